@@ -113,22 +113,22 @@ def files(names: Sequence[str]) -> list[Path]:
 
 def judged(path: Path, seconds: float) -> list[Judged]:
     """Return what the prover and the gate say of the rules of a file."""
-    found = []
+    judgements = []
     for each in read_rules(path):
         start = time.process_time()
         if isinstance(each, Refusal):
-            found.append(Judged(path.stem, each.name, each.name in TRUE, "refused", "", each.error.what, "", 0.0))
+            judgements.append(Judged(path.stem, each.name, each.name in TRUE, "refused", "", each.error.what, "", 0.0))
             continue
         true = (re.search(r"\bTRUE\b", each.text) is not None or each.name in TRUE) and each.name not in FALSE
         judgement = Judged(path.stem, each.name, true, "refused", "", "", each.rounding, 0.0)
         try:
             proof = prove(each, Effort(seconds=seconds))
         except EinsatError as error:
-            found.append(replace(judgement, reason=error.what, seconds=time.process_time() - start))
+            judgements.append(replace(judgement, reason=error.what, seconds=time.process_time() - start))
             continue
         judgement = replace(judgement, verdict=str(proof.verdict), scope=proof.scope, reason=proof.brief_verdict)
-        found.append(at_gate(replace(judgement, seconds=time.process_time() - start), each, proof, path))
-    return found
+        judgements.append(at_gate(replace(judgement, seconds=time.process_time() - start), each, proof, path))
+    return judgements
 
 
 def at_gate(judgement: Judged, rule: Rule | MergeRule, proof: Proof, path: Path) -> Judged:
@@ -160,10 +160,11 @@ def applies(rule: Rule | MergeRule, instance: Instance) -> bool:
     return True
 
 
-def line(one: Judged) -> str:
+def line(judgement: Judged) -> str:
     """Return what is printed of a rule."""
-    mark = "WRONG" if one.is_wrong else "true" if one.true else "false"
-    return f"{one.file}.{one.name:32} {mark:6} {one.verdict:24} {one.seconds:6.2f} s  {one.at_the_gate:19}  {one.scope or one.reason}"[:170]
+    mark = "WRONG" if judgement.is_wrong else "true" if judgement.true else "false"
+    columns = f"{judgement.file}.{judgement.name:32} {mark:6} {judgement.verdict:24} {judgement.seconds:6.2f} s  {judgement.at_the_gate:19}"
+    return f"{columns}  {judgement.scope or judgement.reason}"[:170]
 
 
 Record = dict[str, dict[str, Any]]
@@ -172,42 +173,42 @@ Record = dict[str, dict[str, Any]]
 
 def recorded() -> Record:
     """Return what bench/results/red_team.json holds."""
-    place = RESULTS / "red_team.json"
-    return json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+    path = RESULTS / "red_team.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def record(found: Sequence[Judged], command: str) -> None:
+def record(judgements: Sequence[Judged], command: str) -> None:
     """Replace the rows of files that were judged, and write the table anew; rows of files that are no more go."""
-    there = {path.stem for path in files(())}
-    names = {one.file for one in found}
-    made = {name: {"about": about(command), "rules": [asdict(one) for one in found if one.file == name]} for name in names}
-    known = {name: row for name, row in sorted((recorded() | made).items()) if name in there}
-    (RESULTS / "red_team.json").write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "red_team.md").write_text(table(known), encoding="utf-8")
+    existing = {path.stem for path in files(())}
+    names = {each.file for each in judgements}
+    made = {name: {"about": about(command), "rules": [asdict(each) for each in judgements if each.file == name]} for name in names}
+    rows = {name: row for name, row in sorted((recorded() | made).items()) if name in existing}
+    (RESULTS / "red_team.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "red_team.md").write_text(table(rows), encoding="utf-8")
 
 
-def table(known: Mapping[str, Mapping[str, Any]]) -> str:
+def table(recorded_rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page."""
-    found = [Judged(**one) for row in known.values() for one in row["rules"]]
-    true, false = [one for one in found if one.true], [one for one in found if not one.true]
-    proved, wrong = [one for one in true if one.is_proved], [one for one in found if one.is_wrong]
+    judgements = [Judged(**each) for row in recorded_rows.values() for each in row["rules"]]
+    true, false = [each for each in judgements if each.true], [each for each in judgements if not each.true]
+    proved, wrong = [each for each in true if each.is_proved], [each for each in judgements if each.is_wrong]
     rows = [
-        f"| {one.file} | `{one.name}` | {str(one.true).lower()} | {one.verdict} | {_cell(one)} | {one.at_the_gate} | {one.rounding} "
-        f"| {one.seconds:.2f} |" for one in found
+        f"| {each.file} | `{each.name}` | {str(each.true).lower()} | {each.verdict} | {_cell(each)} | {each.at_the_gate} | {each.rounding} "
+        f"| {each.seconds:.2f} |" for each in judgements
     ]  # fmt: skip
-    names = f" ({', '.join(one.name for one in wrong)})" if wrong else ""
-    outside = [one.name for one in false if one.name in OUTSIDE and one.is_proved]
+    names = f" ({', '.join(each.name for each in wrong)})" if wrong else ""
+    outside = [each.name for each in false if each.name in OUTSIDE and each.is_proved]
     within = f", {len(outside)} ({', '.join(outside)}) proved where it is true" if outside else ""
     made: dict[str, list[str]] = {}
-    for name, row in known.items():
+    for name, row in recorded_rows.items():
         made.setdefault(sentence(row["about"]), []).append(name)
     sources = [text if len(made) == 1 else f"{', '.join(several)}: {text}" for text, several in made.items()]
     notes = [f"* `{name}`: {why}" for name, why in (*TRUE.items(), *FALSE.items(), *OUTSIDE.items()) if why]
     gate = (
         "*At the gate*: whether `--rules FILE` lets the rule in, without `--unsafe-rules`; then at how many of some random matches it "
         "applies. A rule that is refused is asked about as if it shipped without a certificate, each match proved at its own sizes. "
-        f"Of {sum(one.matches for one in found)} matches {sum(one.let_in for one in found)} were let in; the sides of "
-        f"{sum(one.differing for one in found)} of these differ on random operands. Seconds are of the processor, for the proof."
+        f"Of {sum(each.matches for each in judgements)} matches {sum(each.let_in for each in judgements)} were let in; the sides of "
+        f"{sum(each.differing for each in judgements)} of these differ on random operands. Seconds are of the processor, for the proof."
     )
     return "\n".join([
         "# Rules made to fool the prover", "", *sources, "",
@@ -218,8 +219,8 @@ def table(known: Mapping[str, Mapping[str, Any]]) -> str:
     ])  # fmt: skip
 
 
-def _cell(one: Judged) -> str:
-    return (one.scope or one.reason).replace("|", "/").replace("\n", " ")[:110]
+def _cell(judgement: Judged) -> str:
+    return (judgement.scope or judgement.reason).replace("|", "/").replace("\n", " ")[:110]
 
 
 def main() -> int:
@@ -239,9 +240,9 @@ def main() -> int:
     paths = files(arguments.file)
     with open_runner(arguments.runner) as runner:
         for several in runner.run(judged, [(path, arguments.seconds) for path in paths]):
-            for one in several:
-                wrong = wrong or one.is_wrong
-                print(line(one), flush=True)
+            for judgement in several:
+                wrong = wrong or judgement.is_wrong
+                print(line(judgement), flush=True)
             if arguments.record:
                 record(several, f"python -m bench.red_team --seconds {arguments.seconds:g} --record")
     return 1 if wrong else 0

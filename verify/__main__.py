@@ -68,12 +68,12 @@ def ranks_from(text: str) -> tuple[int, ...]:
     """Return ``0..6`` or ``3`` as the ranks that it names."""
     first, _, last = text.partition("..")
     try:
-        found = tuple(range(int(first), int(last or first) + 1))
+        ranks = tuple(range(int(first), int(last or first) + 1))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no range of ranks: write 0..6") from error
-    if not found or found[0] < 0 or found[-1] > MOST_AXES:
+    if not ranks or ranks[0] < 0 or ranks[-1] > MOST_AXES:
         raise argparse.ArgumentTypeError(f"ranks are 0 to {MOST_AXES}, got {text!r}")
-    return found
+    return ranks
 
 
 MOST_AXES = 8
@@ -101,29 +101,29 @@ def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:
     return tuple(rule for rule in rules if not arguments.rule or rule.name in arguments.rule)
 
 
-def proofs(found: Sequence[Found], arguments: argparse.Namespace) -> Iterator[Proof]:
+def proofs(entries: Sequence[Found], arguments: argparse.Namespace) -> Iterator[Proof]:
     """Yield the proof of every rule, in order: from its certificate, if that is current and says that it is proved, or made now."""
     from egraph.rewrite.values import Refusal
     from verify.certificates import Certificate, keep, kept, shipped
     from verify.fingerprint import rule_key, verifier_key
 
-    known: dict[str, Certificate] = {}
-    rules = [each for each in found if not isinstance(each, Refusal)]
+    certified: dict[str, Certificate] = {}
+    rules = [each for each in entries if not isinstance(each, Refusal)]
     if not arguments.no_cache and arguments.ranks is None:
         certificates = shipped()
         for rule in rules:
             certificate = certificates.current(rule) if certificates.verifier == verifier_key() else None
             certificate = certificate or kept(rule)
             if certificate and certificate.is_proved:
-                known[rule.name] = certificate
-    made = _made([rule for rule in rules if rule.name not in known], arguments)
-    for each in found:
+                certified[rule.name] = certificate
+    made = _made([rule for rule in rules if rule.name not in certified], arguments)
+    for each in entries:
         if isinstance(each, Refusal):
             yield refused(each)
             continue
         rule = each
-        if rule.name in known:
-            proof = known[rule.name].to_proof(rule)
+        if rule.name in certified:
+            proof = certified[rule.name].to_proof(rule)
             yield with_suggestion(rule, proof, arguments.seconds) if _may_differ(rule) and not arguments.no_suggestions else proof
             continue
         proof = next(made)
@@ -209,12 +209,12 @@ def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def write_certificates(rules: Sequence[Rule | MergeRule], found: Sequence[Proof]) -> None:
+def write_certificates(rules: Sequence[Rule | MergeRule], proofs: Sequence[Proof]) -> None:
     """Write the file of certificates beside the shipped rules."""
     from verify.certificates import Certificate, format_certificates, place_of_shipped
     from verify.fingerprint import rule_key
 
-    made = [Certificate.of(proof, rule_key(rule)) for rule, proof in zip(rules, found, strict=True)]
+    made = [Certificate.of(proof, rule_key(rule)) for rule, proof in zip(rules, proofs, strict=True)]
     place_of_shipped().write_text(format_certificates(made), encoding="utf-8")
 
 
@@ -230,10 +230,10 @@ def main() -> int:
 
     try:
         rules = chosen(arguments)
-        found: list[Proof] = []
+        judged: list[Proof] = []
         widths = max((len(rule.name) for rule in rules), default=0), len("proved for all sizes")
         for proof in proofs(rules, arguments):
-            found.append(proof)
+            judged.append(proof)
             if arguments.jsonl:
                 print(json.dumps(proof.to_json()), flush=True)
             elif not arguments.json:
@@ -251,22 +251,22 @@ def main() -> int:
     if arguments.write and arguments.shipped and not arguments.rule:
         from egraph.rules import RULES
 
-        write_certificates(RULES, found)
-    proved = sum(proof.is_proved for proof in found)
+        write_certificates(RULES, judged)
+    proved = sum(proof.is_proved for proof in judged)
     if arguments.json:
-        counts = {"rules_total": len(found), "proved": proved, "seconds": round(sum(proof.seconds for proof in found), 3)}
-        print(json.dumps({**counts, "rules": [proof.to_json() for proof in found]}))
-    elif len(found) > 1 and not arguments.jsonl:
-        print(summary(found))
-    return 0 if proved == len(found) else 1
+        counts = {"rules_total": len(judged), "proved": proved, "seconds": round(sum(proof.seconds for proof in judged), 3)}
+        print(json.dumps({**counts, "rules": [proof.to_json() for proof in judged]}))
+    elif len(judged) > 1 and not arguments.jsonl:
+        print(summary(judged))
+    return 0 if proved == len(judged) else 1
 
 
-def summary(found: Sequence[Proof]) -> str:
+def summary(proofs: Sequence[Proof]) -> str:
     """Return how many rules are proved, and for how many of them each application is, since there is no proof for all sizes."""
-    at_sizes = sum(proof.verdict == "proved for these sizes" for proof in found)
-    told = f", {at_sizes} of them application by application" if at_sizes else ""
-    proved, seconds = sum(proof.is_proved for proof in found), sum(proof.seconds for proof in found)
-    return f"{proved} of {len(found)} rules are proved{told}, {seconds:.1f} s"
+    at_sizes = sum(proof.verdict == "proved for these sizes" for proof in proofs)
+    at_sizes_text = f", {at_sizes} of them application by application" if at_sizes else ""
+    proved, seconds = sum(proof.is_proved for proof in proofs), sum(proof.seconds for proof in proofs)
+    return f"{proved} of {len(proofs)} rules are proved{at_sizes_text}, {seconds:.1f} s"
 
 
 if __name__ == "__main__":

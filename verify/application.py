@@ -50,9 +50,9 @@ def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping
 
 def located(reason: str, left: Node, right: Node, numbers: Mapping[int, float]) -> str:
     """Add to a refusal where the sides differ, if they are equal elsewhere."""
-    found = disagreement(fragment_expression(left, numbers), fragment_expression(right, numbers), TO_LOCATE)
-    partly = found is not None and found.boxes and not found.is_total
-    return f"{reason}; {found.describe(axis_names(left))}" if found is not None and partly else reason
+    differing = disagreement(fragment_expression(left, numbers), fragment_expression(right, numbers), TO_LOCATE)
+    partly = differing is not None and differing.boxes and not differing.is_total
+    return f"{reason}; {differing.describe(axis_names(left))}" if differing is not None and partly else reason
 
 
 def _proof(left: Scope, right: Scope) -> Outcome:
@@ -74,9 +74,9 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates",
         return f"the left side is {left.type}, the right side {right.type}"
     try:
         sides = fragment_expression(left, numbers), fragment_expression(right, numbers)
-        found = difference(*sides, drawn(left.type.sizes))
-        if found:
-            return located(found, left, right, numbers)
+        reason = difference(*sides, drawn(left.type.sizes))
+        if reason:
+            return located(reason, left, right, numbers)
         outcome = _proof(*sides)
     except EinsatError as error:
         return str(error)

@@ -62,6 +62,6 @@ class Assumptions:
 
     def example(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
         """Return any values of the symbols that satisfy every condition: those of a drawn instance, else a model."""
-        wanted = tuple(symbols)
-        found = values_of(self.facts, wanted)
-        return found if found is not None and satisfied(self.conditions, found) else self.model(wanted)
+        required = tuple(symbols)
+        drawn = values_of(self.facts, required)
+        return drawn if drawn is not None and satisfied(self.conditions, drawn) else self.model(required)

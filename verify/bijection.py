@@ -81,8 +81,8 @@ class Pairing:
         """Return values of iterators at which the term without a partner counts; only where all sizes are numbers."""
         if self.open_term is None or self.open_facts is None or not self.open_facts.at_sizes:
             return {}
-        found = solution(self.open_facts.extended(self.open_term.conditions)) or {}
-        return {kind.name: value for atom, value in found.items() if isinstance(kind := entry(atom).kind, Iterator)}
+        values = solution(self.open_facts.extended(self.open_term.conditions)) or {}
+        return {kind.name: value for atom, value in values.items() if isinstance(kind := entry(atom).kind, Iterator)}
 
     def equal(self, left: Sum, right: Sum, facts: Facts) -> bool:
         """Return whether two sums are proved equal wherever the facts hold."""
@@ -185,24 +185,25 @@ class Pairing:
                 (divisor,) = part.arguments
                 if any(mentions(part, a) for a in term.iterators) or not _counts(divisor, facts):
                     continue
-                return [product for one in terms for product in self._multiplied(one, part, divisor, facts)]
+                return [product for summand in terms for product in self._multiplied(summand, part, divisor, facts)]
         return None
 
     def _multiplied(self, term: Summand, part: Part, divisor: Sum, facts: Facts) -> list[Summand]:
-        for own in term.parts:
-            if name_of(own) == name_of(part) and not any(mentions(own, a) for a in term.iterators) and self.equal_parts(own, part, facts):
-                left = tuple(p for p in term.parts if p is not own)
+        for twin in term.parts:
+            varies = name_of(twin) != name_of(part) or any(mentions(twin, a) for a in term.iterators)
+            if not varies and self.equal_parts(twin, part, facts):
+                left = tuple(p for p in term.parts if p is not twin)
                 return [Summand(term.numerator, term.denominator, term.iterators, term.conditions, left)]
-        found = []
+        products = []
         for count in divisor.terms:
-            other = renamed_term(count, self.names)
-            found.append(
+            factor = renamed_term(count, self.names)
+            products.append(
                 Summand(
-                    term.numerator * other.numerator, term.denominator * other.denominator, (*term.iterators, *other.iterators),
-                    (*term.conditions, *other.conditions), term.parts,
+                    term.numerator * factor.numerator, term.denominator * factor.denominator, (*term.iterators, *factor.iterators),
+                    (*term.conditions, *factor.conditions), term.parts,
                 )
             )  # fmt: skip
-        return [renamed_term(one, self.names) for one in found]
+        return [renamed_term(product, self.names) for product in products]
 
     def _combined(self, first: Summand, second: Summand, match: Match, facts: Facts) -> list[Summand]:
         """Add the overlap of two terms; keep what lies outside it."""
@@ -240,23 +241,23 @@ class Pairing:
     ) -> Iterable[tuple[dict[int, Polynomial], dict[int, Polynomial]]]:
         """Guess maps between the iterators, in both directions."""
         equations, inner_first, inner_second = equations_of(parts)
-        own, other = set(first.iterators), set(second.iterators)
-        forward = _restricted(solve(equations, own | inner_first, facts), own, inner_first | inner_second)
-        backward = _restricted(solve(equations, other | inner_second, facts), other, inner_first | inner_second)
-        left = sorted(own - forward.keys(), key=lambda a: entry(a).key)
-        right = sorted(other - backward.keys(), key=lambda a: entry(a).key)
+        ours, theirs = set(first.iterators), set(second.iterators)
+        forward = _restricted(solve(equations, ours | inner_first, facts), ours, inner_first | inner_second)
+        backward = _restricted(solve(equations, theirs | inner_second, facts), theirs, inner_first | inner_second)
+        left = sorted(ours - forward.keys(), key=lambda a: entry(a).key)
+        right = sorted(theirs - backward.keys(), key=lambda a: entry(a).key)
         if len(left) != len(right):  # one side's conditions determine its iterators: pair them all, the checks use the conditions
-            forward, backward, left, right = {}, {}, sorted(own, key=lambda a: entry(a).key), sorted(other, key=lambda a: entry(a).key)
+            forward, backward, left, right = {}, {}, sorted(ours, key=lambda a: entry(a).key), sorted(theirs, key=lambda a: entry(a).key)
         if len(left) != len(right):
             return
         for order in islice(permutations(right), PAIRINGS):
             pairs = list(zip(left, order, strict=True))
             if all(entry(a).low == entry(b).low and entry(a).high == entry(b).high for a, b in pairs):
-                there = {a: Polynomial({(b,): 1}) for a, b in pairs}
-                back = {b: Polynomial({(a,): 1}) for a, b in pairs}
+                to_second = {a: Polynomial({(b,): 1}) for a, b in pairs}
+                to_first = {b: Polynomial({(a,): 1}) for a, b in pairs}
                 yield (
-                    {a: replaced(v, there) for a, v in forward.items()} | there,
-                    {b: replaced(v, back) for b, v in backward.items()} | back,
+                    {a: replaced(v, to_second) for a, v in forward.items()} | to_second,
+                    {b: replaced(v, to_first) for b, v in backward.items()} | to_first,
                 )
 
     def _checked(
@@ -270,10 +271,10 @@ class Pairing:
             return None
         inside_second = facts.extended(second.conditions)
         of_second = _missing(first, forward, inside_second)
-        here = inside_second.extended(of_second)
-        if (of_second and not possible(here)) or not _returns(forward, backward, here):
+        matched = inside_second.extended(of_second)
+        if (of_second and not possible(matched)) or not _returns(forward, backward, matched):
             return None
-        if not all(self._same_parts(p, q, first, second, forward, facts, here) for p, q in parts):
+        if not all(self._same_parts(p, q, first, second, forward, facts, matched) for p, q in parts):
             return None
         inside_first = facts.extended(first.conditions)
         of_first = _missing(second, backward, inside_first)
@@ -282,25 +283,25 @@ class Pairing:
         return Match(forward, of_first, of_second)
 
     def _same_parts(
-        self, left: Part, right: Part, first: Summand, second: Summand, forward: dict[int, Polynomial], facts: Facts, here: Facts
+        self, left: Part, right: Part, first: Summand, second: Summand, forward: dict[int, Polynomial], facts: Facts, matched: Facts
     ) -> bool:
         """Return whether factors of two terms agree where the map leads: everywhere, where they do not depend on it."""
         if isinstance(left, Read) or any(mentions(left, a) for a in first.iterators) or any(mentions(right, a) for a in second.iterators):
-            return self.equal_parts(replaced_part(left, forward), right, here)
+            return self.equal_parts(replaced_part(left, forward), right, matched)
         key = id(facts), anonymous(left, "p"), anonymous(right, "p")
         if key not in self._known:
             self._known[key] = facts, key[1] == key[2] or self.equal_parts(left, right, facts)
-        return self._known[key][1] or (here is not facts and self.equal_parts(left, right, here))
+        return self._known[key][1] or (matched is not facts and self.equal_parts(left, right, matched))
 
     def equal_parts(self, left: Part, right: Part, facts: Facts) -> bool:
         """Return whether two factors are proved equal wherever the facts hold."""
         if left == right:
             return True
         match left, right:
-            case Read(name, shape, indices), Read(other, _, places):
-                return name == other and equal_reads(shape, indices, places, facts)
-            case Function(name, arguments), Function(other, values):
-                if name != other or len(arguments) != len(values):
+            case Read(name, shape, indices), Read(twin, _, places):
+                return name == twin and equal_reads(shape, indices, places, facts)
+            case Function(name, arguments), Function(twin, values):
+                if name != twin or len(arguments) != len(values):
                     return False
                 orders = [values, values[::-1]] if name in COMMUTATIVE else [values]
                 return any(all(self.equal(a, b, facts) for a, b in zip(arguments, order, strict=True)) for order in orders)
@@ -308,8 +309,8 @@ class Pairing:
                 return left.kind == right.kind and covers(left, right, facts, self.equal) and covers(right, left, facts, self.equal)
             case Multiplied(choice), Multiplied(candidate):
                 first, second = (Summand(ONE, ONE, c.iterators, c.conditions, (Function("", (c.value,)),)) for c in (choice, candidate))
-                found = self._match(first, second, facts)
-                return found is not None and not found.of_first and not found.of_second
+                inner = self._match(first, second, facts)
+                return inner is not None and not inner.of_first and not inner.of_second
         return False
 
 
@@ -355,8 +356,8 @@ def equal_reads(shape: tuple[Polynomial, ...], left: tuple[Polynomial, ...], rig
     return all(holds(facts, Literal0(d, "==")) for d in differences)
 
 
-def _restricted(solution: dict[int, Polynomial], wanted: set[int], forbidden: set[int]) -> dict[int, Polynomial]:
-    return {a: v for a, v in solution.items() if a in wanted and not closure(v) & forbidden}
+def _restricted(solution: dict[int, Polynomial], unknowns: set[int], forbidden: set[int]) -> dict[int, Polynomial]:
+    return {a: v for a, v in solution.items() if a in unknowns and not closure(v) & forbidden}
 
 
 def _missing(first: Summand, forward: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
@@ -367,7 +368,7 @@ def _missing(first: Summand, forward: dict[int, Polynomial], inside: Facts) -> t
         assert low is not None and high is not None, "an iterator has a range"
         needed += [Literal0(value - low, ">="), Literal0(high - ONE - value, ">=")]
     needed += [replaced_literal(condition, forward) for condition in first.conditions]
-    return tuple(one for one in needed if not holds(inside, one))
+    return tuple(literal for literal in needed if not holds(inside, literal))
 
 
 def _returns(forward: dict[int, Polynomial], backward: dict[int, Polynomial], inside: Facts) -> bool:
@@ -396,7 +397,7 @@ def _counts(value: Sum, facts: Facts) -> bool:
 def _alone(term: Summand, terms: list[Summand]) -> bool:
     """Return whether no other term has the same signature, so that it can only vanish where its domain is empty."""
     names = signature(term)
-    return not any(other is not term and signature(other) == names for other in terms)
+    return not any(partner is not term and signature(partner) == names for partner in terms)
 
 
 def _negated(term: Summand) -> Summand:

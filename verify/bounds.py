@@ -53,9 +53,9 @@ class Bounds:
 
     def sign(self, value: Index, *, strict: bool) -> bool | None:
         """Return whether value >= 0 (> 0 when strict), None when that is open."""
-        known = value.constant
-        if known is not None:
-            return known > 0 if strict else known >= 0
+        constant = value.constant
+        if constant is not None:
+            return constant > 0 if strict else constant >= 0
         key = (value, strict)
         sign = self._signs.get(key)
         if sign is None and key not in self._open:
@@ -70,15 +70,15 @@ class Bounds:
 
     def zero(self, value: Index) -> bool | None:
         """Return whether value == 0, None when that is open."""
-        known = value.constant
-        if known is not None:
-            return known == 0
+        constant = value.constant
+        if constant is not None:
+            return constant == 0
         reduced = without_content(value, self)
         if _normal(reduced) in self.nonzero or self._positive(reduced) or self._positive(-reduced):
             return False
         factors = [c for m, c in reduced.terms if m]
-        rest = reduced.constant_part
-        if not has_reals(reduced) and rest % gcd(*factors):
+        offset = reduced.constant_part
+        if not has_reals(reduced) and offset % gcd(*factors):
             return False
         return None
 
@@ -99,9 +99,9 @@ class Bounds:
         if not falling:
             return False
         return any(
-            self._reaches(value - known, least, strict=strict and not is_strict, facts=facts - 1)
-            for known, is_strict in self.positive
-            if any(m in falling and c < 0 for m, c in known.terms) or self._shares(falling, known)
+            self._reaches(value - fact, least, strict=strict and not is_strict, facts=facts - 1)
+            for fact, is_strict in self.positive
+            if any(m in falling and c < 0 for m, c in fact.terms) or self._shares(falling, fact)
         )
 
     def _end(self, monomial: Monomial, coefficient: int) -> int | None:
@@ -109,9 +109,9 @@ class Bounds:
         low, high = self._product(monomial)
         return low if coefficient > 0 else high
 
-    def _shares(self, falling: set[Monomial], known: Index) -> bool:
+    def _shares(self, falling: set[Monomial], fact: Index) -> bool:
         """Return whether a known polynomial has a falling term of a real or of a floor-division, whose sign may be either."""
-        return any(m in falling and any(not isinstance(atom, Symbol) for atom in m) for m, _ in known.terms)
+        return any(m in falling and any(not isinstance(atom, Symbol) for atom in m) for m, _ in fact.terms)
 
     def interval(self, value: Index) -> Interval:
         """Return what the ranges of the atoms imply, None for an open end."""
@@ -191,14 +191,14 @@ class Bounds:
             return False
         single = _single_atom(value)
         if single is not None and (not reals or value.terms[-1][1] == 1):
-            atom, factor, rest = single
+            atom, factor, offset = single
             if factor > 0:  # atom >= -rest / factor
-                bound = -(rest // factor)
+                bound = -(offset // factor)
                 low, _ = self.range_of(atom)
                 if not reals or abs(factor) == 1:
                     self.low[atom] = bound if low is None else max(low, bound)
             elif not reals or abs(factor) == 1:
-                bound = rest // -factor
+                bound = offset // -factor
                 _, most = self.range_of(atom)
                 self.high[atom] = bound if most is None else min(most, bound)
             least, most = self.range_of(atom)
@@ -218,11 +218,11 @@ class Bounds:
         self.nonzero.add(_normal(value))
         single = _single_atom(value)
         if single is not None and not has_reals(value) and single[2] % single[1] == 0:
-            atom, factor, rest = single
+            atom, factor, offset = single
             low, high = self.range_of(atom)
-            if low is not None and low == -rest // factor:
+            if low is not None and low == -offset // factor:
                 self.low[atom] = low + 1
-            if high is not None and high == -rest // factor:
+            if high is not None and high == -offset // factor:
                 self.high[atom] = high - 1
         return True
 
@@ -238,7 +238,7 @@ class Bounds:
         low, high = self.interval(value)
         if low != 0 and high != 0:
             return None
-        found: list[tuple[Atom, int]] = []
+        extremes: list[tuple[Atom, int]] = []
         for monomial, coefficient in value.terms:
             if not monomial:
                 continue
@@ -248,8 +248,8 @@ class Bounds:
             if len(monomial) > 1 and any(end is None or end < 1 for end in (a for a, _ in ranges)):
                 continue
             parts = zip(monomial, ends, strict=True)
-            found += [(atom, end) for atom, end in parts if end is not None and isinstance(atom, Symbol | RealSymbol)]
-        return found
+            extremes += [(atom, end) for atom, end in parts if end is not None and isinstance(atom, Symbol | RealSymbol)]
+        return extremes
 
 
 def _single_atom(value: Index) -> tuple[Atom, int, int] | None:
@@ -270,12 +270,12 @@ def positive_content(value: Index, bounds: Bounds) -> tuple[int, Monomial]:
     number = gcd(*(c for _, c in value.terms)) if value.terms else 1
     common: list[Atom] = []
     if value.terms and all(m for m, _ in value.terms):
-        rest = [list(m) for m, _ in value.terms]
-        for atom in list(rest[0]):
+        remaining = [list(m) for m, _ in value.terms]
+        for atom in list(remaining[0]):
             low, _ = bounds.range_of(atom)
-            if low is not None and low > 0 and all(atom in m for m in rest):
+            if low is not None and low > 0 and all(atom in m for m in remaining):
                 common.append(atom)
-                for m in rest:
+                for m in remaining:
                     m.remove(atom)
     return number, tuple(common)
 
@@ -287,10 +287,10 @@ def without_content(value: Index, bounds: Bounds) -> Index:
         return value
     terms: dict[Monomial, int] = {}
     for monomial, coefficient in value.terms:
-        rest = list(monomial)
+        remaining = list(monomial)
         for atom in common:
-            rest.remove(atom)
-        terms[tuple(rest)] = coefficient // number
+            remaining.remove(atom)
+        terms[tuple(remaining)] = coefficient // number
     return polynomial(terms)
 
 

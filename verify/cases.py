@@ -118,10 +118,10 @@ def cases(
         yield from (case for case in _all(rule, given, survey, pointwise=False) if case is not None)
         return
     if fixed is None and isinstance(rule, Rule) and all(OPS[op].category == "elementwise" for op in pattern_operators(rule.pattern)):
-        found = list(_all(rule, Fixed(ranks=(0,), looks_at_types=types), survey, pointwise=True))
-        if not any(case is None for case in found):
+        scalar_cases = list(_all(rule, Fixed(ranks=(0,), looks_at_types=types), survey, pointwise=True))
+        if not any(case is None for case in scalar_cases):
             survey.pointwise = True
-            yield from (case for case in found if case is not None)
+            yield from (case for case in scalar_cases if case is not None)
             return
     if fixed is None:
         windows = set().union(*(windowed_bundles(pattern) for pattern in patterns))
@@ -148,8 +148,8 @@ def windowed_bundles(term: Pattern | Variable) -> set[str]:
     """Return the attributes variables of convolutions and pools: with two of them every spatial axis multiplies the paths."""
     if isinstance(term, Variable):
         return set()
-    own = {str(term.attributes)} if term.op in WINDOWED else set()
-    return own.union(*map(windowed_bundles, term.operands))
+    bundles = {str(term.attributes)} if term.op in WINDOWED else set()
+    return bundles.union(*map(windowed_bundles, term.operands))
 
 
 def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
@@ -179,7 +179,7 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
     waiting, done = [fixed], [fixed]
     while waiting:
         now = waiting.pop(0)
-        found: list[Fixed] = []
+        asked: list[Fixed] = []
 
         def prepare(path: Path, now: Fixed = now) -> Binder:
             path.opaque = now.opaque
@@ -192,9 +192,9 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             path.conclusion = True
             return binder
 
-        def run(_: Path, binder: Binder, found: list[Fixed] = found) -> Case | None:
+        def run(_: Path, binder: Binder, asked: list[Fixed] = asked) -> Case | None:
             try:
-                return _run(rule, binder, survey, found, pointwise)
+                return _run(rule, binder, survey, asked, pointwise)
             finally:
                 survey.opaque = survey.opaque or bool(binder.path.values)
 
@@ -202,7 +202,7 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             yield from (case for _, case in explore(prepare, run, RUNS))
         except TooManyPaths as reason:
             yield Case(REST, Assumptions(), left_out=str(reason))
-        for each in found:
+        for each in asked:
             if each in done:
                 continue
             if len(done) > MOST_NUMBERS:
@@ -212,7 +212,7 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             waiting.append(each)
 
 
-def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fixed], pointwise: bool) -> Case | None:
+def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, asked: list[Fixed], pointwise: bool) -> Case | None:
     path, workshop, fixed = binder.path, binder.workshop, binder.fixed
     survey.runs += 1
     try:
@@ -234,10 +234,10 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
     except TooLong as long:
         raise OutOfTime(str(long)) from long
     except WrongNumber as wrong:
-        _again(found, replace(fixed, numbers={**fixed.numbers, wrong.variable: _portable(wrong.number)}), fixed)
+        _again(asked, replace(fixed, numbers={**fixed.numbers, wrong.variable: _portable(wrong.number)}), fixed)
         raise Ended from wrong
     except WrongAttribute as wrong:
-        _again(found, replace(fixed, values={**fixed.values, (wrong.variable, wrong.attribute): _portable(wrong.value)}), fixed)
+        _again(asked, replace(fixed, values={**fixed.values, (wrong.variable, wrong.attribute): _portable(wrong.value)}), fixed)
         raise Ended from wrong
     except Mismatch as refusal:
         survey.refused[refusal.reason] += 1
@@ -277,10 +277,10 @@ def _refuse_left_out(path: Path) -> None:
         raise LeftOut(path.left_out)
 
 
-def _again(found: list[Fixed], wanted: Fixed, now: Fixed) -> None:
+def _again(asked: list[Fixed], fixed: Fixed, current: Fixed) -> None:
     """Ask for a run with a number fixed, unless the rule asks for a second value of what is fixed already."""
-    if wanted not in found and set(wanted.numbers) | set(wanted.values) != set(now.numbers) | set(now.values):
-        found.append(wanted)
+    if fixed not in asked and set(fixed.numbers) | set(fixed.values) != set(current.numbers) | set(current.values):
+        asked.append(fixed)
 
 
 def _portable(number: Any) -> float | Quotient:
@@ -315,22 +315,22 @@ def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, 
     """Run the rule's function on what its pattern was filled with."""
     if isinstance(rule, Rule) and rule.ranks is not None:
         return _built_by_function(rule, binder)
-    path, member, own = binder.path, rule if isinstance(rule, Rule) else rule.member, _own(rule)
+    path, member, own_names = binder.path, rule if isinstance(rule, Rule) else rule.member, _own(rule)
 
     def bound(variable: Variable, name: str) -> RuleTensor:
         term = binder.leaves[name]
         return KnownNumber(term, path) if variable.constant else RuleTensor(term)
 
     bundles = {name: Attributes(name, binder.bundles[name]) for name in member.attribute_variables}
-    common = {v.name: bound(v, v.name) for v in member.variables if v.name not in own}
+    common = {v.name: bound(v, v.name) for v in member.variables if v.name not in own_names}
     if isinstance(rule, Rule):
         left, right = rule.law.sides({**common, **bundles}, OnPath(path))
         return (_term(left),), (_term(right),)
     count = path.choose("members", MEMBERS)
-    members = [{v.name: bound(v, f"{v.name}{i + 1}") for v in member.variables if v.name in own} for i in range(count)]
+    members = [{v.name: bound(v, f"{v.name}{i + 1}") for v in member.variables if v.name in own_names} for i in range(count)]
     numbers = OnPath(path)
     lefts = tuple(_term(member.law.left({**common, **bundles, **each}, numbers)) for each in members)
-    several = rule.law.several({**common, **bundles, **{name: [m[name] for m in members] for name in own}}, numbers)
+    several = rule.law.several({**common, **bundles, **{name: [m[name] for m in members] for name in own_names}}, numbers)
     rights = tuple(map(_term, several))
     return lefts, rights
 
@@ -352,11 +352,11 @@ def _built_by_function(rule: Rule, binder: Binder) -> tuple[tuple[SymbolicTerm, 
     return (_term(left),), (_term(right),)
 
 
-def _renamed(term: Pattern | Variable, own: tuple[str, ...], number: int) -> Pattern | Variable:
+def _renamed(term: Pattern | Variable, own_names: tuple[str, ...], number: int) -> Pattern | Variable:
     """Return the pattern of one member of a merge, its own variables numbered."""
     if isinstance(term, Variable):
-        return Variable(f"{term.name}{number}", term.constant) if term.name in own else term
-    return Pattern(term.op, term.attributes, tuple(_renamed(operand, own, number) for operand in term.operands))
+        return Variable(f"{term.name}{number}", term.constant) if term.name in own_names else term
+    return Pattern(term.op, term.attributes, tuple(_renamed(operand, own_names, number) for operand in term.operands))
 
 
 def _term(tensor: RuleTensor) -> SymbolicTerm:
@@ -377,7 +377,7 @@ def _scope(workshop: Workshop, term: SymbolicTerm) -> Scope:
     return identity(meaning) if isinstance(meaning, Tensor) else meaning
 
 
-def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
+def _case(path: Path, binder: Binder, pointwise: bool, **fields: Any) -> Case:
     notes = [f"{name} {_shown(value)}" for name, value in path.choices.items()]
     facts = {ROUNDED} if binder.workshop.rounded else set()
     if binder.fixed.numbers or binder.fixed.values:
@@ -392,13 +392,13 @@ def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
         notes = ["all ranks and sizes", *(note for note in notes if not note.startswith("rank of "))]
     assumptions = Assumptions().assume(*path.conditions, *path.equalities(), *path.broadcasts())
     leaves, numbers = binder.leaves, binder.workshop.numbers
-    found |= {
+    fields |= {
         "is_opaque": bool(path.truths or path.rounded),
         "types": {name: leaf.dtype for name, leaf in leaves.items()},
         "bundles": {name: {key: snapshot(value) for key, value in bundle} for name, bundle in binder.bundles.items()},
         "numbers": {name: snapshot(numbers[name]) for name in leaves if numbers.get(name) is not None},
     }
-    return Case(", ".join(notes), assumptions, facts=frozenset(facts), ranks=ranks, choices=choices, shapes=shapes, **found)
+    return Case(", ".join(notes), assumptions, facts=frozenset(facts), ranks=ranks, choices=choices, shapes=shapes, **fields)
 
 
 def _is_float32(number: float | Quotient) -> bool:

@@ -78,8 +78,8 @@ class Certificates:
 
     def current(self, rule: Rule | MergeRule) -> Certificate | None:
         """Return the certificate of a rule if it was made for the rule as it is."""
-        found = self.by_name.get(rule.name)
-        return found if found is not None and found.key == rule_key(rule) else None
+        certificate = self.by_name.get(rule.name)
+        return certificate if certificate is not None and certificate.key == rule_key(rule) else None
 
 
 def place_of_shipped() -> Path:
@@ -104,9 +104,10 @@ def parse(text: str, where: str) -> Certificates:
         raise RuleError(f"the certificates cannot be read: {error}", where=where, fix="write them anew: make prove") from error
 
 
-def format_certificates(found: Iterable[Certificate]) -> str:
+def format_certificates(certificates: Iterable[Certificate]) -> str:
     """Return certificates as the text of a file: one line a rule, in alphabetical order."""
-    lines = [f"{json.dumps(each.name)}: {json.dumps(each.to_json(), sort_keys=True)}" for each in sorted(found, key=lambda c: c.name)]
+    ordered = sorted(certificates, key=lambda certificate: certificate.name)
+    lines = [f"{json.dumps(each.name)}: {json.dumps(each.to_json(), sort_keys=True)}" for each in ordered]
     body = ",\n".join(lines)
     return f'{{"format": {FORMAT}, "verifier": "{verifier_key()}", "rules": {{\n{body}\n}}}}\n'
 
@@ -129,18 +130,18 @@ def certify(
 
     A shipped certificate counts whatever the prover's version, as a test of the project holds them together.
     """
-    known = shipped()
-    found: dict[str, Certificate] = {}
+    shipped_certificates = shipped()
+    certified: dict[str, Certificate] = {}
     for rule in rules:
-        certificate = known.current(rule)
+        certificate = shipped_certificates.current(rule)
         if certificate is None:
             certificate = kept(rule, folder)
             if certificate is None:
                 tell(f"proving {rule.name}")
                 certificate = Certificate.of(prover(rule), rule_key(rule))
                 keep(certificate, folder)
-        found[rule.name] = certificate
-    return found
+        certified[rule.name] = certificate
+    return certified
 
 
 def _place(key: str, folder: Path | None) -> Path:
@@ -151,20 +152,20 @@ def kept(rule: Rule | MergeRule, folder: Path | None = None) -> Certificate | No
     """Return the user's certificate of a rule as it is, made by this prover, if there is one."""
     key = rule_key(rule)
     try:
-        found = Certificate.from_json(rule.name, json.loads(_place(key, folder).read_text(encoding="utf-8")))
+        certificate = Certificate.from_json(rule.name, json.loads(_place(key, folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not there, or damaged: a proof tells it anew
-    return found if found.key == key else None
+    return certificate if certificate.key == key else None
 
 
 def keep(certificate: Certificate, folder: Path | None = None) -> None:
     """Keep a certificate; where that cannot be written, the next run proves again."""
-    place = _place(certificate.key, folder)
+    path = _place(certificate.key, folder)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=place.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(certificate.to_json(), file, sort_keys=True)
-        os.replace(name, place)
+        os.replace(name, path)
     except OSError:
         return

@@ -55,16 +55,16 @@ class Comparison:
             return "none: it could not be evaluated"
         if self.positions >= self.elements:
             return f"all {self.elements:,} elements"
-        told = f"a difference at {100 * self.fraction:.2g} % of them is missed with a probability of at most {MISSED:g}"
-        return f"{self.positions:,} of {self.elements:,} elements: {told}"
+        caveat = f"a difference at {100 * self.fraction:.2g} % of them is missed with a probability of at most {MISSED:g}"
+        return f"{self.positions:,} of {self.elements:,} elements: {caveat}"
 
 
 def compare_sides(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping[int, float], seed: int = 0) -> Comparison:
     """Compare the sides of a match; ``numbers``: placeholders all of whose elements are one number."""
     if all(node.type.elements <= WHOLE for node in walk((*lefts, *rights))):
         return _whole(Instance((), tuple(lefts), tuple(rights), numbers), seed)
-    found = [_sampled(left, right, numbers, seed) for left, right in zip(lefts, rights, strict=True)]
-    return max(found, key=lambda each: (bool(each.reason), each.fraction))
+    comparisons = [_sampled(left, right, numbers, seed) for left, right in zip(lefts, rights, strict=True)]
+    return max(comparisons, key=lambda each: (bool(each.reason), each.fraction))
 
 
 def _whole(instance: Instance, seed: int) -> Comparison:
@@ -75,14 +75,14 @@ def _whole(instance: Instance, seed: int) -> Comparison:
         values = draw_values(instance, seed, kind)
         values |= {leaf: (value > 0).astype(np.float64) for leaf, value in values.items() if leaf.type.dtype in ("bool", "int64")}
         try:
-            found = difference_on(instance, values, bits=False)
+            difference = difference_on(instance, values, bits=False)
         except Refused:
             continue
         except (EinsatError, MemoryError):
             break
-        if found is not None:
-            at, one, other = ", ".join(map(str, found.index)), found.left[found.index], found.right[found.index]
-            return Comparison(f"the sides differ at [{at}]: {one:.12g} and {other:.12g}, on random operands", elements, elements)
+        if difference is not None:
+            at, left, right = ", ".join(map(str, difference.index)), difference.left[difference.index], difference.right[difference.index]
+            return Comparison(f"the sides differ at [{at}]: {left:.12g} and {right:.12g}, on random operands", elements, elements)
         compared = elements
         with np.errstate(all="ignore"):
             if all(np.isfinite(value).all() for value in evaluate(instance.left, values)):

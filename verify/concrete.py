@@ -18,13 +18,13 @@ def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callab
     ``bounded`` says whether ranges alone show that something is not negative.
     """
     for monomial in sorted((m for m in value.terms if m), key=lambda m: (-abs(value.terms[m]), _names(m))):
-        usable = [one for one in conditions if one.terms.get(monomial, 0) * value.terms[monomial] > 0]
-        for one in usable:
-            times, left = divmod(value.terms[monomial], one.terms[monomial])
+        usable = [condition for condition in conditions if condition.terms.get(monomial, 0) * value.terms[monomial] > 0]
+        for condition in usable:
+            times, left = divmod(value.terms[monomial], condition.terms[monomial])
             if left:
                 continue
-            rest = value.plus(one, -times)
-            if bounded(rest) or (depth > 1 and follows(rest, conditions, bounded, depth - 1)):
+            remainder = value.plus(condition, -times)
+            if bounded(remainder) or (depth > 1 and follows(remainder, conditions, bounded, depth - 1)):
                 return True
         if usable:
             return False
@@ -38,10 +38,10 @@ def least(value: Polynomial) -> int | None:
         if not monomial:
             total += coefficient
             continue
-        one = entry(monomial[0])
-        if len(monomial) > 1 or not isinstance(one.kind, Iterator) or one.low is None or one.high is None:
+        atom_entry = entry(monomial[0])
+        if len(monomial) > 1 or not isinstance(atom_entry.kind, Iterator) or atom_entry.low is None or atom_entry.high is None:
             return None
-        low, high = one.low.constant, one.high.constant
+        low, high = atom_entry.low.constant, atom_entry.high.constant
         if low is None or high is None:
             return None
         total += coefficient * (low if coefficient > 0 else high - 1)
@@ -57,10 +57,10 @@ def multiplied_out(value: Polynomial) -> Polynomial | None:
         kind = entry(monomial[0]).kind if len(monomial) == 1 else None
         if not isinstance(kind, FloorAtom) or abs(coefficient) != 1 or (kind.divisor.constant or 0) < 1:
             continue
-        rest = Polynomial({m: c for m, c in value.terms.items() if m != monomial})
-        if monomial[0] in rest.atoms():
+        others = Polynomial({m: c for m, c in value.terms.items() if m != monomial})
+        if monomial[0] in others.atoms():
             continue
-        scaled = rest * kind.divisor
+        scaled = others * kind.divisor
         return scaled + kind.numerator if coefficient == 1 else scaled + kind.divisor - constant(1) - kind.numerator
     return None
 
@@ -74,12 +74,12 @@ def digit(
     for factor in sorted({gcd(divisor, c) for m, c in value.terms if m}, reverse=True):
         if factor < 2:
             continue
-        rest = Index(tuple((m, c) for m, c in value.terms if not m or c % factor))
-        known = quotient(rest, factor)
-        if known is None:
-            known = within(to_polynomial(rest), constant(factor))
-        if known is not None:
-            upper = to_polynomial(Index(tuple((m, c // factor) for m, c in value.terms if m and not c % factor))) + constant(known)
+        lower = Index(tuple((m, c) for m, c in value.terms if not m or c % factor))
+        carried = quotient(lower, factor)
+        if carried is None:
+            carried = within(to_polynomial(lower), constant(factor))
+        if carried is not None:
+            upper = to_polynomial(Index(tuple((m, c // factor) for m, c in value.terms if m and not c % factor))) + constant(carried)
             return upper if factor == divisor else floor(upper, constant(divisor // factor))
     return None
 

@@ -64,21 +64,21 @@ def prove_corrected(rule: Rule, effort: Effort = EFFORT) -> Proof:
     proof = prove(rule, effort)
     if proof.is_proved or proof.failure in BEYOND_CORRECTION:
         return proof
-    found: list[tuple[Instance, Corrected]] = []
+    judged: list[tuple[Instance, Corrected]] = []
     try:
         with within(effort.seconds):
             for instance in islice(draws(rule, effort.seed, effort.tries), DRAWN * effort.applications):
-                found.append((instance, _of(rule, instance)))
-                if sum(bool(each.programs) and _differs(each) for _, each in found) >= effort.applications:
+                judged.append((instance, _of(rule, instance)))
+                if sum(bool(each.programs) and _differs(each) for _, each in judged) >= effort.applications:
                     break
     except OutOfTime as reached:
-        if not found:
+        if not judged:
             return replace(proof, failure="time", reason=f"time: {reached}")
-    differing = [(instance, each) for instance, each in found if _differs(each) or each.reason]
+    differing = [(instance, each) for instance, each in judged if _differs(each) or each.reason]
     proved = [(instance, each) for instance, each in differing if each.programs]
     if not proved:
-        told = differing[0][1].reason if differing else "no random application differs at some positions and agrees at others"
-        return replace(proof, verdict="unknown", failure="difference", reason=f"it cannot be corrected: {told}")
+        why = differing[0][1].reason if differing else "no random application differs at some positions and agrees at others"
+        return replace(proof, verdict="unknown", failure="difference", reason=f"it cannot be corrected: {why}")
     instance, best = min(proved, key=lambda pair: _share(pair[1]))
     scope = f"each application at its own sizes, corrected where its sides differ, as {len(proved)} of {len(differing)} random ones"
     refused = next((each.reason for _, each in differing if not each.programs), "")

@@ -39,29 +39,29 @@ class Counterexample:
 
     def script(self) -> str:
         """Return a program that needs numpy alone and shows the difference."""
-        found = self.difference
-        left, right = found.instance.left[found.position], found.instance.right[found.position]
+        difference = self.difference
+        left, right = difference.instance.left[difference.position], difference.instance.right[difference.position]
         heading = [f"{self.rule}: the two sides differ", f"left:  {format_fragment(left)}", f"right: {format_fragment(right)}"]
-        return script(left, right, found.values, heading)
+        return script(left, right, difference.values, heading)
 
     def lines(self) -> tuple[str, ...]:
         """Return sizes, attributes, and the first index at which the sides differ."""
-        found = self.difference
-        at = found.index
-        told = [f"left:  {format_fragment(found.instance.left[found.position])}"]
-        told.append(f"right: {format_fragment(found.instance.right[found.position])}")
-        told += [f"operand {leaf.integer('index')} {leaf.type} = {_flat(value)}" for leaf, value in found.values.items()]
-        told += [f"left  {_flat(found.left)}", f"right {_flat(found.right)}"]
-        modulo = " in the integers modulo 2^31 - 1" if found.field == "prime" else ""
-        told.append(f"first difference at {at}: left {found.left[at]}, right {found.right[at]}{modulo}")
-        return (*told, *_where(found))
+        difference = self.difference
+        at = difference.index
+        shown = [f"left:  {format_fragment(difference.instance.left[difference.position])}"]
+        shown.append(f"right: {format_fragment(difference.instance.right[difference.position])}")
+        shown += [f"operand {leaf.integer('index')} {leaf.type} = {_flat(value)}" for leaf, value in difference.values.items()]
+        shown += [f"left  {_flat(difference.left)}", f"right {_flat(difference.right)}"]
+        modulo = " in the integers modulo 2^31 - 1" if difference.field == "prime" else ""
+        shown.append(f"first difference at {at}: left {difference.left[at]}, right {difference.right[at]}{modulo}")
+        return (*shown, *_where(difference))
 
 
-def _where(found: Difference) -> tuple[str, ...]:
+def _where(difference: Difference) -> tuple[str, ...]:
     """Return at which positions the sides of a counterexample differ whatever its operands hold, where that is not everywhere."""
-    left, right = found.instance.left[found.position], found.instance.right[found.position]
+    left, right = difference.instance.left[difference.position], difference.instance.right[difference.position]
     try:
-        first, second = (fragment_expression(side, found.instance.numbers) for side in (left, right))
+        first, second = (fragment_expression(side, difference.instance.numbers) for side in (left, right))
         where = disagreement(first, second, LITTLE_WORK)
     except EinsatError:
         return ()
@@ -81,8 +81,8 @@ def smallest(rule: Rule | MergeRule, first: Difference, seed: int = 0) -> Counte
     for instance in instances:
         if _cost(instance) >= _cost(best.instance):
             break
-        if found := _difference(instance, bits):
-            best = found
+        if smaller := _difference(instance, bits):
+            best = smaller
             break
     return Counterexample(rule.name, _shrunk(rule, best, bits))
 
@@ -100,8 +100,8 @@ def _shrunk(rule: Rule | MergeRule, best: Difference, bits: bool) -> Difference:
                 instance = instantiate(rule, bindings)
             except (*CRASHES, Refused, Mismatch, EinsatError):
                 continue
-            if _cost(instance) < _cost(best.instance) and (found := _difference(instance, bits)):
-                best, changed = found, True
+            if _cost(instance) < _cost(best.instance) and (failing := _difference(instance, bits)):
+                best, changed = failing, True
                 break
     return _difference(best.instance, bits) or best
 
@@ -118,12 +118,12 @@ def _difference(instance: Instance, bits: bool) -> Difference | None:
     for kind in KINDS if bits else KINDS[:2]:
         for seed in range(3):
             try:
-                _, found = compare(instance, seed, kind, bits=bits)
+                _, difference = compare(instance, seed, kind, bits=bits)
             except (*CRASHES, Refused, EinsatError):
                 continue
-            if found and found.field == "float64":
-                return found
-            last = last or found
+            if difference and difference.field == "float64":
+                return difference
+            last = last or difference
     return last
 
 
@@ -142,22 +142,22 @@ def _numbers(bindings: Sequence[Binding]) -> Iterator[tuple[Place, int]]:
 def _smaller(bindings: tuple[Binding, ...]) -> Iterator[tuple[Binding, ...]]:
     """Yield bindings with some equal numbers replaced by a smaller one: all of them, then ever fewer."""
     places: dict[int, list[Place]] = {}
-    for place, value in _numbers(bindings):
+    for slot, value in _numbers(bindings):
         if value > 0:
-            places.setdefault(value, []).append(place)
+            places.setdefault(value, []).append(slot)
     for value in sorted(places, reverse=True):
         for count in sorted({len(places[value]), 3, 2, 1}, reverse=True):
             if count > len(places[value]):
                 continue
             for chosen in combinations(places[value], count):
                 for smaller in dict.fromkeys((1, 2, value - 1, 0)):
-                    if smaller < value and (smaller > 0 or all(place[1] == "attribute" for place in chosen)):
+                    if smaller < value and (smaller > 0 or all(slot[1] == "attribute" for slot in chosen)):
                         yield _replaced(bindings, chosen, smaller)
 
 
-def _replaced(bindings: tuple[Binding, ...], places: Sequence[Place], value: int) -> tuple[Binding, ...]:
+def _replaced(bindings: tuple[Binding, ...], slots: Sequence[Place], value: int) -> tuple[Binding, ...]:
     changed = list(bindings)
-    for number, kind, name, key, position in places:
+    for number, kind, name, key, position in slots:
         binding = changed[number]
         if kind == "shape":
             sizes = list(binding.types[name].sizes)

@@ -49,10 +49,10 @@ def _covered(choice: Choice, candidates: Sequence[Choice], kind: str, facts: Fac
             needed = _needed(candidate, witness, inside)
             if chosen is not None and len(needed) >= len(chosen):
                 continue
-            here = inside.extended(needed)
-            if needed and not possible(here):
+            matched = inside.extended(needed)
+            if needed and not possible(matched):
                 continue
-            if _reaches(choice.value, replaced_sum(candidate.value, witness), kind, here, equal):
+            if _reaches(choice.value, replaced_sum(candidate.value, witness), kind, matched, equal):
                 chosen = needed
                 if not needed:
                     break
@@ -79,19 +79,19 @@ def _covered_by_blocks(choice: Choice, candidate: Choice, facts: Facts, equal: E
         holds(inside, c) for c in candidate.conditions if not closure(c.value) & set(candidate.iterators)
     ):
         return False
-    found: list[list[dict[int, Polynomial]]] = []
+    witnesses_by_block: list[list[dict[int, Polynomial]]] = []
     for block in blocks:
         conditions = tuple(c for c in candidate.conditions if closure(c.value) & block)
         part = Choice(tuple(a for a in candidate.iterators if a in block), conditions, candidate.value)
         related = [e for e in equations if closure(e) & block]
         witnesses = list(islice(_distinct(_completed(related, part, set(), set(), facts, len(block))), _WITNESSES))
-        circular = any(closure(v) & set(candidate.iterators) for one in witnesses for v in one.values())
+        circular = any(closure(v) & set(candidate.iterators) for witness in witnesses for v in witness.values())
         if circular or not _always_fits(part, witnesses, inside):
             return False
-        found.append(witnesses)
-    combinations = list(islice(product(*found), _COMBINATIONS + 1))
+        witnesses_by_block.append(witnesses)
+    combinations = list(islice(product(*witnesses_by_block), _COMBINATIONS + 1))
     return len(combinations) <= _COMBINATIONS and all(
-        equal(choice.value, replaced_sum(candidate.value, {a: v for one in chosen for a, v in one.items()}), inside)
+        equal(choice.value, replaced_sum(candidate.value, {a: v for witness in chosen for a, v in witness.items()}), inside)
         for chosen in combinations
     )
 
@@ -133,14 +133,14 @@ def _always_fits(part: Choice, witnesses: Sequence[dict[int, Polynomial]], insid
     return not pieces
 
 
-def _reaches(value: Sum, other: Sum, kind: str, facts: Facts, equal: Equal) -> bool:
+def _reaches(value: Sum, candidate: Sum, kind: str, facts: Facts, equal: Equal) -> bool:
     """Return whether ``other`` is proved at least as extreme as ``value``: equal, or both are numbers."""
-    mine, theirs = _number(value), _number(other)
+    mine, theirs = _number(value), _number(candidate)
     if mine is not None and theirs is not None:
         (a, b), (c, d) = mine, theirs
         higher = c * b - a * d if kind == "max" else a * d - c * b
         return holds(facts, Literal0(higher, ">="))
-    return equal(value, other, facts)
+    return equal(value, candidate, facts)
 
 
 def _number(value: Sum) -> tuple[Polynomial, Polynomial] | None:
@@ -155,9 +155,9 @@ def _number(value: Sum) -> tuple[Polynomial, Polynomial] | None:
 
 def _needed(candidate: Choice, witness: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
     """Return what does not follow: the witness lies in the candidate's domain."""
-    needed = [one for atom, value in witness.items() for one in _in_range(atom, value)]
+    needed = [bound for atom, value in witness.items() for bound in _in_range(atom, value)]
     needed += [replaced_literal(condition, witness) for condition in candidate.conditions]
-    return tuple(one for one in needed if not holds(inside, one))
+    return tuple(condition for condition in needed if not holds(inside, condition))
 
 
 def _in_range(atom: int, value: Polynomial) -> tuple[Literal0, Literal0]:
@@ -185,10 +185,10 @@ def _distinct(witnesses: Iterable[dict[int, Polynomial]]) -> Iterable[dict[int, 
 def _completed(
     equations: list[Polynomial], candidate: Choice, inner_left: set[int], inner_right: set[int], facts: Facts, depth: int
 ) -> Iterable[dict[int, Polynomial]]:
-    own = set(candidate.iterators)
-    solution = solve(equations, own | inner_right, facts)
-    solution = {a: v for a, v in solution.items() if a in own and not closure(v) & (inner_left | inner_right)}
-    free = sorted(own - solution.keys(), key=lambda a: entry(a).key)
+    iterators = set(candidate.iterators)
+    solution = solve(equations, iterators | inner_right, facts)
+    solution = {a: v for a, v in solution.items() if a in iterators and not closure(v) & (inner_left | inner_right)}
+    free = sorted(iterators - solution.keys(), key=lambda a: entry(a).key)
     if not free:
         yield solution
         return
@@ -203,29 +203,29 @@ def _completed(
 def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
     """Return the ends of an iterator's range, and where a condition with a unit coefficient is just met."""
     low, high = range_of(atom)
-    found = [low, high - ONE]
+    ends = [low, high - ONE]
     conditions = [replaced_literal(c, solution) for c in candidate.conditions]
-    conditions += [one for a, v in solution.items() for one in _in_range(a, v)]
+    conditions += [bound for a, v in solution.items() for bound in _in_range(a, v)]
     for condition in conditions:
         value = facts.canonical(condition.value)
         coefficient = value.terms.get((atom,), 0)
-        rest = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
-        if abs(coefficient) == 1 and not closure(rest) & free and rest not in found:
-            found.append(rest)
-    return found
+        solved = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
+        if abs(coefficient) == 1 and not closure(solved) & free and solved not in ends:
+            ends.append(solved)
+    return ends
 
 
 def _quotients(atom: int, equations: list[Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
     """Return v // c from c * atom + others = v, the others at the lower ends of their ranges."""
-    found: list[Polynomial] = []
+    quotients: list[Polynomial] = []
     for equation in equations:
         parts = facts.canonical(equation).collect(atom)
         if len(parts) != 2 or parts[1].constant in (1, -1) or closure(parts[1]) & free:
             continue
-        rest, slope = parts
-        for other in sorted((closure(rest) & free) - {atom}, key=lambda a: entry(a).key):
-            rest = replaced(rest, {other: range_of(other)[0]})
-        for divisor, value in ((slope, -rest), (-slope, rest)):
+        remainder, slope = parts
+        for iterator in sorted((closure(remainder) & free) - {atom}, key=lambda a: entry(a).key):
+            remainder = replaced(remainder, {iterator: range_of(iterator)[0]})
+        for divisor, value in ((slope, -remainder), (-slope, remainder)):
             if facts.nonnegative(divisor - ONE):
-                found.append(facts.floor(facts.canonical(value), divisor))
-    return found
+                quotients.append(facts.floor(facts.canonical(value), divisor))
+    return quotients

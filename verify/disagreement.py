@@ -99,9 +99,9 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
 def _refine(left: Scope, right: Scope, mask: Mask) -> None:
     """Take out of a mask what is seen to agree and proved to; what there is no more work for stays in it."""
     for box in _agreeing(left, right, mask):
-        here = tuple(slice(r.start, r.stop, r.step) for r in box)
+        selection = tuple(slice(r.start, r.stop, r.step) for r in box)
         try:
-            mask[here] &= _unpaired(restricted(left, box), restricted(right, box), tuple(map(len, box)))
+            mask[selection] &= _unpaired(restricted(left, box), restricted(right, box), tuple(map(len, box)))
         except (Exhausted, TooLarge, RecursionError):
             return
 

@@ -33,18 +33,18 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     """Normalise both at one generic output index and pair their terms."""
     if len(left.shape) != len(right.shape):
         return Open(f"the left side has {len(left.shape)} axes, the right side {len(right.shape)}", assumptions.conditions)
-    for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True)):
-        if not assumptions.equal(size, other):
-            return Open(f"axis {axis}: {index(size)} == {index(other)}", assumptions.conditions)
+    for axis, (size, right_size) in enumerate(zip(left.shape, right.shape, strict=True)):
+        if not assumptions.equal(size, right_size):
+            return Open(f"axis {axis}: {index(size)} == {index(right_size)}", assumptions.conditions)
     output = places_of(left, assumptions)
-    found = _Found(is_partial(right))
+    seen = _Seen(is_partial(right))
     try:
-        outcome = _compared(left, right, output, assumptions, found)
+        outcome = _compared(left, right, output, assumptions, seen)
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
     if not isinstance(outcome, Equal):
         return outcome
-    return Equal(outcome.facts | found.facts | differences(left, right))
+    return Equal(outcome.facts | seen.facts | differences(left, right))
 
 
 def places_of(side: Scope, assumptions: Assumptions) -> Output:
@@ -53,7 +53,7 @@ def places_of(side: Scope, assumptions: Assumptions) -> Output:
 
 
 @dataclass
-class _Found:
+class _Seen:
     """What was seen on the way: the facts that laws rest on, and what the partial functions of either side ask for."""
 
     asking: bool
@@ -63,9 +63,9 @@ class _Found:
     right: list[Need] = field(default_factory=list)
 
 
-def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> Outcome:
-    for phases, values in _parts(left, right, output, assumptions, found):
-        outcome = _agreeing(values, assumptions, found)
+def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, seen: _Seen) -> Outcome:
+    for phases, values in _parts(left, right, output, assumptions, seen):
+        outcome = _agreeing(values, assumptions, seen)
         if isinstance(outcome, Open):
             at = dict(outcome.at) | {f"o{axis}": base * outcome.at.get(f"o{axis}", 0) + phase for axis, (base, phase) in phases.items()}
             return replace(outcome, at=at)
@@ -75,22 +75,22 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
 def residues(left: Scope, right: Scope, assumptions: Assumptions) -> Iterable[tuple[Phases, Residue]]:
     """Yield what is left of left minus right over the whole output, or over each phase of it; None where anything may differ."""
     output = places_of(left, assumptions)
-    found = _Found(is_partial(right))
-    for phases, values in _parts(left, right, output, assumptions, found):
-        beyond_left = bool(found.right) and bool(beyond(found.right, found.left, assumptions, lambda one, other: one == other))
+    seen = _Seen(is_partial(right))
+    for phases, values in _parts(left, right, output, assumptions, seen):
+        beyond_left = bool(seen.right) and bool(beyond(seen.right, seen.left, assumptions, lambda first, second: first == second))
         yield phases, None if beyond_left else unpaired(*values, assumptions)
 
 
 def _parts(
-    left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found
+    left: Scope, right: Scope, output: Output, assumptions: Assumptions, seen: _Seen
 ) -> Iterable[tuple[Phases, tuple[Value, Value]]]:  # fmt: skip
     """Yield both sides normalised over the whole output, or at o = base * o' + phase for every phase of some axes."""
     bases: Mapping[int, int] = {}
     if assumptions.facts.at_sizes:
-        one, other = (_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right))
-        bases = {axis: lcm(one.get(axis, 1), other.get(axis, 1)) for axis in sorted({*one, *other})}
+        left_bases, right_bases = (_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right))
+        bases = {axis: lcm(left_bases.get(axis, 1), right_bases.get(axis, 1)) for axis in sorted({*left_bases, *right_bases})}
     if not bases:
-        values = _normalised(left, right, output, assumptions, found)
+        values = _normalised(left, right, output, assumptions, seen)
         if assumptions.facts.at_sizes:
             bases = _bases((c for value in values for term in value.terms for c in term.conditions), output)
         if not bases:
@@ -100,7 +100,7 @@ def _parts(
         phases = dict(zip(bases, zip(bases.values(), chosen, strict=True), strict=True))
         moved = _moved(output, phases)
         if moved is not None:
-            yield phases, _normalised(left, right, moved, assumptions, found)
+            yield phases, _normalised(left, right, moved, assumptions, seen)
 
 
 def _choices(body: Scalar) -> Iterable[Compare]:
@@ -108,36 +108,36 @@ def _choices(body: Scalar) -> Iterable[Compare]:
     return (condition for part in walked(body) if isinstance(part, Guarded) for condition in part.conditions)
 
 
-def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> tuple[Value, Value]:
-    found.left, found.right = [], []
-    return (normalise(left, output, assumptions, found.facts, found.left if found.asking else None),
-            normalise(right, output, assumptions, found.facts, found.right if found.asking else None))
+def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, seen: _Seen) -> tuple[Value, Value]:
+    seen.left, seen.right = [], []
+    return (normalise(left, output, assumptions, seen.facts, seen.left if seen.asking else None),
+            normalise(right, output, assumptions, seen.facts, seen.right if seen.asking else None))
 
 
-def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, found: _Found) -> Outcome:
+def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, seen: _Seen) -> Outcome:
     """Return whether values that were just normalised are equal, and the right one has a value wherever the left one has."""
-    def equal(one: Value, other: Value) -> bool:
-        return isinstance(equal_values(one, other, assumptions), Equal)
+    def equal(first: Value, second: Value) -> bool:
+        return isinstance(equal_values(first, second, assumptions), Equal)
 
     outcome = equal_values(*values, assumptions)
-    if isinstance(outcome, Equal) and (asked := beyond(found.right, found.left, assumptions, equal)):
+    if isinstance(outcome, Equal) and (asked := beyond(seen.right, seen.left, assumptions, equal)):
         return Open(asked, assumptions.conditions)
     return outcome
 
 
 def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
     """Return for axes of the output by which remainder of theirs conditions choose: phases that are interleaved."""
-    places = {atom: axis for axis, place in enumerate(output) for atom in iterators_of(place)}
-    found: dict[int, int] = {}
+    axes = {atom: axis for axis, position in enumerate(output) for atom in iterators_of(position)}
+    bases: dict[int, int] = {}
     choosing = {condition for condition in conditions if condition.operator in ("==", "!=")}
     for atom in {atom for condition in choosing for atom in atoms(condition.left - condition.right)}:
         if not isinstance(atom, Modulo) or atom.divisor.constant is None:
             continue
         inside = iterators_of(atom.numerator)
-        if len(inside) == 1 and inside <= places.keys():
-            axis = places[next(iter(inside))]
-            found[axis] = lcm(found.get(axis, 1), atom.divisor.constant)
-    return dict(sorted(found.items())) if prod(found.values()) <= MOST_PHASES else {}
+        if len(inside) == 1 and inside <= axes.keys():
+            axis = axes[next(iter(inside))]
+            bases[axis] = lcm(bases.get(axis, 1), atom.divisor.constant)
+    return dict(sorted(bases.items())) if prod(bases.values()) <= MOST_PHASES else {}
 
 
 def _moved(output: Sequence[Index], phases: Phases) -> Output | None:

@@ -64,27 +64,27 @@ class Facts:
 
     def extended(self, added: Iterable[Literal0]) -> Facts:
         """Return the facts with more literals; the same question is answered with the same object."""
-        new = tuple(one for one in dict.fromkeys(added) if one not in self.literals)
+        new = tuple(literal for literal in dict.fromkeys(added) if literal not in self.literals)
         if not new:
             return self
-        known = self.children.get(new)
-        if known is None:
-            known = self.children[new] = self._extended(new)
-        return known
+        child = self.children.get(new)
+        if child is None:
+            child = self.children[new] = self._extended(new)
+        return child
 
     def _extended(self, new: tuple[Literal0, ...]) -> Facts:
         result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes, base=self)
         result.contradiction = self.contradiction
-        here = [Literal0(self.canonical(one.value), one.relation) for one in new]
-        if not any(one.relation == "==" and one.value.terms for one in here):  # what is solved stays as it is
+        literals = [Literal0(self.canonical(literal.value), literal.relation) for literal in new]
+        if not any(literal.relation == "==" and literal.value.terms for literal in literals):  # what is solved stays as it is
             result.inequalities, result.strict = list(self.inequalities), list(self.strict)
             result.equalities, result.disequalities = list(self.equalities), list(self.disequalities)
             result.known = {value: True for value, holds in self.known.items() if holds}
             result.bounded = self.bounded.copy()
-            result.solved = {one: True for one, holds in self.solved.items() if holds}
-            for one in here:
-                if not result._settled(one):
-                    result._keep(one)
+            result.solved = {literal: True for literal, holds in self.solved.items() if holds}
+            for literal in literals:
+                if not result._settled(literal):
+                    result._keep(literal)
             return result
         result._settle([*self.kept(), *new])
         return result
@@ -103,36 +103,37 @@ class Facts:
         for _ in range(_ROUNDS):
             unsolved: list[Literal0] = []
             solved = False
-            for one in pending:
-                value = self.canonical(one.value)
-                found = self._solve(value) if one.relation == "==" else None
-                if found is not None:
-                    atom, replacement, inside = found
+            for literal in pending:
+                value = self.canonical(literal.value)
+                solution = self._solve(value) if literal.relation == "==" else None
+                if solution is not None:
+                    atom, replacement, inside = solution
                     unsolved += [Literal0(bound, ">=") for bound in inside]
                     self._replace(atom, replacement)
                     solved = True
-                elif not self._settled(Literal0(value, one.relation)):
-                    unsolved.append(Literal0(value, one.relation))
+                elif not self._settled(Literal0(value, literal.relation)):
+                    unsolved.append(Literal0(value, literal.relation))
             pending = unsolved
             if not solved:
-                consequence = self._difference([one.value for one in unsolved if one.relation == "=="])
+                consequence = self._difference([literal.value for literal in unsolved if literal.relation == "=="])
                 if consequence is None:
                     break
                 pending = [*unsolved, Literal0(consequence, "==")]
-        for one in pending:
-            self._keep(one)
+        for literal in pending:
+            self._keep(literal)
 
     def _difference(self, equalities: list[Polynomial]) -> Polynomial | None:
         """Return what two equalities with a common term say together: a b = c and a d = c give b = d for a positive a."""
         for number, first in enumerate(equalities):
             for second in equalities[:number]:
                 for monomial, coefficient in first.terms.items():
-                    other = second.terms.get(monomial, 0)
-                    if len(monomial) < 2 or abs(other) != abs(coefficient):
+                    twin = second.terms.get(monomial, 0)
+                    if len(monomial) < 2 or abs(twin) != abs(coefficient):
                         continue
-                    whole = first - second if other == coefficient else first + second
+                    whole = first - second if twin == coefficient else first + second
                     value = self._without_factors(whole)
-                    if value.terms and (self._solve(value) is not None or value not in (whole, *equalities, *(-one for one in equalities))):
+                    stated = (whole, *equalities, *(-equality for equality in equalities))
+                    if value.terms and (self._solve(value) is not None or value not in stated):
                         return value
         return None
 
@@ -144,23 +145,23 @@ class Facts:
                 value = divide(value, same)[0]
         return value
 
-    def _settled(self, one: Literal0) -> bool:
+    def _settled(self, literal: Literal0) -> bool:
         """Return whether a literal needs no keeping: it is true of numbers, or false and so noted."""
-        known = one.value.constant
-        if known is None:
+        number = literal.value.constant
+        if number is None:
             return False
-        holds = {">=": known >= 0, ">": known > 0, "==": known == 0, "!=": known != 0}[one.relation]
+        holds = {">=": number >= 0, ">": number > 0, "==": number == 0, "!=": number != 0}[literal.relation]
         self.contradiction = self.contradiction or not holds
         return True
 
-    def _keep(self, one: Literal0) -> None:
-        kept = {">=": self.inequalities, ">": self.strict, "==": self.equalities, "!=": self.disequalities}[one.relation]
-        value = tightened(one.value) if one.relation == ">=" else one.value
+    def _keep(self, literal: Literal0) -> None:
+        kept = {">=": self.inequalities, ">": self.strict, "==": self.equalities, "!=": self.disequalities}[literal.relation]
+        value = tightened(literal.value) if literal.relation == ">=" else literal.value
         if value not in kept:
             kept.append(value)
-            self.known = {known: True for known, holds in self.known.items() if holds}
+            self.known = {value: True for value, holds in self.known.items() if holds}
             self._forget()
-            if one.relation == ">=" and self.nonnegative(-value - ONE):
+            if literal.relation == ">=" and self.nonnegative(-value - ONE):
                 self.contradiction = True
 
     def _replace(self, atom: int, replacement: Polynomial) -> None:
@@ -168,8 +169,8 @@ class Facts:
         self._forget()
         self.known.clear()
         self.bounded.clear()
-        for other, value in list(self.substitution.items()):
-            self.substitution[other] = self.canonical(value)
+        for solved, value in list(self.substitution.items()):
+            self.substitution[solved] = self.canonical(value)
         self._forget()
 
     def _forget(self) -> None:
@@ -188,17 +189,17 @@ class Facts:
                 continue
             (atom,) = monomial
             kind = entry(atom).kind
-            rest = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != monomial})
-            if not isinstance(kind, Symbol | Iterator | RealSymbol) or atom in closure(rest):
+            remainder = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != monomial})
+            if not isinstance(kind, Symbol | Iterator | RealSymbol) or atom in closure(remainder):
                 continue
             # An iterator before a symbol; a symbol that is a sum of others before one that is a difference.
-            rank = (not isinstance(kind, Iterator), any(c < 0 for m, c in rest.terms.items() if m), entry(atom).key)
+            rank = (not isinstance(kind, Iterator), any(c < 0 for m, c in remainder.terms.items() if m), entry(atom).key)
             if best is None or rank < best[0]:
-                best = rank, atom, rest
+                best = rank, atom, remainder
         if best is None:
             return None
-        _, atom, rest = best
-        return atom, rest, domain(atom, rest)
+        _, atom, remainder = best
+        return atom, remainder, domain(atom, remainder)
 
     def _divisible(self, value: Polynomial) -> tuple[int, Polynomial, list[Polynomial]] | None:
         """Solve ``n % d == 0``: n is d times a new symbol."""
@@ -210,22 +211,22 @@ class Facts:
                 whole = kind.divisor * Polynomial({(atom,): 1})
                 if value not in (kind.numerator - whole, whole - kind.numerator):
                     continue
-                found = _unit_symbol(kind)
-                if found is None or not (self.nonnegative(kind.numerator) and self.nonnegative(kind.divisor - ONE)):
+                unit = _unit_symbol(kind)
+                if unit is None or not (self.nonnegative(kind.numerator) and self.nonnegative(kind.divisor - ONE)):
                     continue
                 minimum = 1 if self.nonnegative(kind.numerator - ONE) else 0
                 quotient = variable(Symbol(f"({to_index(kind.numerator)})//({to_index(kind.divisor)})", minimum))
-                symbol, rest = found
-                return symbol, kind.divisor * quotient - rest, domain(symbol, kind.divisor * quotient - rest)
+                symbol, remainder = unit
+                return symbol, kind.divisor * quotient - remainder, domain(symbol, kind.divisor * quotient - remainder)
         return None
 
     def canonical(self, value: Polynomial) -> Polynomial:
         """Return the polynomial with equalities applied and floor-divisions simplified."""
-        known = self.reduced.get(value)
-        if known is None:
-            known = self._canonical(value)
-            self.reduced[value] = known
-        return known
+        reduced = self.reduced.get(value)
+        if reduced is None:
+            reduced = self._canonical(value)
+            self.reduced[value] = reduced
+        return reduced
 
     def _canonical(self, value: Polynomial) -> Polynomial:
         result = value
@@ -245,72 +246,72 @@ class Facts:
     def _atom(self, atom: int) -> Polynomial | None:
         """Return what stands for an atom, None for itself."""
         same = Polynomial({(atom,): 1})
-        known = self.memo.get(atom)
-        if known is None:
-            known = self.substitution.get(atom)
+        replacement = self.memo.get(atom)
+        if replacement is None:
+            replacement = self.substitution.get(atom)
             kind = entry(atom).kind
-            if known is None:
+            if replacement is None:
                 if isinstance(kind, FloorAtom):
-                    known = self.floor(self.canonical(kind.numerator), self.canonical(kind.divisor))
+                    replacement = self.floor(self.canonical(kind.numerator), self.canonical(kind.divisor))
                 elif isinstance(kind, DataAtom):
-                    known = variable(DataAtom(kind.source, tuple(map(self.canonical, kind.indices))))
+                    replacement = variable(DataAtom(kind.source, tuple(map(self.canonical, kind.indices))))
                 else:
-                    known = same
-                if known != same and any(a in self.substitution for a in known.atoms()):
-                    known = self.canonical(known)
-            self.memo[atom] = known
-        return None if known == same else known
+                    replacement = same
+                if replacement != same and any(a in self.substitution for a in replacement.atoms()):
+                    replacement = self.canonical(replacement)
+            self.memo[atom] = replacement
+        return None if replacement == same else replacement
 
     def floor(self, numerator: Polynomial, divisor: Polynomial) -> Polynomial:
         """numerator // divisor for canonical operands"""
         if not divisor.terms or not self.nonnegative(divisor - ONE):
             return floor_of(numerator, divisor) if divisor.terms else variable(FloorAtom(numerator, divisor))
-        if self.at_sizes and (known := digit(numerator, divisor.constant or 0, self._within, self.floor)) is not None:
-            return known
-        quotient, rest = divide(numerator, divisor)
-        within = self._within(rest, divisor)
+        if self.at_sizes and (carried := digit(numerator, divisor.constant or 0, self._within, self.floor)) is not None:
+            return carried
+        quotient, remainder = divide(numerator, divisor)
+        within = self._within(remainder, divisor)
         if within is not None:
             return quotient + constant(within)
-        if (merged := self._nested(rest, divisor)) is not None:
+        if (merged := self._nested(remainder, divisor)) is not None:
             return quotient + merged
-        if (reduced := self._common_factor(rest, divisor)) is not None:
+        if (reduced := self._common_factor(remainder, divisor)) is not None:
             return quotient + reduced
-        return quotient + floor_of(rest, divisor)
+        return quotient + floor_of(remainder, divisor)
 
-    def _within(self, rest: Polynomial, divisor: Polynomial) -> int | None:
+    def _within(self, numerator: Polynomial, divisor: Polynomial) -> int | None:
         """Return rest // divisor where ranges say it is 0 or -1."""
         for times in (0, -1, 1) if self.at_sizes else (0, -1):
-            low = rest.plus(divisor, -times)
+            low = numerator.plus(divisor, -times)
             if self.nonnegative(low) and self.nonnegative(divisor - ONE - low):
                 return times
         return None
 
-    def _nested(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
+    def _nested(self, numerator: Polynomial, divisor: Polynomial) -> Polynomial | None:
         """(e // d + n) // c = (e + n * d) // (d * c), by ``quotient of a quotient``"""
-        for atom in sorted(rest.atoms(), key=lambda a: entry(a).key):
+        for atom in sorted(numerator.atoms(), key=lambda a: entry(a).key):
             kind = entry(atom).kind
-            if isinstance(kind, FloorAtom) and rest.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
-                others = rest - Polynomial({(atom,): 1})
+            if isinstance(kind, FloorAtom) and numerator.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
+                others = numerator - Polynomial({(atom,): 1})
                 merged = self.canonical(kind.numerator + others * kind.divisor)
-                if divisions(merged) < divisions(rest):  # an equality may bring the division back, and so on without end
+                if divisions(merged) < divisions(numerator):  # an equality may bring the division back, and so on without end
                     return self.floor(merged, self.canonical(kind.divisor * divisor))
         return None
 
-    def _common_factor(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
+    def _common_factor(self, numerator: Polynomial, divisor: Polynomial) -> Polynomial | None:
         """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, by ``common factor``"""
         if len(divisor.terms) != 1:
             return None
         ((monomial, coefficient),) = divisor.terms.items()
         factors = [Polynomial({(atom,): 1}) for atom in sorted(set(monomial), key=lambda a: entry(a).key)]
         common = coefficient
-        for m, c in rest.terms.items():
+        for m, c in numerator.terms.items():
             common = gcd(common, c) if m else common
         if common > 1:
             factors.append(constant(common))
         for factor in factors:
             if factor == divisor:
                 continue
-            quotient, remainder = divide(rest, factor)
+            quotient, remainder = divide(numerator, factor)
             within = self._within(remainder, factor)
             if quotient.constant is None and within is not None and self.nonnegative(factor - ONE):
                 return self.floor(quotient + constant(within), divide(divisor, factor)[0])
@@ -318,19 +319,19 @@ class Facts:
 
     def nonnegative(self, value: Polynomial) -> bool:
         """Return whether a canonical polynomial is certainly >= 0: by its atoms' ranges, or with one condition added."""
-        known = self.known.get(value)
-        if known is None:
+        answer = self.known.get(value)
+        if answer is None:
             self.known[value] = False  # asked again below itself, it counts as open
-            known = ranges.bounded(self, value) or ranges.with_condition(self, value) or ranges.with_conditions(self, value)
-            self.known[value] = known
-        return known
+            answer = ranges.bounded(self, value) or ranges.with_condition(self, value) or ranges.with_conditions(self, value)
+            self.known[value] = answer
+        return answer
 
 
 def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
     """Return (symbol, rest) with numerator = symbol + rest, where nothing else depends on the symbol."""
     for monomial, coefficient in sorted(kind.numerator.terms.items(), key=lambda t: [entry(a).key for a in t[0]]):
         if len(monomial) == 1 and coefficient == 1 and isinstance(entry(monomial[0]).kind, Symbol):
-            rest = kind.numerator - Polynomial({monomial: 1})
-            if monomial[0] not in closure(rest) | closure(kind.divisor):
-                return monomial[0], rest
+            others = kind.numerator - Polynomial({monomial: 1})
+            if monomial[0] not in closure(others) | closure(kind.divisor):
+                return monomial[0], others
     return None

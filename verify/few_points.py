@@ -43,8 +43,8 @@ class FewPoints:
 
     def describe(self) -> str:
         """Return ``12 boxes, 40 points, 2 tests: 3 boxes differ; that one was missed has a probability of at most 3.5e-17``."""
-        told = f"{len(self.boxes)} boxes, {self.points} points, {self.tests} tests: {len(self.differing)} boxes differ; "
-        return f"{told}that one was missed has a probability of at most {self.missed:.2g}"
+        counts = f"{len(self.boxes)} boxes, {self.points} points, {self.tests} tests: {len(self.differing)} boxes differ; "
+        return f"{counts}that one was missed has a probability of at most {self.missed:.2g}"
 
 
 def few_points(left: Scope, right: Scope, tests: int = 2) -> FewPoints | None:
@@ -56,9 +56,9 @@ def few_points(left: Scope, right: Scope, tests: int = 2) -> FewPoints | None:
     apart = differing(left, right, [point for _, point in points], tests)
     if apart is None:
         return None
-    found = dict.fromkeys(number for (number, _), differs in zip(points, apart, strict=True) if differs)
+    numbers = dict.fromkeys(number for (number, _), differs in zip(points, apart, strict=True) if differs)
     missed = min(1.0, len(points) * error_bound(left, right, tests))
-    return FewPoints(boxes, tuple(boxes[number] for number in found), len(points), tests, missed)
+    return FewPoints(boxes, tuple(boxes[number] for number in numbers), len(points), tests, missed)
 
 
 def _boxes(left: Scope, right: Scope) -> tuple[Box, ...] | None:
@@ -88,7 +88,8 @@ def _signature(term: Summand, shape: Sequence[int]) -> Values | None:
     """Return a row for every position of the output, equal where a term sums over the same values and reads move with the position."""
     if any(not isinstance(part, Read) for part in term.parts) or term.numerator.constant is None or term.denominator.constant is None:
         return None
-    polynomials = [*(c.value for c in term.conditions), *(place for part in term.parts if isinstance(part, Read) for place in part.indices)]
+    indices = [position for part in term.parts if isinstance(part, Read) for position in part.indices]
+    polynomials = [*(condition.value for condition in term.conditions), *indices]
     atoms = set().union(*map(closure, polynomials))
     if any(not isinstance(entry(atom).kind, Iterator | FloorAtom) for atom in atoms):
         return None
@@ -107,17 +108,17 @@ def _signature(term: Summand, shape: Sequence[int]) -> Values | None:
     rows = [counts.reshape(-1, count).astype(np.int64)]
     for part in term.parts:
         assert isinstance(part, Read), "other parts were left out above"
-        rows += [np.where(counts, _unmoved(place, values, whole, len(shape)), 0).reshape(-1, count) for place in part.indices]
+        rows += [np.where(counts, _unmoved(position, values, whole, len(shape)), 0).reshape(-1, count) for position in part.indices]
     return np.concatenate(rows, axis=1)
 
 
-def _unmoved(place: Polynomial, values: dict[int, Values], whole: Sequence[int], axes: int) -> Values:
+def _unmoved(position: Polynomial, values: dict[int, Values], whole: Sequence[int], axes: int) -> Values:
     """Return what an index is beside a multiple of each position: the same all over a box on which it moves with the position."""
-    rest = np.broadcast_to(value_of(place, values), tuple(whole)).astype(np.int64)
+    offset = np.broadcast_to(value_of(position, values), tuple(whole)).astype(np.int64)
     for axis in range(axes):
-        steps = np.diff(rest, axis=axis)
+        steps = np.diff(offset, axis=axis)
         if steps.size:
             slopes, often = np.unique(steps, return_counts=True)
             along = np.arange(whole[axis]).reshape([-1 if k == axis else 1 for k in range(len(whole))])
-            rest = rest - int(slopes[np.argmax(often)]) * along
-    return rest
+            offset = offset - int(slopes[np.argmax(often)]) * along
+    return offset

@@ -34,10 +34,10 @@ _TENSORS_MODULE = "egraph.rewrite.terms"
 def rule_key(rule: Rule | MergeRule) -> str:
     """Return the hash of what a rule says and of the meanings of the operators that it may use."""
     laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
-    one = _pattern_rule(rule)
+    member = _pattern_rule(rule)
     shared = repr(rule.shared) if isinstance(rule, MergeRule) else "corrected" if rule.corrected else ""
-    values = (rule.name, rule.text, rule.rounding, repr(one.pattern), repr(one.variables), repr(one.attribute_variables), shared)
-    operators = _named((_source(_TENSORS_MODULE), repr(one.pattern)))
+    values = (rule.name, rule.text, rule.rounding, repr(member.pattern), repr(member.variables), repr(member.attribute_variables), shared)
+    operators = _named((_source(_TENSORS_MODULE), repr(member.pattern)))
     for law in laws:
         operators |= {text for text in texts(law) if text in OPS}
         operators |= {_operator_functions()[name] for name in natives(law) if name in _operator_functions()}
@@ -82,16 +82,16 @@ def _parts(value: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
 
 def closure(start: frozenset[str], within: str = "") -> frozenset[str]:
     """Return the modules of this project (and of a user) that ``start`` imports, directly or not; all begin with ``within``."""
-    found: set[str] = set()
+    modules: set[str] = set()
     todo = sorted(start)
     while todo:
         name = todo.pop()
-        if name in found or not name.startswith(within) or _file(name) is None:
+        if name in modules or not name.startswith(within) or _file(name) is None:
             continue
-        found.add(name)
+        modules.add(name)
         if within or not name.startswith(_MEANINGS):
             todo += _imports(name)
-    return frozenset(found)
+    return frozenset(modules)
 
 
 def _is_ours(name: str) -> bool:
@@ -104,12 +104,12 @@ def _imports(name: str) -> tuple[str, ...]:
 
 @cache
 def _imported(text: str) -> tuple[str, ...]:
-    found: list[str] = []
+    imports: list[str] = []
     for origin, names, plain in _IMPORT.findall(text):
         parts = re.sub(r"#[^\n]*", "", names).strip("()").split(",")
-        found += [origin, *(f"{origin}.{part.split(' as ')[0].strip()}" for part in parts)] if origin else []
-        found += [part.strip() for part in plain.split(",") if part.strip()]
-    return tuple(dict.fromkeys(found))
+        imports += [origin, *(f"{origin}.{part.split(' as ')[0].strip()}" for part in parts)] if origin else []
+        imports += [part.strip() for part in plain.split(",") if part.strip()]
+    return tuple(dict.fromkeys(imports))
 
 
 def _file(name: str) -> Path | None:

@@ -158,10 +158,10 @@ def _divisor(part: Part, facts: Facts) -> Polynomial | None:
     return total if facts.nonnegative(total - ONE) else None
 
 
-def _choice(one: Alternative | Product, facts: Facts, names: Names, replace: Replacement) -> Choice:
-    iterators, replace = _bind(one.iterators, names, replace)
-    conditions = tuple(replaced_literal(literal(c), replace) for c in one.conditions)
-    return Choice(iterators, conditions, _value(one.value, facts, names, replace))
+def _choice(alternative: Alternative | Product, facts: Facts, names: Names, replace: Replacement) -> Choice:
+    iterators, replace = _bind(alternative.iterators, names, replace)
+    conditions = tuple(replaced_literal(literal(c), replace) for c in alternative.conditions)
+    return Choice(iterators, conditions, _value(alternative.value, facts, names, replace))
 
 
 def _part(factor: Element | Call | Extremum | Product, facts: Facts, names: Names, replace: Replacement) -> Part:
@@ -198,9 +198,9 @@ Renaming: TypeAlias = Mapping[int, int]
 KEPT: Renaming = {}
 
 
-def replaced_literal(one: Literal0, replace: Replacement) -> Literal0:
-    value = replaced(one.value, replace)
-    return one if value is one.value else Literal0(value, one.relation)
+def replaced_literal(condition: Literal0, replace: Replacement) -> Literal0:
+    value = replaced(condition.value, replace)
+    return condition if value is condition.value else Literal0(value, condition.relation)
 
 
 def replaced_part(part: Part, replace: Replacement, bound: Renaming = KEPT) -> Part:
@@ -264,8 +264,8 @@ def mentions(part: Part, atom: int) -> bool:
     if isinstance(part, Read):
         return any(atom in closure(i) for i in part.indices)
     return any(
-        any(atom in closure(c.value) for c in one.conditions) or any(_term_mentions(t, atom) for t in one.value.terms)
-        for one in choices_of(part)
+        any(atom in closure(c.value) for c in choice.conditions) or any(_term_mentions(t, atom) for t in choice.value.terms)
+        for choice in choices_of(part)
     )
 
 

@@ -124,10 +124,10 @@ class Workshop:
 
     def meaning(self, term: SymbolicTerm) -> Scope | Tensor:
         """Return what a term computes, over its variables as named tensors."""
-        known = self._meanings.get(id(term))
-        if known is None:
-            known = self._meanings[id(term)] = self._leaf_meaning(term) if not term.op else self._operator_meaning(term)
-        return known
+        value = self._meanings.get(id(term))
+        if value is None:
+            value = self._meanings[id(term)] = self._leaf_meaning(term) if not term.op else self._operator_meaning(term)
+        return value
 
     def _leaf_meaning(self, term: SymbolicTerm) -> Scope | Tensor:
         sizes = self.sizes(term)
@@ -169,9 +169,11 @@ class Workshop:
         return inline(scope, {"0": self.meaning(term.operands[0])})
 
     def _broadcast(self, left: Size, right: Size) -> Size | None:
-        one, other = self.path.canonical(left), self.path.canonical(right)
-        found = one if one == other or other.constant == 1 else other if one.constant == 1 else self.path.known_broadcast(one, other)
-        return None if found is None else simplify(found)
+        first, second = self.path.canonical(left), self.path.canonical(right)
+        if first == second or second.constant == 1:
+            return simplify(first)
+        wide = second if first.constant == 1 else self.path.known_broadcast(first, second)
+        return None if wide is None else simplify(wide)
 
 
 class SymbolicTerm(Bound):

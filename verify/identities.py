@@ -40,13 +40,13 @@ SPELLINGS: tuple[Mapping[str, Callable[..., Scalar]], ...] = (
 
 def respelt(left: Scope, right: Scope) -> list[tuple[Scope, Scope]]:
     """Return both sides in other spellings, where they have functions that can be."""
-    found = []
+    pairs = []
     for spelling in SPELLINGS:
         writer = _Writer(spelling)
         sides = writer.scope(left), writer.scope(right)
         if writer.changed:
-            found.append(sides)
-    return found
+            pairs.append(sides)
+    return pairs
 
 
 @dataclass

@@ -41,8 +41,8 @@ def _step(equations: Sequence[Polynomial], unknowns: Set[int], facts: Facts) -> 
     """Return (equation used, atom, its value, new equations), the surest step first."""
     hidden = [{a for a in e.atoms() if not unknowns.isdisjoint(closure_of(a))} for e in equations]
     for number, (equation, atoms) in enumerate(zip(equations, hidden, strict=True)):
-        if len(atoms) == 1 and (found := _single(equation, next(iter(atoms)), unknowns, facts)) is not None:
-            return number, *found, []
+        if len(atoms) == 1 and (solved := _single(equation, next(iter(atoms)), unknowns, facts)) is not None:
+            return number, *solved, []
     for number, (equation, atoms) in enumerate(zip(equations, hidden, strict=True)):
         for atom in sorted(atoms, key=lambda a: entry(a).key):
             if isinstance(entry(atom).kind, FloorAtom) and (value := _isolated(equation, atom)) is not None:
@@ -64,8 +64,8 @@ def _isolated(equation: Polynomial, atom: int) -> Polynomial | None:
     coefficient = equation.terms.get((atom,), 0)
     if abs(coefficient) != 1:
         return None
-    rest = Polynomial({m: -c * coefficient for m, c in equation.terms.items() if m != (atom,)})
-    return None if atom in closure(rest) else rest
+    others = Polynomial({m: -c * coefficient for m, c in equation.terms.items() if m != (atom,)})
+    return None if atom in closure(others) else others
 
 
 def _single(equation: Polynomial, atom: int, unknowns: Set[int], facts: Facts) -> tuple[int, Polynomial] | None:
@@ -77,23 +77,23 @@ def _single(equation: Polynomial, atom: int, unknowns: Set[int], facts: Facts) -
     parts = equation.collect(atom)
     if len(parts) != 2 or atom in closure(parts[0]) or atom in closure(parts[1]):
         return None
-    rest, slope = parts
+    others, slope = parts
     if facts.nonnegative(slope - ONE):
-        return atom, facts.floor(facts.canonical(-rest), slope)
+        return atom, facts.floor(facts.canonical(-others), slope)
     if facts.nonnegative(-slope - ONE):
-        return atom, facts.floor(rest, -slope)
+        return atom, facts.floor(others, -slope)
     return None
 
 
 def _radix(equation: Polynomial, atoms: Set[int], facts: Facts) -> tuple[int, Polynomial, list[Polynomial]] | None:
     """Read the lowest digit: u = v % d from u + d * (...) = v with 0 <= u < d."""
     slopes: dict[int, Polynomial] = {}
-    rest = equation
+    offset = equation
     for atom in sorted(atoms, key=lambda a: entry(a).key):
-        parts = rest.collect(atom)
+        parts = offset.collect(atom)
         if len(parts) != 2 or closure(parts[1]) & atoms or not isinstance(entry(atom).kind, Iterator):
             return None
-        rest, slopes[atom] = parts
+        offset, slopes[atom] = parts
     for atom, slope in slopes.items():
         sign = slope.constant
         if sign not in (1, -1):
@@ -106,11 +106,11 @@ def _radix(equation: Polynomial, atoms: Set[int], facts: Facts) -> tuple[int, Po
             quotients = {a: divide(s, base) for a, s in others.items()}
             if any(remainder.terms for _, remainder in quotients.values()):
                 continue
-            value = (rest if sign < 0 else -rest) - low
+            value = (offset if sign < 0 else -offset) - low
             carried = facts.floor(facts.canonical(value), base)
             upper = -carried
-            for other, (quotient, _) in quotients.items():
-                upper = upper + quotient * Polynomial({(other,): 1})
+            for iterator, (quotient, _) in quotients.items():
+                upper = upper + quotient * Polynomial({(iterator,): 1})
             return atom, value - base * carried + low, [facts.canonical(upper)]
     return None
 

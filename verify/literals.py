@@ -70,8 +70,8 @@ def closure(value: Polynomial) -> set[int]:
 @lru_cache(maxsize=1 << 16)
 def closure_of(atom: int) -> frozenset[int]:
     """Return an atom with every atom of what it is made of; what an atom stands for never changes."""
-    one = entry(atom)
-    below = {a for part in (*inside(atom), one.low, one.high) if part is not None for a in part.atoms()}
+    atom_entry = entry(atom)
+    below = {a for part in (*inside(atom), atom_entry.low, atom_entry.high) if part is not None for a in part.atoms()}
     return frozenset({atom}).union(*map(closure_of, below))
 
 
@@ -82,11 +82,11 @@ def divisions(value: Polynomial) -> int:
 
 def domain(atom: int, value: Polynomial) -> list[Polynomial]:
     """Return what is not negative when an iterator or symbol is the value."""
-    one = entry(atom)
-    if isinstance(one.kind, Symbol):
-        return [value - constant(one.kind.minimum)]
-    if one.low is not None and one.high is not None:
-        return [value - one.low, one.high - ONE - value]
+    atom_entry = entry(atom)
+    if isinstance(atom_entry.kind, Symbol):
+        return [value - constant(atom_entry.kind.minimum)]
+    if atom_entry.low is not None and atom_entry.high is not None:
+        return [value - atom_entry.low, atom_entry.high - ONE - value]
     return []
 
 

@@ -19,8 +19,8 @@ _BOUNDS = (2, 3, 4, 6, 9, 16, 40, 200)
 
 def small_model(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
     """Return values of the symbols (and of no other) under the smallest bound for which Z3 finds some, checked."""
-    found = small_values(conditions, symbols)
-    return None if found is None else {symbol: int(found[symbol]) for symbol in symbols}
+    values = small_values(conditions, symbols)
+    return None if values is None else {symbol: int(values[symbol]) for symbol in symbols}
 
 
 def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol | RealSymbol, int | Fraction] | None:
@@ -30,7 +30,7 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
     variables: dict[int, Any] = {}
     nothing = Facts()
     literals = [literal(condition) for condition in conditions]
-    pending = [a for one in literals for a in one.value.atoms()]
+    pending = [a for constraint in literals for a in constraint.value.atoms()]
     pending += [a for symbol in symbols for a in literal(Compare(index(symbol), "==", index(0))).value.atoms()]
     while pending:
         atom = pending.pop()
@@ -44,15 +44,15 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
         literals += [Literal0(value, ">=") for value in described]
         pending += [a for value in described for a in value.atoms()]
 
-    def value_of(one: Literal0) -> Any:
-        terms = [z3.IntVal(c) * z3.Product([variables[a] for a in m]) if m else z3.IntVal(c) for m, c in one.value.terms.items()]
+    def value_of(constraint: Literal0) -> Any:
+        terms = [z3.IntVal(c) * z3.Product([variables[a] for a in m]) if m else z3.IntVal(c) for m, c in constraint.value.terms.items()]
         return z3.Sum(terms or [z3.IntVal(0)])
 
     solver = z3.Solver()
     solver.set("rlimit", _LIMIT)
-    for one in literals:
-        value = value_of(one)
-        solver.add({">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[one.relation])
+    for constraint in literals:
+        value = value_of(constraint)
+        solver.add({">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[constraint.relation])
     for bound in _BOUNDS:
         solver.push()
         for atom, name in variables.items():
@@ -60,13 +60,13 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
                 solver.add(name <= bound, name >= -bound)
         if solver.check() == z3.sat:
             model = solver.model()
-            found: dict[Iterator | Symbol, int] = {}
+            integers: dict[Iterator | Symbol, int] = {}
             for atom, name in variables.items():
                 kind = entry(atom).kind
                 if isinstance(kind, Iterator | Symbol):
-                    found[kind] = model.eval(name, model_completion=True).as_long()
-            if satisfied(conditions, found):
-                values: dict[Symbol | RealSymbol, int | Fraction] = {s: n for s, n in found.items() if isinstance(s, Symbol)}
+                    integers[kind] = model.eval(name, model_completion=True).as_long()
+            if satisfied(conditions, integers):
+                values: dict[Symbol | RealSymbol, int | Fraction] = {s: n for s, n in integers.items() if isinstance(s, Symbol)}
                 for atom, name in variables.items():
                     kind = entry(atom).kind
                     number = model.eval(name, model_completion=True)
@@ -87,11 +87,11 @@ def _holds(condition: Compare, values: Mapping[Symbol, int] | Mapping[Iterator |
     difference = substitute(condition.right - condition.left, values)
     if atoms(difference):
         return None
-    known = _number(difference)
-    return {"<": known > 0, "<=": known >= 0, "==": known == 0, "!=": known != 0}[condition.operator]
+    number = _number(difference)
+    return {"<": number > 0, "<=": number >= 0, "==": number == 0, "!=": number != 0}[condition.operator]
 
 
 def _number(value: Index) -> int:
-    known = value.constant
-    assert known is not None, "no atom is left"
-    return known
+    constant = value.constant
+    assert constant is not None, "no atom is left"
+    return constant

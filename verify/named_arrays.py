@@ -62,8 +62,8 @@ def combined(function: Callable[..., Array], *values: Named) -> Named:
 
 def reduced(values: Array) -> Array:
     """Return whole numbers below 2^53 in magnitude modulo the prime."""
-    rest = values - np.floor(values * (1.0 / PRIME)) * PRIME
-    return np.asarray(np.where(rest < 0, rest + PRIME, np.where(rest >= PRIME, rest - PRIME, rest)))
+    remainder = values - np.floor(values * (1.0 / PRIME)) * PRIME
+    return np.asarray(np.where(remainder < 0, remainder + PRIME, np.where(remainder >= PRIME, remainder - PRIME, remainder)))
 
 
 def inverse(values: Array) -> Array:
@@ -119,10 +119,10 @@ class Algebra:
             return Named(tuple(a for a in only.axes if a not in over), self.kept(only.values.sum(axis=positions)))
         first, second = factors
         inner = [a for a in first.axes if a in second.axes and a in over]
-        for one, other in ((first, second), (second, first)):
-            alone = [a for a in one.axes if a in over and a not in inner]
+        for summed, kept in ((first, second), (second, first)):
+            alone = [a for a in summed.axes if a in over and a not in inner]
             if alone:
-                return self._summed([self._summed([one], alone), other], [a for a in over if a not in alone])
+                return self._summed([self._summed([summed], alone), kept], [a for a in over if a not in alone])
         return self._matrices(first, second, inner)
 
     def _matrices(self, first: Named, second: Named, inner: Sequence[int]) -> Named:

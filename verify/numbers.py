@@ -71,16 +71,16 @@ class SymbolicNumber(NotWhole):
     def __eq__(self, other: object) -> bool:
         raise TypeError("numbers of a proof are compared by the evaluator")
 
-    def differs_from(self, wanted: Any) -> bool:
+    def differs_from(self, target: Any) -> bool:
         """Return whether this is not the wanted number; numbers that merely may be it count as others.
 
         A rule that needs one number asks for it and is run again with that number.
         """
-        wanted = _settled(wanted)
-        if not _finite(wanted):
+        target = _settled(target)
+        if not _finite(target):
             return True
-        (above, below), (other, under) = self.ideal, _ideal(wanted)
-        return self.path.bounds.zero(self.path.canonical(above * under - other * below)) is not True
+        (above, below), (target_above, target_below) = self.ideal, _ideal(target)
+        return self.path.bounds.zero(self.path.canonical(above * target_below - target_above * below)) is not True
 
     def scalar(self) -> Scalar:
         """Return the number as the meaning of operators uses it."""
@@ -109,9 +109,9 @@ class Unsettled(NotWhole):
     def __format__(self, _: str) -> str:
         return self.label
 
-    def differs_from(self, wanted: Any) -> bool:
+    def differs_from(self, target: Any) -> bool:
         value = self.settled()
-        return value.differs_from(wanted) if isinstance(value, SymbolicNumber) else differs(value, wanted)
+        return value.differs_from(target) if isinstance(value, SymbolicNumber) else differs(value, target)
 
 
 def kind_of(label: str) -> str:
@@ -166,10 +166,10 @@ class OnPath:
         return self.compare("!=", value, 0)
 
     def negative(self, value: Any) -> Any:
-        one = _settled(value)
-        if not isinstance(one, SymbolicNumber):
-            return -one
-        return SymbolicNumber(self.path, -one.value, one.below, one.roundings, ("-", one.key))
+        settled = _settled(value)
+        if not isinstance(settled, SymbolicNumber):
+            return -settled
+        return SymbolicNumber(self.path, -settled.value, settled.below, settled.roundings, ("-", settled.key))
 
     def number(self, name: str, function: Callable[..., float], values: tuple[Any, ...]) -> Any:
         given = tuple(map(_settled, values))
@@ -180,91 +180,91 @@ class OnPath:
         return self._any(name, *given)
 
     def arithmetic(self, operator: ArithmeticOperator, left: Any, right: Any) -> Any:
-        one, other = _settled(left), _settled(right)
-        if isinstance(one, int | float) and isinstance(other, int | float):
-            return PLAIN.arithmetic(operator, one, other)
-        if any(isinstance(each, SymbolicInteger) for each in (one, other)):
-            return self._of_integers(operator, one, other)
-        if operator == "/" and self.compare("==", other, 0):
+        left, right = _settled(left), _settled(right)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            return PLAIN.arithmetic(operator, left, right)
+        if any(isinstance(each, SymbolicInteger) for each in (left, right)):
+            return self._of_integers(operator, left, right)
+        if operator == "/" and self.compare("==", right, 0):
             raise ZeroDivisionError("division by zero")
-        if not (_finite(one) and _finite(other)):
-            return self._with_special(operator, one, other)
-        return self._rounded(operator, one, other)
+        if not (_finite(left) and _finite(right)):
+            return self._with_special(operator, left, right)
+        return self._rounded(operator, left, right)
 
-    def _of_integers(self, operator: ArithmeticOperator, one: Any, other: Any) -> Any:
-        if isinstance(one, float | SymbolicNumber) or isinstance(other, float | SymbolicNumber) or operator == "/":
+    def _of_integers(self, operator: ArithmeticOperator, left: Any, right: Any) -> Any:
+        if isinstance(left, float | SymbolicNumber) or isinstance(right, float | SymbolicNumber) or operator == "/":
             raise self.path.leaving("a size that is computed with as a number that need not be whole")
         match operator:
             case "+":
-                return one + other
+                return left + right
             case "-":
-                return one - other
+                return left - right
             case "*":
-                return one * other
+                return left * right
             case "//":
-                return one // other
+                return left // right
             case "%":
-                return one % other
-            case "**" if isinstance(other, int) and other >= 0:
-                return math.prod([one] * other)
+                return left % right
+            case "**" if isinstance(right, int) and right >= 0:
+                return math.prod([left] * right)
         raise self.path.leaving(f"{operator} of sizes")
 
-    def _with_special(self, operator: ArithmeticOperator, one: Any, other: Any) -> float:
+    def _with_special(self, operator: ArithmeticOperator, left: Any, right: Any) -> float:
         """Return what an infinity or NaN and a finite number give: that depends on the finite one's sign alone."""
-        signed = [float(_sign(self, each)) if isinstance(each, SymbolicNumber) else float(each) for each in (one, other)]
+        signed = [float(_sign(self, each)) if isinstance(each, SymbolicNumber) else float(each) for each in (left, right)]
         result = PLAIN.arithmetic(operator, *signed)
         if operator in ("//", "%", "**"):
             raise self.path.leaving(f"{operator} of an infinite number")
         return float(result)
 
-    def _rounded(self, operator: ArithmeticOperator, one: Any, other: Any) -> Any:
-        (a, b), (c, d) = _ideal(one), _ideal(other)
-        errors, key = _roundings(one) + _roundings(other), (operator, _key(one), _key(other))
+    def _rounded(self, operator: ArithmeticOperator, left: Any, right: Any) -> Any:
+        (a, b), (c, d) = _ideal(left), _ideal(right)
+        errors, key = _roundings(left) + _roundings(right), (operator, _key(left), _key(right))
         match operator:
             case "+" | "-" if c.constant == 0:
-                return one
+                return left
             case "+" if a.constant == 0:
-                return other
+                return right
             case "+" | "-" if errors == 0:
                 return SymbolicNumber(self.path, a * d + c * b if operator == "+" else a * d - c * b, b * d, 1, key)
             case "*" if errors < MOST_ROUNDINGS:
-                return SymbolicNumber(self.path, a * c, b * d, errors + (not _keeps(one, other)), key)
+                return SymbolicNumber(self.path, a * c, b * d, errors + (not _keeps(left, right)), key)
             case "/" if errors < MOST_ROUNDINGS:
                 return SymbolicNumber(self.path, a * d, b * c, errors + 1, key)
-        return self._any(operator, one, other)
+        return self._any(operator, left, right)
 
     def _any(self, name: str, *values: Any) -> SymbolicNumber:
         """Return what is computed as any number: the same one wherever it is computed again."""
         return SymbolicNumber(self.path, self.path.computed((name, *map(_key, values))))
 
     def compare(self, operator: Comparison, left: Any, right: Any) -> bool:
-        one, other = _settled(left), _settled(right)
-        if isinstance(one, int | float) and isinstance(other, int | float):
-            return PLAIN.compare(operator, one, other)
-        if any(isinstance(each, SymbolicInteger) for each in (one, other)):
-            return _compared_integers(operator, one, other)
+        left, right = _settled(left), _settled(right)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            return PLAIN.compare(operator, left, right)
+        if any(isinstance(each, SymbolicInteger) for each in (left, right)):
+            return _compared_integers(operator, left, right)
         if operator in (">", ">="):
-            one, other, operator = other, one, "<" if operator == ">" else "<="
-        if not (_finite(one) and _finite(other)):
-            return PLAIN.compare(operator, *(0.0 if isinstance(each, SymbolicNumber) else each for each in (one, other)))
-        (a, b), (c, d) = _ideal(one), _ideal(other)
-        errors, zero = (_roundings(one), _roundings(other)), index(0)
+            left, right, operator = right, left, "<" if operator == ">" else "<="
+        if not (_finite(left) and _finite(right)):
+            return PLAIN.compare(operator, *(0.0 if isinstance(each, SymbolicNumber) else each for each in (left, right)))
+        (a, b), (c, d) = _ideal(left), _ideal(right)
+        errors, zero = (_roundings(left), _roundings(right)), index(0)
         if errors != (0, 0) and not (a.constant == 0 or c.constant == 0):
-            return self._compared_rounded(operator, one, other)
+            return self._compared_rounded(operator, left, right)
         difference, scale = c * b - a * d, b * d
         if operator not in ("==", "!=") and self.path.ask(Compare(scale, "<", zero)):
             difference = -difference
         return self.path.ask(Compare(zero, operator, difference))  # type: ignore[arg-type]  # one of the four that indices have
 
-    def _compared_rounded(self, operator: Comparison, one: Any, other: Any) -> bool:
+    def _compared_rounded(self, operator: Comparison, left: Any, right: Any) -> bool:
         """Compare what was rounded: either may come out; that one is less says so of what was rounded, if one alone was, once."""
         if operator in ("==", "!="):
-            return self.path.either(("==", *sorted(map(str, (_key(one), _key(other)))))) == (operator == "==")
+            return self.path.either(("==", *sorted(map(str, (_key(left), _key(right)))))) == (operator == "==")
         if operator == "<=":
-            return not self.compare("<", other, one)
-        less = self.path.either(("<", _key(one), _key(other)))
-        if less and sorted((_roundings(one), _roundings(other))) == [0, 1]:
-            (a, b), (c, d) = _ideal(one), _ideal(other)
+            return not self.compare("<", right, left)
+        less = self.path.either(("<", _key(left), _key(right)))
+        if less and sorted((_roundings(left), _roundings(right))) == [0, 1]:
+            (a, b), (c, d) = _ideal(left), _ideal(right)
             difference, scale, zero = c * b - a * d, b * d, index(0)
             if self.path.ask(Compare(scale, "<", zero)):
                 difference = -difference
@@ -287,19 +287,19 @@ def _sign(numbers: OnPath, value: SymbolicNumber) -> int:
     return -1 if numbers.compare("<", value, 0) else 1
 
 
-def _compared_integers(operator: Comparison, one: Any, other: Any) -> bool:
+def _compared_integers(operator: Comparison, left: Any, right: Any) -> bool:
     match operator:
         case "==":
-            return bool(one == other)
+            return bool(left == right)
         case "!=":
-            return bool(one != other)
+            return bool(left != right)
         case "<":
-            return bool(one < other)
+            return bool(left < right)
         case "<=":
-            return bool(one <= other)
+            return bool(left <= right)
         case ">":
-            return bool(one > other)
-    return bool(one >= other)
+            return bool(left > right)
+    return bool(left >= right)
 
 
 @dataclass(frozen=True)

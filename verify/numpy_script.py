@@ -91,9 +91,9 @@ class _Writer:
         return self._loops(scope, operands)
 
     def _loops(self, scope: Scope, operands: Mapping[str, str]) -> str:
-        known = self._scopes.get(id(scope))
-        if known:
-            return known[1]
+        written = self._scopes.get(id(scope))
+        if written:
+            return written[1]
         for read in reads_of(scope.body):  # the loops of inner scopes stand before those that read them
             if isinstance(read.source, Scope):
                 self._loops(read.source, operands)
@@ -118,7 +118,7 @@ class _Writer:
             case IndexNumber(value):
                 return f"np.float64({_index(value)})"
             case Table(shape, values, indices):
-                places = ", ".join(self._place(place, operands) for place in indices)
+                places = ", ".join(self._place(position, operands) for position in indices)
                 return f"np.reshape([{', '.join(map(_number, values))}], {shape})[{places}]"
             case Apply(function, arguments):
                 return FUNCTIONS[function].format(*(self._scalar(a, operands, broadcast=broadcast) for a in arguments))
@@ -130,10 +130,10 @@ class _Writer:
                 name = operands[source.name] if isinstance(source, Tensor) else self._scopes[id(source)][1]
                 if broadcast:
                     return name
-                return f"{name}[{', '.join(self._place(place, operands) for place in indices) or '()'}]"
+                return f"{name}[{', '.join(self._place(position, operands) for position in indices) or '()'}]"
 
-    def _place(self, place: Index, operands: Mapping[str, str]) -> str:
-        return _index(place, lambda read: f"int({self._scalar(read, operands)})")
+    def _place(self, position: Index, operands: Mapping[str, str]) -> str:
+        return _index(position, lambda read: f"int({self._scalar(read, operands)})")
 
 
 def _number(value: Fraction | float) -> str:

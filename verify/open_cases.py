@@ -113,8 +113,8 @@ def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Ra
         look()
         share, bounds = SHARES[attempt % len(SHARES)], LARGER[attempt % len(LARGER)]
         larger = [Compare(index(random.choice(bounds)), "<=", index(symbol)) for symbol in symbols if random.random() < share]
-        if (found := small_values([*conditions, *larger], symbols)) is not None:
-            yield found
+        if (model := small_values([*conditions, *larger], symbols)) is not None:
+            yield model
 
 
 def _indices(case: Case) -> Iterator[Index]:
@@ -161,14 +161,14 @@ def bindings_at(rule: Rule | MergeRule, case: Case, values: Values) -> Sequence[
     numbers = {name: float(_concrete(value, values)) for name, value in case.numbers.items()}
     if isinstance(rule, Rule):
         return (Binding(types, bundles, numbers),)
-    own = [variable.name for variable in rule.member.variables if variable.name not in rule.shared]
+    own_names = [variable.name for variable in rule.member.variables if variable.name not in rule.shared]
     shared = {name: types[name] for name in rule.shared if name in types}
-    members = sum(f"{own[0]}{position + 1}" in types for position in range(len(types)))
+    members = sum(f"{own_names[0]}{position + 1}" in types for position in range(len(types)))
     return [
         Binding(
-            shared | {name: types[f"{name}{position + 1}"] for name in own}, bundles,
+            shared | {name: types[f"{name}{position + 1}"] for name in own_names}, bundles,
             {name: numbers[name] for name in shared if name in numbers}
-            | {name: numbers[f"{name}{position + 1}"] for name in own if f"{name}{position + 1}" in numbers},
+            | {name: numbers[f"{name}{position + 1}"] for name in own_names if f"{name}{position + 1}" in numbers},
         )
         for position in range(members)
     ]  # fmt: skip
@@ -187,10 +187,10 @@ def _concrete(value: Any, values: Values) -> Any:
 
 def value_at(value: Index, values: Values) -> int:
     """Return a whole number; raises Refused where it is none."""
-    found = _number(value, values)
-    if found.denominator != 1:
+    number = _number(value, values)
+    if number.denominator != 1:
         raise Refused("a size that is not whole")
-    return int(found)
+    return int(number)
 
 
 def _number(value: Index, values: Values) -> Fraction:

@@ -30,8 +30,8 @@ def _parts(left: Part, right: Part, equations: Equations) -> None:
     if isinstance(left, Read) and isinstance(right, Read) and len(left.indices) == len(right.indices):
         equations[0].extend(a - b for a, b in zip(left.indices, right.indices, strict=True))
     if type(left) is type(right):
-        for choice, other in zip(choices_of(left), choices_of(right), strict=False):
-            _choices(choice, other, equations)
+        for choice, partner in zip(choices_of(left), choices_of(right), strict=False):
+            _choices(choice, partner, equations)
 
 
 def _choices(left: Choice, right: Choice, equations: Equations) -> None:

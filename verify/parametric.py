@@ -66,10 +66,10 @@ class Run:
     last: Index
     step: Index
 
-    def conditions(self, place: Index) -> tuple[Compare, ...]:
+    def conditions(self, position: Index) -> tuple[Compare, ...]:
         """Return when a position lies in the run."""
-        bounds = (Compare(self.first, "<=", place), Compare(place, "<=", self.last))
-        return bounds if self.step.constant == 1 else (*bounds, Compare((place - self.first) % self.step, "==", index(0)))
+        bounds = (Compare(self.first, "<=", position), Compare(position, "<=", self.last))
+        return bounds if self.step.constant == 1 else (*bounds, Compare((position - self.first) % self.step, "==", index(0)))
 
     def at(self, values: Values, size: int) -> range:
         """Return the positions at known sizes."""
@@ -122,14 +122,14 @@ class Parametric:
 
     def describe(self) -> str:
         """Return ``equal except where axis 0 < p.before[0] or axis 0 >= x.shape[0] + p.before[0]``."""
-        told = (", ".join(self._run_text(axis, run) for axis, run in enumerate(box) if run is not None) for box in self.boxes)
+        texts = (", ".join(self._run_text(axis, run) for axis, run in enumerate(box) if run is not None) for box in self.boxes)
         given = " and ".join(f"{self.text(each.left)} = {self.text(each.right)}" for each in self.given)
-        return f"equal except {'' if self.exact == self.drawn else 'at most '}where {' or '.join(dict.fromkeys(told))}" + (
+        return f"equal except {'' if self.exact == self.drawn else 'at most '}where {' or '.join(dict.fromkeys(texts))}" + (
             f", if {given}" if given else "")  # fmt: skip
 
     def empty(self) -> tuple[str, ...]:
         """Return conditions under which no box has a position, where each is a run of a single axis; none where that is not so."""
-        found: dict[str, None] = {}
+        conditions: dict[str, None] = {}
         for box in self.boxes:
             runs = [run for run in box if run is not None]
             if len(runs) != 1 or runs[0].step.constant != 1:
@@ -138,8 +138,8 @@ class Parametric:
             if count.constant is not None or count.constant_part:
                 return ()
             is_natural = isinstance(count.atom, Symbol) and count.atom.minimum == 0
-            found[f"{self.text(count)} {'==' if is_natural else '<='} 0"] = None
-        return tuple(found)
+            conditions[f"{self.text(count)} {'==' if is_natural else '<='} 0"] = None
+        return tuple(conditions)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
@@ -172,7 +172,7 @@ class Parametric:
 
     def text(self, value: Index) -> str:
         """Return an index in the words of the rule's function, what is taken away last."""
-        told = ""
+        written = ""
         for monomial, coefficient in sorted(value.terms, key=lambda term: (not term[0], term[1] < 0)):
             size = self.sizes.get(monomial[0]) if len(monomial) == 1 else None
             if size is not None and coefficient % size[1] == 0:
@@ -181,9 +181,9 @@ class Parametric:
                 factors = [self._atom(atom) for atom in monomial]
             if abs(coefficient) != 1 or not factors:
                 factors.insert(0, str(abs(coefficient)))
-            sign = ("-" if coefficient < 0 else "") if not told else " - " if coefficient < 0 else " + "
-            told += sign + " * ".join(factors)
-        return told or "0"
+            sign = ("-" if coefficient < 0 else "") if not written else " - " if coefficient < 0 else " + "
+            written += sign + " * ".join(factors)
+        return written or "0"
 
     def _atom(self, atom: object) -> str:
         match atom:
@@ -202,9 +202,9 @@ def parametric(rule: Rule) -> Iterator[Parametric]:
     for case in islice(cases(rule), MOST_CASES):
         look()
         if len(case.left) == 1 and not (case.left_out or case.ill_typed or case.failure or case.is_opaque):
-            found = _of_case(rule, case)
-            if found is not None:
-                yield found
+            located = _of_case(rule, case)
+            if located is not None:
+                yield located
 
 
 @dataclass(frozen=True)
@@ -243,37 +243,38 @@ def _of_case(rule: Rule, case: Case) -> Parametric | None:
     guesses: list[tuple[int, Parametric, Sequence[_Drawn]]] = []
     for runs, alike in _fitted(drawn, shape, sums):
         guess = Parametric(case.scope_note, runs, shape, axes, _sizes_of(case), (), 0, len(drawn))
-        guesses.append((sum(guess.is_exact(one.values, one.sizes, one.boxes) for one in drawn), guess, alike))
+        guesses.append((sum(guess.is_exact(instance.values, instance.sizes, instance.boxes) for instance in drawn), guess, alike))
     for exact, guess, alike in sorted(guesses, key=lambda each: -each[0]):
         for given in dict.fromkeys(((), _alike(case, alike), _alike(case, drawn))) if exact else ():
             if _fits(case, guess, drawn, given):
                 for condition in given:
                     fewer = tuple(each for each in given if each != condition)
                     given = fewer if _fits(case, guess, drawn, fewer) else given
-                here = [one for one in drawn if _meets(one, given)]
-                exact = sum(guess.is_exact(one.values, one.sizes, one.boxes) for one in here)
-                return replace(guess, given=given, exact=exact, drawn=len(here))
+                meeting = [instance for instance in drawn if _meets(instance, given)]
+                exact = sum(guess.is_exact(instance.values, instance.sizes, instance.boxes) for instance in meeting)
+                return replace(guess, given=given, exact=exact, drawn=len(meeting))
     return None
 
 
 def _fits(case: Case, guess: Parametric, drawn: Sequence[_Drawn], given: Sequence[Compare]) -> bool:
     """Return whether boxes hold all that differs, under more conditions: at the instances, at some nothing else, and as proved."""
-    here = [one for one in drawn if _meets(one, given)]
-    exact = sum(guess.is_exact(one.values, one.sizes, one.boxes) for one in here)
-    if exact < max(LEAST_INSTANCES, LEAST_SHARE * len(here)) or not all(guess.holds(one.values, one.sizes, one.boxes) for one in here):
+    meeting = [instance for instance in drawn if _meets(instance, given)]
+    exact = sum(guess.is_exact(instance.values, instance.sizes, instance.boxes) for instance in meeting)
+    holds = all(guess.holds(instance.values, instance.sizes, instance.boxes) for instance in meeting)
+    if exact < max(LEAST_INSTANCES, LEAST_SHARE * len(meeting)) or not holds:
         return False
     return proved_outside(replace(case, assumptions=case.assumptions.assume(*given)), guess.boxes)
 
 
-def _meets(one: _Drawn, conditions: Sequence[Compare]) -> bool:
-    return all(holds_at(condition, one.values) for condition in conditions)
+def _meets(instance: _Drawn, conditions: Sequence[Compare]) -> bool:
+    return all(holds_at(condition, instance.values) for condition in conditions)
 
 
 def _alike(case: Case, drawn: Sequence[_Drawn]) -> tuple[Compare, ...]:
     """Return what symbols are at most of some instances: conditions under which all may be like these."""
     conditions: list[Compare] = []
     for symbol in symbols_of(case):
-        ((value, count),) = Counter(one.values[symbol] for one in drawn).most_common(1)
+        ((value, count),) = Counter(instance.values[symbol] for instance in drawn).most_common(1)
         if count >= MAJORITY * len(drawn):
             conditions.append(Compare(index(symbol), "==", index(int(value))))
     return tuple(conditions)
@@ -311,18 +312,19 @@ def _spread(rule: Rule, case: Case) -> Iterator[tuple[Instance, Values]]:
 
 def _fitted(drawn: Sequence[_Drawn], shape: Sequence[Index], sums: _Sums) -> Iterator[tuple[tuple[Runs, ...], Sequence[_Drawn]]]:
     """Yield boxes that fit most instances of a pattern, and these instances, for the most frequent patterns."""
-    patterns = Counter(one.pattern for one in drawn if one.boxes)
+    patterns = Counter(instance.pattern for instance in drawn if instance.boxes)
     for pattern, count in patterns.most_common(MOST_PATTERNS):
         if count < LEAST_INSTANCES or all(map(all, pattern)):
             continue
-        at = [k for k, one in enumerate(drawn) if one.pattern == pattern]
+        at = [k for k, instance in enumerate(drawn) if instance.pattern == pattern]
         alike = [drawn[k] for k in at]
         boxes: list[Runs] = []
         for number, whole in enumerate(pattern):
             runs: list[Run | None] = []
             for axis, size in enumerate(shape):
                 if not whole[axis]:
-                    runs.append(_run([one.wide[number][axis] for one in alike], [one.sizes[axis] for one in alike], size, sums, at))
+                    ranges = [instance.wide[number][axis] for instance in alike]
+                    runs.append(_run(ranges, [instance.sizes[axis] for instance in alike], size, sums, at))
                 else:
                     runs.append(None)
             if any(run is None and not whole[axis] for axis, run in enumerate(runs)):
@@ -349,7 +351,8 @@ class _Sums:
     """Sums of few sizes, each once or twice, with their values at all instances: what ends of boxes may be, but for a number."""
 
     def __init__(self, basis: Sequence[Index], drawn: Sequence[_Drawn]) -> None:
-        columns = np.array([[value_at(value, one.values) for one in drawn] for value in basis], np.int64).reshape(len(basis), len(drawn))
+        values = [[value_at(value, instance.values) for instance in drawn] for value in basis]
+        columns = np.array(values, np.int64).reshape(len(basis), len(drawn))
         self.sums: list[Index] = []
         rows: list[Numbers] = []
         terms: list[int] = []
@@ -361,16 +364,16 @@ class _Sums:
                     terms.append(count)
         self.rows, self.terms = np.stack(rows), np.array(terms, np.int64)
 
-    def fit(self, wanted: Sequence[int], at: Sequence[int]) -> Index | None:
+    def fit(self, targets: Sequence[int], at: Sequence[int]) -> Index | None:
         """Return a sum and a number that have these values at most of some instances; of the fewest sizes, and the smallest number."""
-        if not wanted:
+        if not targets:
             return None
-        rest = np.array(wanted, np.int64) - self.rows[:, list(at)]
-        number = np.sort(rest, axis=1)[:, len(wanted) // 2]
-        fitting = (rest == number[:, None]).sum(axis=1)
+        differences = np.array(targets, np.int64) - self.rows[:, list(at)]
+        number = np.sort(differences, axis=1)[:, len(targets) // 2]
+        fitting = (differences == number[:, None]).sum(axis=1)
         score = 1_000 * (fitting - 2 * self.terms) - np.minimum(np.abs(number), 999)
         best = int(np.argmax(score))
-        return self.sums[best] + int(number[best]) if fitting[best] >= MAJORITY * len(wanted) else None
+        return self.sums[best] + int(number[best]) if fitting[best] >= MAJORITY * len(targets) else None
 
 
 def _basis(case: Case, shape: Sequence[Index]) -> tuple[Index, ...]:
@@ -424,20 +427,20 @@ def proved_outside(case: Case, boxes: Sequence[Runs]) -> bool:
 def _proved_at(case: Case, boxes: Sequence[Runs], bases: Sequence[int], phases: Sequence[int]) -> bool:
     """Return whether the sides are proved equal outside of the boxes where each position is ``phase`` modulo ``base``."""
     left, right = (_phase_of(side, bases, phases) for side in (case.left[0], case.right[0]))
-    output = [base * place + phase for base, place, phase in zip(bases, places_of(left, case.assumptions), phases, strict=True)]
+    output = [base * position + phase for base, position, phase in zip(bases, places_of(left, case.assumptions), phases, strict=True)]
     outside: list[list[Compare]] = []
     for box in boxes:
         inside: list[Compare] = []
-        for place, run, base, phase in zip(output, box, bases, phases, strict=True):
+        for position, run, base, phase in zip(output, box, bases, phases, strict=True):
             if run is None:
                 continue
             lag, step = run.first - phase, run.step.constant
             if step is not None and base % step == 0 and (remainder := (lag % step).constant) is not None:
                 if remainder:
                     break  # the box has other positions
-                inside += Run(run.first, run.last, index(1)).conditions(place)
+                inside += Run(run.first, run.last, index(1)).conditions(position)
             else:
-                inside += run.conditions(place)
+                inside += run.conditions(position)
         else:
             outside.append([negated(condition) for condition in inside if not case.assumptions.entails(condition)])
     for chosen in product(*outside):
@@ -451,6 +454,6 @@ def _phase_of(side: Scope, bases: Sequence[int], phases: Sequence[int]) -> Scope
     """Return an expression at the positions ``base * o + phase``."""
     counts = [simplify((index(n) - phase + base - 1) // base) for n, base, phase in zip(side.shape, bases, phases, strict=True)]
     iterators, places = grid("phase", counts)
-    moved = tuple(base * place + phase for place, base, phase in zip(places, bases, phases, strict=True))
+    moved = tuple(base * position + phase for position, base, phase in zip(places, bases, phases, strict=True))
     body = at(Scope(side.traversal, (), side.reduction, side.body), moved)
     return Scope(iterators, side.summation, side.reduction, body)

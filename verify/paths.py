@@ -77,53 +77,53 @@ class Path(Solved):
         made.restore(self)
         return made
 
-    def restore(self, other: Path) -> None:
+    def restore(self, source: Path) -> None:
         """Assume what the other path assumes."""
-        self.conclusion, self._version, self._fresh = other.conclusion, other._version, other._fresh
-        self.opaque, self.values = other.opaque, list(other.values)
-        self.rounded, self.truths, self.signed = dict(other.rounded), dict(other.truths), dict(other.signed)
-        self.conditions, self.alternatives, self.deferred = list(other.conditions), [], list(other.deferred)
-        self.choices, self.left_out, self.bounds = dict(other.choices), other.left_out, other.bounds.copy()
-        self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
-        self._age, self._floors = dict(other._age), dict(other._floors)
+        self.conclusion, self._version, self._fresh = source.conclusion, source._version, source._fresh
+        self.opaque, self.values = source.opaque, list(source.values)
+        self.rounded, self.truths, self.signed = dict(source.rounded), dict(source.truths), dict(source.signed)
+        self.conditions, self.alternatives, self.deferred = list(source.conditions), [], list(source.deferred)
+        self.choices, self.left_out, self.bounds = dict(source.choices), source.left_out, source.bounds.copy()
+        self._solved, self._rewrites, self._memo = dict(source._solved), dict(source._rewrites), dict(source._memo)
+        self._age, self._floors = dict(source._age), dict(source._floors)
 
     def choose(self, name: str, options: Sequence[Choice]) -> Choice:
         """Return one of the options; every other one is run later. A name is asked once."""
         if name in self.choices:
-            known: Choice = self.choices[name]
-            return known
+            chosen: Choice = self.choices[name]
+            return chosen
         if not options:
             raise Ended(f"nothing fits {name}")
-        for other in reversed(options[1:]):
+        for option in reversed(options[1:]):
             way = self.copy()
-            way.choices[name] = other
+            way.choices[name] = option
             self.alternatives.append(way)
         self.choices[name] = options[0]
         return options[0]
 
-    def _become(self, other: Path) -> None:
+    def _become(self, source: Path) -> None:
         alternatives = self.alternatives
-        self.restore(other)
+        self.restore(source)
         self.alternatives = alternatives
 
     def ask(self, condition: Compare) -> bool:
         """Return whether a condition holds on this path; fork where both are possible."""
         while True:
-            known = self.decide(condition)
-            if known is not None:
-                return known
+            decided = self.decide(condition)
+            if decided is not None:
+                return decided
             if not self._settle(self.canonical(condition.right - condition.left)):
                 break
-        other = self.copy()
+        otherwise = self.copy()
         try:
-            other.assume(negated(condition))
-            self.alternatives.append(other)
+            otherwise.assume(negated(condition))
+            self.alternatives.append(otherwise)
         except Ended:
             pass
         try:
             self.assume(condition)
         except Ended:  # only the other way is possible: go on there
-            if not self.alternatives or self.alternatives[-1] is not other:
+            if not self.alternatives or self.alternatives[-1] is not otherwise:
                 raise
             self._become(self.alternatives.pop())
             return False
@@ -148,10 +148,10 @@ class Path(Solved):
         """Assume a condition of the left side's shape rules; ask for it on the right side."""
         if self.conclusion:
             return self.ask(condition)
-        known = self.decide(condition)
-        if known is None:
+        decided = self.decide(condition)
+        if decided is None:
             self.assume(condition)
-        return known is not False
+        return decided is not False
 
     def whole(self, value: Index) -> int:
         """Return a plain number for a symbolic one: each small value is a path of its own, larger ones are not covered."""
@@ -163,10 +163,10 @@ class Path(Solved):
             raise self.leaving(f"{value} must be one of 0 to {ENUMERATED[-1]}")
         return settled.constant
 
-    def leaving(self, told: str) -> LeftOut:
+    def leaving(self, reason: str) -> LeftOut:
         """Return what says that this path is not covered, from now on."""
-        self.left_out = told
-        return LeftOut(told)
+        self.left_out = reason
+        return LeftOut(reason)
 
     def broadcast(self, left: Index, right: Index) -> Index:
         """Return the broadcast of two sizes; which of them is one stays open until somebody asks."""
@@ -175,17 +175,17 @@ class Path(Solved):
             return right
         if right.constant == 1:
             return left
-        known = self.known_broadcast(left, right)
-        if known is not None:
-            return known
-        for one, other in ((left, right), (right, left)):
-            if self.decide(Compare(one, "==", index(1))) is False:
-                holds = Deferred(one, other, one, self.conclusion)
+        asked_before = self.known_broadcast(left, right)
+        if asked_before is not None:
+            return asked_before
+        for wide, narrow in ((left, right), (right, left)):
+            if self.decide(Compare(wide, "==", index(1))) is False:
+                holds = Deferred(wide, narrow, wide, self.conclusion)
                 if self.conclusion:
                     self._settle_one(holds)
                 elif self._broadcast_known(holds) is None:
                     self.deferred.append(holds)
-                return self.canonical(one)
+                return self.canonical(wide)
         result = self.fresh(1, "b")
         self.deferred.append(Deferred(left, right, index(result), self.conclusion))
         return index(result)
@@ -197,7 +197,7 @@ class Path(Solved):
             return True
         for each in self.deferred:
             result = self.canonical(each.result)
-            is_open = any(result == other.result for other in self.deferred)  # else it is another size, whatever the operands are
+            is_open = any(result == deferred.result for deferred in self.deferred)  # else it is another size, whatever the operands are
             if each not in self._settling and is_open and any(atom in atoms_of(asked) for atom in atoms_of(result)):
                 self._settle_one(each)
                 return True
@@ -244,15 +244,15 @@ class Path(Solved):
         """
         value, divisor = self.canonical(value), self.canonical(divisor)
         if signed:
-            quotient, rest = divide_terms(value, divisor)
-            if not rest.terms:
+            quotient, leftover = divide_terms(value, divisor)
+            if not leftover.terms:
                 return quotient if self.demand(Compare(divisor, "!=", index(0))) else None
             if self.ask(Compare(divisor, "<", index(0))):
                 value, divisor = -self.canonical(value), -self.canonical(divisor)
         if not self.demand(Compare(index(0), "<", divisor)):
             return None
-        quotient, rest = divide_terms(value, self.canonical(divisor))
-        if not rest.terms:
+        quotient, leftover = divide_terms(value, self.canonical(divisor))
+        if not leftover.terms:
             return quotient
         remainder = self.modulo(value, divisor)
         if not self.demand(Compare(remainder, "==", index(0))):
@@ -299,14 +299,14 @@ class Path(Solved):
 
     def broadcasts(self) -> list[Compare]:
         """Return what the open broadcasts say: each operand is 1 or the result, and not both are 1 unless the result is."""
-        found: list[Compare] = []
+        conditions: list[Compare] = []
         for each in self.deferred:
             left, right, result = (self.canonical(value) for value in (each.left, each.right, each.result))
             zero = index(0)
             for gap in ((left - 1) * (result - left), (right - 1) * (result - right), (result - left) * (result - right)):
-                found.append(Compare(self.canonical(gap), "==", zero))
-            found += [Compare(left, "<=", result), Compare(right, "<=", result)]
-        return [c for c in found if c.left.constant is None or c.right.constant is None]
+                conditions.append(Compare(self.canonical(gap), "==", zero))
+            conditions += [Compare(left, "<=", result), Compare(right, "<=", result)]
+        return [c for c in conditions if c.left.constant is None or c.right.constant is None]
 
     def equalities(self) -> list[Compare]:
         """Return the equalities that are kept as rewrites of products and divisions, which the conditions leave out."""
@@ -342,7 +342,7 @@ def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], l
         try:
             if kept is None:
                 state = prepare(path)
-                waiting += [(other, None) for other in path.alternatives]
+                waiting += [(alternative, None) for alternative in path.alternatives]
                 path.alternatives = []
                 kept = path, state, state.saved()
             else:
@@ -351,7 +351,7 @@ def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], l
                 path = kept[0]
             result = run(path, kept[1])
         except Ended:
-            waiting += [(other, kept) for other in path.alternatives]
+            waiting += [(alternative, kept) for alternative in path.alternatives]
             continue
-        waiting += [(other, kept) for other in path.alternatives]
+        waiting += [(alternative, kept) for alternative in path.alternatives]
         yield path, result

@@ -46,12 +46,12 @@ class Polynomial:
     def __sub__(self, other: Polynomial) -> Polynomial:
         return self.plus(other, -1)
 
-    def plus(self, other: Polynomial, times: int) -> Polynomial:
+    def plus(self, addend: Polynomial, times: int) -> Polynomial:
         """self + times * other"""
-        if not other.terms or not times:
+        if not addend.terms or not times:
             return self
         terms = dict(self.terms)
-        for monomial, coefficient in other.terms.items():
+        for monomial, coefficient in addend.terms.items():
             total = terms.get(monomial, 0) + times * coefficient
             if total:
                 terms[monomial] = total
@@ -163,9 +163,9 @@ def constant(value: int) -> Polynomial:
 
 def number_of(kind: Kind) -> int:
     """Return the number of an atom, a new one the first time."""
-    known = _numbers.get(kind)
-    if known is not None:
-        return known
+    registered = _numbers.get(kind)
+    if registered is not None:
+        return registered
     match kind:
         case Iterator(name, low, high):
             bottom, top = to_polynomial(low), to_polynomial(high)
@@ -201,16 +201,16 @@ def to_polynomial(value: int | Index) -> Polynomial:
     """Return a size or an index as a polynomial, remainders rewritten as floor-divisions; nothing is simplified."""
     if isinstance(value, int):
         return constant(value)
-    known = _converted.get(value)
-    if known is None:
-        known = ZERO
+    converted = _converted.get(value)
+    if converted is None:
+        converted = ZERO
         for monomial, coefficient in value.terms:
             product = constant(coefficient)
             for atom in monomial:
                 product = product * _atom(atom)
-            known = known + product
-        _converted[value] = known
-    return known
+            converted = converted + product
+        _converted[value] = converted
+    return converted
 
 
 def _atom(atom: Atom) -> Polynomial:
@@ -250,21 +250,21 @@ def to_index(value: Polynomial) -> Index:
 
 def _remainders(value: Polynomial) -> tuple[Polynomial, list[tuple[Modulo, int]]]:
     """Take ``c * (e - d * (e // d))`` out of a polynomial where all its terms are there."""
-    found: list[tuple[Modulo, int]] = []
+    remainders: list[tuple[Modulo, int]] = []
     for atom in sorted(value.atoms(), key=lambda a: entry(a).key):
         kind = entry(atom).kind
         if not isinstance(kind, FloorAtom):
             continue
         whole = kind.divisor * Polynomial({(atom,): 1})
         first, by = next(iter(whole.terms.items()))
-        coefficient, rest = divmod(-value.terms.get(first, 0), by)
-        if not coefficient or rest:
+        coefficient, inexact = divmod(-value.terms.get(first, 0), by)
+        if not coefficient or inexact:
             continue
         part = kind.numerator - whole
         if all(abs(value.terms.get(m, 0)) >= abs(coefficient * c) and value.terms[m] * coefficient * c > 0 for m, c in part.terms.items()):
             value = value.plus(part, -coefficient)
-            found.append((Modulo(to_index(kind.numerator), to_index(kind.divisor)), coefficient))
-    return value, found
+            remainders.append((Modulo(to_index(kind.numerator), to_index(kind.divisor)), coefficient))
+    return value, remainders
 
 
 def _back(atom: int) -> Atom:
@@ -301,15 +301,15 @@ def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomi
     if not head:
         quotient = Polynomial({m: c // by for m, c in value.terms.items() if c // by})
         return quotient, Polynomial({m: c % by for m, c in value.terms.items() if c % by})
-    quotient, rest = ZERO, value
+    quotient, remainder = ZERO, value
     for _ in range(_STEPS):
-        multiples = [m for m, c in rest.terms.items() if c // by and over(m, head) is not None]
+        multiples = [m for m, c in remainder.terms.items() if c // by and over(m, head) is not None]
         if not multiples:
             break
         highest = max(multiples, key=len)  # among equals the first
-        part = Polynomial({over(highest, head) or (): rest.terms[highest] // by})
-        quotient, rest = quotient + part, rest - part * divisor
-    return quotient, rest
+        part = Polynomial({over(highest, head) or (): remainder.terms[highest] // by})
+        quotient, remainder = quotient + part, remainder - part * divisor
+    return quotient, remainder
 
 
 def replaced(value: Polynomial, replace: Replacement) -> Polynomial:

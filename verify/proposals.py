@@ -14,18 +14,18 @@ from egraph.tensor.ops import OPS
 from verify.shapes import SIZES, Shape, broadcast, narrower, permutation, regrouped, size
 from verify.windows import conv, conv_transpose, pool
 
-Known = Sequence[Shape | None]
+Operands = Sequence[Shape | None]
 Values = dict[str, Any]
 Proposal = tuple[list[Shape], Values] | None
 
 
-def propose(op: str, result: Shape | None, known: Known, fixed: Mapping[str, Any] | None, random: Random) -> Proposal:
+def propose(op: str, result: Shape | None, operands: Operands, fixed: Mapping[str, Any] | None, random: Random) -> Proposal:
     """Return shapes for all operands and attributes, agreeing with the result, known operands and fixed attributes if possible."""
     given = dict(fixed) if fixed is not None else None
     if op in _PROPOSERS:
-        return _PROPOSERS[op](result, known, given, random)
+        return _PROPOSERS[op](result, operands, given, random)
     if OPS[op].category == "elementwise":
-        return _elementwise(op, result, known, given, random)
+        return _elementwise(op, result, operands, given, random)
     return None
 
 
@@ -33,28 +33,28 @@ def _drawn_attributes(op: str, random: Random) -> Values:
     return dict(OPS[op].sample(random)[1])
 
 
-def _elementwise(op: str, result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
+def _elementwise(op: str, result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
     values = _drawn_attributes(op, random) if fixed is None else fixed
-    bound = [s for s in known if s is not None]
+    bound = [s for s in operands if s is not None]
     full = result
     if full is None:
         full = broadcast(bound)
         if full is None or not bound:
             return None
-        if len(known) > 1 and random.random() < 0.15:
+        if len(operands) > 1 and random.random() < 0.15:
             full = tuple(size(random) if s == 1 else s for s in full)
-    if len(known) == 1:
+    if len(operands) == 1:
         return [full], values
-    shapes = [s if s is not None else (full if random.random() < 0.35 else narrower(random, full)) for s in known]
-    missing = [i for i, s in enumerate(known) if s is None]
+    shapes = [s if s is not None else (full if random.random() < 0.35 else narrower(random, full)) for s in operands]
+    missing = [i for i, s in enumerate(operands) if s is None]
     if missing and broadcast(shapes) != full:
         shapes[random.choice(missing)] = full
     return shapes, values
 
 
-def _reshape(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
+def _reshape(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
     shape = result if result is not None else fixed["shape"] if fixed else None
-    operand = known[0]
+    operand = operands[0]
     if operand is None and shape is None:
         return None
     if shape is None:
@@ -66,8 +66,8 @@ def _reshape(result: Shape | None, known: Known, fixed: Values | None, random: R
     return [operand], {"shape": shape}
 
 
-def _transpose(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    operand = known[0]
+def _transpose(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    operand = operands[0]
     rank = len(result if result is not None else operand or ())
     perm = tuple(fixed["perm"]) if fixed else permutation(random, rank)
     if operand is not None and result is not None and not fixed:
@@ -82,32 +82,32 @@ def _transpose(result: Shape | None, known: Known, fixed: Values | None, random:
     return [operand], {"perm": perm}
 
 
-def _concat(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    base = result if result is not None else next((s for s in known if s is not None), None)
+def _concat(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    base = result if result is not None else next((s for s in operands if s is not None), None)
     if not base:
         return None
     likely = min(1, len(base) - 1)  # the channels, mostly
     axis = int(fixed["axis"]) if fixed else random.choice((random.randrange(len(base)), likely, likely, len(base) - 1))
-    if axis >= len(base) or any(s is not None and len(s) != len(base) for s in known):
+    if axis >= len(base) or any(s is not None and len(s) != len(base) for s in operands):
         return None
-    missing = sum(s is None for s in known)
+    missing = sum(s is None for s in operands)
     if result is None:
         each = [base[axis]] * missing if random.random() < 0.5 else [size(random) for _ in range(missing)]
     else:
-        rest = result[axis] - sum(s[axis] for s in known if s is not None)
-        if rest < missing:
+        remaining = result[axis] - sum(s[axis] for s in operands if s is not None)
+        if remaining < missing:
             return None
-        if missing and rest % missing == 0 and random.random() < 0.5:
-            each = [rest // missing] * missing
+        if missing and remaining % missing == 0 and random.random() < 0.5:
+            each = [remaining // missing] * missing
         else:
-            cuts = sorted(random.sample(range(1, rest), missing - 1)) if missing > 1 else []
-            each = [b - a for a, b in zip([0, *cuts], [*cuts, rest], strict=True)] if missing else []
+            cuts = sorted(random.sample(range(1, remaining), missing - 1)) if missing > 1 else []
+            each = [b - a for a, b in zip([0, *cuts], [*cuts, remaining], strict=True)] if missing else []
     sizes = iter(each)
-    return [s if s is not None else (*base[:axis], next(sizes), *base[axis + 1 :]) for s in known], {"axis": axis}
+    return [s if s is not None else (*base[:axis], next(sizes), *base[axis + 1 :]) for s in operands], {"axis": axis}
 
 
-def _slice(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    operand = known[0]
+def _slice(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    operand = operands[0]
     if fixed is not None:
         if operand is None:
             axes = zip(fixed["starts"], fixed["ends"], fixed["steps"], strict=True)
@@ -118,12 +118,12 @@ def _slice(result: Shape | None, known: Known, fixed: Values | None, random: Ran
     starts, ends, steps, whole = [], [], [], []
     cut = random.randrange(len(operand or result or (1,)))
     for axis in range(len(operand if operand is not None else result or ())):
-        wanted = result[axis] if result is not None else None
+        target = result[axis] if result is not None else None
         step = random.choice((1, 1, 1, 2, 3, -1, -2)) if axis == cut or random.random() < 0.2 else 1
         untouched = axis != cut and random.random() < 0.8
         if operand is not None:
             length = operand[axis]
-            count = wanted or (length if untouched else random.randint(1, max(1, 1 + (length - 1) // abs(step))))
+            count = target or (length if untouched else random.randint(1, max(1, 1 + (length - 1) // abs(step))))
             room = length - (count - 1) * abs(step) - 1
             if room < 0:
                 step, room = 1, length - count
@@ -131,10 +131,10 @@ def _slice(result: Shape | None, known: Known, fixed: Values | None, random: Ran
                 return None
             low = random.choice((0, room, random.randint(0, room)))
         else:
-            assert wanted is not None
-            count, before, after = wanted, 0 if untouched else random.randint(0, 2), 0 if untouched else random.randint(0, 2)
+            assert target is not None
+            count, before, after = target, 0 if untouched else random.randint(0, 2), 0 if untouched else random.randint(0, 2)
             step = 1 if untouched else step
-            low, length = before, before + (wanted - 1) * abs(step) + 1 + after
+            low, length = before, before + (target - 1) * abs(step) + 1 + after
         start = low if step > 0 else low + (count - 1) * -step
         starts.append(start)
         steps.append(step)
@@ -143,8 +143,8 @@ def _slice(result: Shape | None, known: Known, fixed: Values | None, random: Ran
     return [tuple(whole)], {"starts": tuple(starts), "ends": tuple(ends), "steps": tuple(steps)}
 
 
-def _pad(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    operand = known[0]
+def _pad(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    operand = operands[0]
     if fixed is not None:
         if operand is None:
             if result is None or len(result) != len(fixed["before"]):
@@ -176,9 +176,9 @@ def _pad(result: Shape | None, known: Known, fixed: Values | None, random: Rando
     return [operand if operand is not None else tuple(inner)], values
 
 
-def _expand(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
+def _expand(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
     shape = tuple(fixed["shape"]) if fixed else result
-    operand = known[0]
+    operand = operands[0]
     if shape is None:
         if operand is None:
             return None
@@ -187,8 +187,8 @@ def _expand(result: Shape | None, known: Known, fixed: Values | None, random: Ra
     return [operand if operand is not None else narrower(random, shape)], {"shape": shape}
 
 
-def _matmul(result: Shape | None, known: Known, _: Values | None, random: Random) -> Proposal:
-    left, right = known
+def _matmul(result: Shape | None, operands: Operands, _: Values | None, random: Random) -> Proposal:
+    left, right = operands
     k = left[-1] if left else right[-2] if right and len(right) > 1 else random.choice(SIZES)
     if result is not None:
         if len(result) < 2:
@@ -211,9 +211,9 @@ def _matmul(result: Shape | None, known: Known, _: Values | None, random: Random
     return [left, right], {}
 
 
-def _reduction(op: str) -> Callable[[Shape | None, Known, Values | None, Random], Proposal]:
-    def proposer(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-        operand = known[0]
+def _reduction(op: str) -> Callable[[Shape | None, Operands, Values | None, Random], Proposal]:
+    def proposer(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+        operand = operands[0]
         base = operand if operand is not None else result
         if not base:
             return None
@@ -241,14 +241,14 @@ def _reduction(op: str) -> Callable[[Shape | None, Known, Values | None, Random]
     return proposer
 
 
-def _along_axis(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    shape = result if result is not None else known[0]
+def _along_axis(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    shape = result if result is not None else operands[0]
     return ([shape], fixed or {"axis": random.choice((random.randrange(len(shape)), len(shape) - 1))}) if shape else None
 
 
-def _scaled(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
+def _scaled(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
     """One number for all, mostly; else one for each place along the first or the last axis, or anything that broadcasts."""
-    data = known[0] if known[0] is not None else result
+    data = operands[0] if operands[0] is not None else result
     if data is None:
         return None
     if not data or random.random() < 0.6:
@@ -258,34 +258,34 @@ def _scaled(result: Shape | None, known: Known, fixed: Values | None, random: Ra
         drawn = tuple(n if k == axis else 1 for k, n in enumerate(data))
     else:
         drawn = narrower(random, data)
-    return [data, *(drawn if shape is None else shape for shape in known[1:])], fixed or {}
+    return [data, *(drawn if shape is None else shape for shape in operands[1:])], fixed or {}
 
 
-def _local_response(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    found = _along_axis(result, known, fixed, random)
-    if found is None or fixed:
-        return found
-    shapes, along = found
+def _local_response(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    proposal = _along_axis(result, operands, fixed, random)
+    if proposal is None or fixed:
+        return proposal
+    shapes, along = proposal
     values = {"size": random.choice((1, 2, 3, 5)), "alpha": random.choice((0.25, 1.0)), "beta": 0.75, "bias": random.choice((1.0, 2.0))}
     return shapes, {**along, **values}
 
 
-def _layer_normalization(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    shape = result if result is not None else known[0]
+def _layer_normalization(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    shape = result if result is not None else operands[0]
     if not shape:
         return None
     values = fixed or {"axis": random.choice((random.randrange(len(shape)), len(shape) - 1)), "epsilon": random.choice((1e-5, 0.25))}
-    return [shape, *(s or shape[values["axis"] :] for s in known[1:])], values
+    return [shape, *(s or shape[values["axis"] :] for s in operands[1:])], values
 
 
-def _instance_normalization(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
-    shape = result if result is not None else known[0]
+def _instance_normalization(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
+    shape = result if result is not None else operands[0]
     if shape is None or len(shape) < 3:
         return None
-    return [shape, *(s or (shape[1],) for s in known[1:])], fixed or {"epsilon": random.choice((1e-5, 0.25))}
+    return [shape, *(s or (shape[1],) for s in operands[1:])], fixed or {"epsilon": random.choice((1e-5, 0.25))}
 
 
-_PROPOSERS: Mapping[str, Callable[[Shape | None, Known, Values | None, Random], Proposal]] = {
+_PROPOSERS: Mapping[str, Callable[[Shape | None, Operands, Values | None, Random], Proposal]] = {
     "Quantize": _scaled, "Dequantize": _scaled,
     "Reshape": _reshape, "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Pad": _pad, "Expand": _expand, "MatMul": _matmul,
     **{op: _reduction(op) for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},

@@ -104,10 +104,10 @@ def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
         with within(effort.seconds):
             test = check_rule(rule, effort.seed, effort.tests, effort.tries)
             blank = replace(blank, cases=test.cases, exact_cases=test.exact_cases)
-            found = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, blank, effort)
+            proof = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, blank, effort)
     except OutOfTime as reached:
-        found = replace(blank, failure="time", reason=f"time: {reached}")
-    return replace(found, seconds=time.process_time() - start)
+        proof = replace(blank, failure="time", reason=f"time: {reached}")
+    return replace(proof, seconds=time.process_time() - start)
 
 
 def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort: Effort) -> Proof | None:
@@ -142,14 +142,14 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
         return _never_applied(attempt, blank)
     tree = tree_of(attempt.judged)
     if attempt.gave_up or tree is False or not attempt.proved or not _reaches(tree):
-        told = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
+        reason = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
         weak = bool(attempt.gave_up or attempt.obligations) or attempt.too_many_paths  # what else is left out is no question of strength
         if weak and not attempt.unconfirmed and (applications := _applications(rule, effort)):
             if complaint := attempt.complaint or objection(rule, blank.facts, effort.seed):
                 return replace(blank, failure="rounding", reason=complaint)
-            return replace(blank, verdict="proved for these sizes", scope=applications, reason=told, covers={"tree": False})
+            return replace(blank, verdict="proved for these sizes", scope=applications, reason=reason, covers={"tree": False})
         verdict: Verdict = "unknown" if attempt.obligations or attempt.gave_up else "tested only"
-        return replace(blank, verdict=verdict, reason=told, failure="outside" if verdict == "tested only" else "")
+        return replace(blank, verdict=verdict, reason=reason, failure="outside" if verdict == "tested only" else "")
     if attempt.unconfirmed:
         return blank
     complaint = attempt.complaint or objection(rule, blank.facts, effort.seed)
@@ -164,10 +164,10 @@ def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
     if isinstance(rule, Rule) and rule.ranks is not None:
         return None
     for case in attempt.open:
-        found = examined(rule, case, attempts_for(len(attempt.open)))
-        if isinstance(found, Difference):
-            return found
-        attempt.unconfirmed += not found
+        outcome = examined(rule, case, attempts_for(len(attempt.open)))
+        if isinstance(outcome, Difference):
+            return outcome
+        attempt.unconfirmed += not outcome
     return None
 
 
@@ -207,71 +207,71 @@ def _has_small_sets(rule: Rule | MergeRule) -> bool:
 
 
 def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Attempt:
-    found = Attempt()
+    attempt = Attempt()
     try:
         with within(effort.general_seconds):
-            _judge_all(rule, fixed, effort, found)
+            _judge_all(rule, fixed, effort, attempt)
     except OutOfTime as reached:
         if effort.general_seconds == math.inf:
             raise
-        found.gave_up = f"given up after {reached}"
+        attempt.gave_up = f"given up after {reached}"
     except TooManyPaths as error:
-        found.gave_up = str(error)
+        attempt.gave_up = str(error)
     except RecursionError:
-        found.gave_up = "the conditions of a path are too deep to solve"
-    return found
+        attempt.gave_up = "the conditions of a path are too deep to solve"
+    return attempt
 
 
-def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, found: Attempt) -> None:
+def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, attempt: Attempt) -> None:
     """Judge case after case, until one is broken or too many stay open."""
-    for case in cases(rule, fixed, found.survey, effort.ranks):
+    for case in cases(rule, fixed, attempt.survey, effort.ranks):
         if case.ill_typed or case.failure:
             if _model(case) is None:  # it may be that no instance takes this path
-                told = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
-                found.obligations.append(Obligation(case.scope_note, told, tuple(map(str, case.assumptions.conditions))))
-                found.judged.append((case.choices, "open"))
-                found.open.append(case)
+                demand = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
+                attempt.obligations.append(Obligation(case.scope_note, demand, tuple(map(str, case.assumptions.conditions))))
+                attempt.judged.append((case.choices, "open"))
+                attempt.open.append(case)
                 continue
-            found.broken = case
+            attempt.broken = case
             break
-        found.ranks |= set((case.ranks or {}).values())
-        found.judged.append((case.choices, _judge(case, found, rule.rounding)))
-        if len(found.obligations) >= effort.open_cases:
-            found.gave_up = f"given up after {effort.open_cases} open cases"
+        attempt.ranks |= set((case.ranks or {}).values())
+        attempt.judged.append((case.choices, _judge(case, attempt, rule.rounding)))
+        if len(attempt.obligations) >= effort.open_cases:
+            attempt.gave_up = f"given up after {effort.open_cases} open cases"
             break
 
 
-def _judge(case: Case, found: Attempt, rounding: Rounding) -> bool | str:
+def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
     """Return whether a case is proved, or why not."""
     if case.left_out:
-        found.too_many_paths = found.too_many_paths or case.scope_note == REST
-        found.left_out.append(case.left_out)
+        attempt.too_many_paths = attempt.too_many_paths or case.scope_note == REST
+        attempt.left_out.append(case.left_out)
         return case.left_out
     facts: set[str] = set(case.facts)
     for left, right in zip(case.left, case.right, strict=True):
         if has_nan(left) or has_nan(right):
             if is_nan(left.body) and is_nan(right.body):
                 continue
-            found.obligations.append(Obligation(case.scope_note, "the sides are equal where a constant is NaN"))
-            found.open.append(case)
+            attempt.obligations.append(Obligation(case.scope_note, "the sides are equal where a constant is NaN"))
+            attempt.open.append(case)
             return "open"
         outcome = _compared(left, right, case)
         if isinstance(outcome, Open):
             if not case.assumptions.consistent():
                 return True  # no instance takes this path
-            found.obligations.append(Obligation(case.scope_note, outcome.obligation, tuple(map(str, outcome.conditions))))
-            found.open.append(case)
+            attempt.obligations.append(Obligation(case.scope_note, outcome.obligation, tuple(map(str, outcome.conditions))))
+            attempt.open.append(case)
             return "open"
-        if outcome.facts - found.facts and isinstance(prove_equal(forgotten(left), forgotten(right), case.assumptions), Open):
+        if outcome.facts - attempt.facts and isinstance(prove_equal(forgotten(left), forgotten(right), case.assumptions), Open):
             facts |= outcome.facts
         if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
             facts.add(LAWS)
-    if not found.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
+    if not attempt.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
         complaints = (case_objection(rounding, left, right, sizes) for left, right in zip(case.left, case.right, strict=True))
-        found.complaint = next(filter(None, complaints), "")
-    found.facts |= facts
-    found.proved += 1
-    found.same += case.same
+        attempt.complaint = next(filter(None, complaints), "")
+    attempt.facts |= facts
+    attempt.proved += 1
+    attempt.same += case.same
     return True
 
 
@@ -280,8 +280,8 @@ def _compared(left: Scope, right: Scope, case: Case) -> Outcome:
     outcome = _equal(left, right, case)
     if isinstance(outcome, Equal) and not outcome.facts:
         return outcome
-    for one, other in respelt(left, right):
-        again = _equal(one, other, case)
+    for first, second in respelt(left, right):
+        again = _equal(first, second, case)
         if isinstance(again, Equal) and (isinstance(outcome, Open) or again.facts < outcome.facts):
             outcome = again
     return outcome
@@ -298,8 +298,8 @@ def _by_laws(left: Scope, right: Scope, case: Case) -> bool:
     """Return whether two sides are equal by laws of exponentials or logarithms alone."""
     if not applies(left, TRANSCENDENTAL) and not applies(right, TRANSCENDENTAL):
         return False
-    one, other = (without_laws(side, TRANSCENDENTAL) for side in (left, right))
-    return isinstance(prove_equal(one, other, case.assumptions), Open)
+    first, second = (without_laws(side, TRANSCENDENTAL) for side in (left, right))
+    return isinstance(prove_equal(first, second, case.assumptions), Open)
 
 
 def _hard_failure(case: Case, blank: Proof) -> Proof:
@@ -307,8 +307,8 @@ def _hard_failure(case: Case, blank: Proof) -> Proof:
     where = f" for {instance}" if instance else ""
     if case.failure:
         return replace(blank, verdict="refuted", failure="raises", reason=f"the rule raises {case.failure}{where} ({case.scope_note})")
-    told = f"a guard is missing: the left side is well-typed and the right side is not{where}: {case.ill_typed} ({case.scope_note})"
-    return replace(blank, verdict="refuted", failure="missing guard", reason=told)
+    reason = f"a guard is missing: the left side is well-typed and the right side is not{where}: {case.ill_typed} ({case.scope_note})"
+    return replace(blank, verdict="refuted", failure="missing guard", reason=reason)
 
 
 def _model(case: Case) -> dict[Symbol, int] | None:
@@ -327,8 +327,8 @@ def _instance(case: Case) -> dict[str, str]:
 def _symbols(case: Case) -> list[Symbol]:
     sizes = (index(size) for shape in case.shapes.values() for size in shape)
     sides = (side for condition in case.assumptions.conditions for side in (condition.left, condition.right))
-    found = {atom for value in chain(sizes, sides) for atom in atoms(value) if isinstance(atom, Symbol)}
-    return sorted(found, key=lambda symbol: symbol.name)
+    symbols = {atom for value in chain(sizes, sides) for atom in atoms(value) if isinstance(atom, Symbol)}
+    return sorted(symbols, key=lambda symbol: symbol.name)
 
 
 def _never_applied(attempt: Attempt, blank: Proof) -> Proof:

@@ -103,13 +103,13 @@ class Draw:
         return tuple(TensorType(kind, shape) for kind, shape in zip(self._kinds[id(term)], shapes, strict=True))
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
-        known = [self._known(operand) for operand in term.operands]
-        if result is None and all(shape is None for shape in known):
+        operand_shapes = [self._known(operand) for operand in term.operands]
+        if result is None and all(shape is None for shape in operand_shapes):
             lead = max(term.operands, key=_demand)
             if _demand(lead) > _DEMANDING.get(term.op, 0):
-                known[term.operands.index(lead)] = self.fill(lead, None)
-                known = [shape or self._known(operand) for shape, operand in zip(known, term.operands, strict=True)]
-        shapes, bundle = self._proposal(term, result, known)
+                operand_shapes[term.operands.index(lead)] = self.fill(lead, None)
+                operand_shapes = [shape or self._known(operand) for shape, operand in zip(operand_shapes, term.operands, strict=True)]
+        shapes, bundle = self._proposal(term, result, operand_shapes)
         if isinstance(term.attributes, str):
             self.bundles[term.attributes] = bundle
         if max(math.prod(shape) for shape in shapes) > ELEMENTS:
@@ -128,32 +128,32 @@ class Draw:
             self.fill(operand, shape)
         return actual
 
-    def _mirror(self, one: Pattern | Variable, other: Pattern | Variable, chance: float) -> None:
+    def _mirror(self, source: Pattern | Variable, target: Pattern | Variable, chance: float) -> None:
         """Bind the free variables of a term like those of another of the same form: many guards ask for equal shapes."""
-        match one, other:
-            case Variable(), Variable() if one.name in self.shapes and self.random.random() < chance:
-                self.shapes.setdefault(other.name, self.shapes[one.name])
-            case Pattern(), Pattern() if one.op == other.op and len(one.operands) == len(other.operands):
-                if isinstance(one.attributes, str) and isinstance(other.attributes, str) and one.attributes in self.bundles:
-                    self.bundles.setdefault(other.attributes, self.bundles[one.attributes])
-                for left, right in zip(one.operands, other.operands, strict=True):
+        match source, target:
+            case Variable(), Variable() if source.name in self.shapes and self.random.random() < chance:
+                self.shapes.setdefault(target.name, self.shapes[source.name])
+            case Pattern(), Pattern() if source.op == target.op and len(source.operands) == len(target.operands):
+                if isinstance(source.attributes, str) and isinstance(target.attributes, str) and source.attributes in self.bundles:
+                    self.bundles.setdefault(target.attributes, self.bundles[source.attributes])
+                for left, right in zip(source.operands, target.operands, strict=True):
                     self._mirror(left, right, chance)
 
-    def _proposal(self, term: Pattern, result: Shape | None, known: list[Shape | None]) -> tuple[list[Shape], Attributes]:
+    def _proposal(self, term: Pattern, result: Shape | None, operand_shapes: list[Shape | None]) -> tuple[list[Shape], Attributes]:
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
         fixed = None if bundle is None else dict(bundle)
-        if result is None and all(shape is None for shape in known):
+        if result is None and all(shape is None for shape in operand_shapes):
             shapes, values = self._whole(term, fixed)
         else:
-            proposal = propose(term.op, result, known, fixed, self.random)
-            bound = [shape for shape in known if shape is not None]
-            if proposal is None and fixed is not None and len(bound) == len(known):
+            proposal = propose(term.op, result, operand_shapes, fixed, self.random)
+            bound = [shape for shape in operand_shapes if shape is not None]
+            if proposal is None and fixed is not None and len(bound) == len(operand_shapes):
                 proposal = bound, fixed  # nothing is left to propose
             if proposal is None:
                 raise Refused("no operands fit the wanted result or the known operands")
             shapes, values = proposal
-        for shape, there in zip(shapes, known, strict=True):
-            if there is not None and shape != there:
+        for shape, operand_shape in zip(shapes, operand_shapes, strict=True):
+            if operand_shape is not None and shape != operand_shape:
                 raise Refused("a proposal differs from a known operand")
         if min((length for shape in shapes for length in shape), default=1) < 1:
             raise Refused("a proposal has an empty operand")
@@ -234,10 +234,10 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
     kinds = element_types(rule, byte)
     types = {v.name: TensorType(kinds[v.name], draw.shapes[v.name]) for v in rule.variables}
     kept = (*FLOATS, *BYTES)
-    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in kept}
+    chances = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in kept}
     ends = ENDS if asks_for_numbers(rule) else ()
     numbers = {}
-    for name, chance in known.items():
+    for name, chance in chances.items():
         if random.random() >= chance:
             continue
         if kinds[name] in BYTES:
@@ -249,17 +249,17 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
 
 def element_types(rule: Rule, byte: str = "uint8") -> Mapping[str, str]:
     """Return the element types of a rule's variables: what they say, or what reads them takes; ``byte``: what bytes are."""
-    found = {variable.name: variable.dtype or "" for variable in rule.variables}
+    types = {variable.name: variable.dtype or "" for variable in rule.variables}
 
     def visit(term: Pattern | Variable, below: str) -> None:
         if isinstance(term, Variable):
-            found[term.name] = found.get(term.name) or below
+            types[term.name] = types.get(term.name) or below
             return
         for position, operand in enumerate(term.operands):
             visit(operand, operand_type(term.op, position, below, byte))
 
     visit(rule.pattern, "float32")
-    return {name: dtype or "float32" for name, dtype in found.items()}
+    return {name: dtype or "float32" for name, dtype in types.items()}
 
 
 def operand_type(op: str, position: int, result: str, byte: str = "uint8") -> str:

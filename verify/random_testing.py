@@ -292,11 +292,11 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
 
 def _most(leaf: Node, instance: Instance) -> int:
     """Return how many entries there are where an operand is read as indices: from the end, they are negative."""
-    found = [
+    extents = [
         node.inputs[0].type.sizes[node.integer("axis")] for node in walk((*instance.left, *instance.right))
         if node.op == "Gather" and leaf in walk((node.inputs[1],))
     ]  # fmt: skip
-    return min(found, default=4)
+    return min(extents, default=4)
 
 
 def compare(

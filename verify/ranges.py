@@ -28,7 +28,7 @@ def with_conditions(facts: Facts, value: Polynomial) -> bool:
     """Return whether, where all sizes are numbers, a sum of inequalities that hold says it, or products multiplied out do."""
     if not facts.at_sizes:
         return False
-    if follows(value, facts.inequalities, lambda rest: bounded(facts, rest)):
+    if follows(value, facts.inequalities, lambda remainder: bounded(facts, remainder)):
         return True
     whole = multiplied_out(value)
     return whole is not None and facts.nonnegative(facts.canonical(whole))
@@ -36,11 +36,11 @@ def with_conditions(facts: Facts, value: Polynomial) -> bool:
 
 def bounded(facts: Facts, value: Polynomial, depth: int = 0) -> bool:
     """Replace atoms by the ends of their ranges, those that depend on others first."""
-    known = facts.bounded.get(value)
-    if known is None:
+    answer = facts.bounded.get(value)
+    if answer is None:
         low = least(value) if facts.at_sizes else None
-        known = facts.bounded[value] = _in_ranges(facts, value, depth) if low is None else low >= 0
-    return known
+        answer = facts.bounded[value] = _in_ranges(facts, value, depth) if low is None else low >= 0
+    return answer
 
 
 def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:
@@ -57,7 +57,7 @@ def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:
     parts = value.collect(atom)
     if len(parts) != 2:
         return False
-    rest, slope = parts
+    others, slope = parts
     kind = entry(atom).kind
     rising = bounded(facts, slope, depth + 1)
     if not rising and not bounded(facts, -slope, depth + 1):
@@ -67,12 +67,12 @@ def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:
         if not bounded(facts, below - ONE, depth + 1):
             return False
         # below * value is known to within less than below, and value is an integer
-        end = slope * (above - below + ONE if rising else above) + rest * below + below - ONE
-        return bounded(facts, end, depth + 1) or (rising and bounded(facts, above, depth + 1) and bounded(facts, rest, depth + 1))
+        end = slope * (above - below + ONE if rising else above) + others * below + below - ONE
+        return bounded(facts, end, depth + 1) or (rising and bounded(facts, above, depth + 1) and bounded(facts, others, depth + 1))
     low, high = entry(atom).low, entry(atom).high
     if low is None or high is None:
         return False
-    return bounded(facts, rest + slope * facts.canonical(low if rising else high - ONE), depth + 1)
+    return bounded(facts, others + slope * facts.canonical(low if rising else high - ONE), depth + 1)
 
 
 def _positive(atom: int) -> bool:

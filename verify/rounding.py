@@ -42,13 +42,13 @@ INSTANCES = 8
 
 def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> str:
     """Return why a rule may not state the rounding class that it states; '' when it may."""
-    wanted: Rounding = "assumes finite" if facts - set(ONLY_ROUNDING) else "reassociates" if facts else "exact"
-    if ORDER[rule.rounding] < ORDER[wanted]:
-        told = ", ".join(sorted(facts))
-        return f"it says {rule.rounding!r}, but its proof uses {told}: state rounding=\"{wanted}\""
-    if found := broken(rule, seed, count=4, draws=3):
+    required: Rounding = "assumes finite" if facts - set(ONLY_ROUNDING) else "reassociates" if facts else "exact"
+    if ORDER[rule.rounding] < ORDER[required]:
+        laws = ", ".join(sorted(facts))
+        return f"it says {rule.rounding!r}, but its proof uses {laws}: state rounding=\"{required}\""
+    if breach := broken(rule, seed, count=4, draws=3):
         kept = (each for each in _weaker(rule.rounding) if not broken(replace(rule, rounding=each), seed, count=4, draws=3))
-        return f"it says {rule.rounding!r}, but {found}{_advice(kept)}"
+        return f"it says {rule.rounding!r}, but {breach}{_advice(kept)}"
     if rule.rounding == "exact":
         for instance in islice(draws(rule, seed, 100 * INSTANCES), INSTANCES):
             if keeps_rounding(instance, seed) is False:
@@ -63,11 +63,11 @@ def case_objection(rounding: Rounding, left: Scope, right: Scope, sizes: Mapping
     Random instances seldom meet the sizes at which a guard takes another way.
     """
     try:
-        found = broken_case(left, right, sizes, rounding)
-        if found is None and rounding == "exact" and (_computes(left) or _computes(right)):
-            found = broken_case(left, right, sizes, rounding, _Inaccurate)
+        breach = broken_case(left, right, sizes, rounding)
+        if breach is None and rounding == "exact" and (_computes(left) or _computes(right)):
+            breach = broken_case(left, right, sizes, rounding, _Inaccurate)
         kept = (each for each in _weaker(rounding) if not broken_case(left, right, sizes, each))
-        return f"it says {rounding!r}, but {found}{_advice(kept)}" if found else ""
+        return f"it says {rounding!r}, but {breach}{_advice(kept)}" if breach else ""
     except EinsatError:
         return ""
 
@@ -78,7 +78,7 @@ def _computes(side: Scope) -> bool:
 
 
 def _weaker(rounding: Rounding) -> tuple[Rounding, ...]:
-    return tuple(each for each, place in ORDER.items() if place > ORDER[rounding])
+    return tuple(each for each, rank in ORDER.items() if rank > ORDER[rounding])
 
 
 def _advice(kept: Iterable[Rounding]) -> str:
@@ -104,12 +104,12 @@ def keeps_rounding(instance: Instance, seed: int = 0) -> bool | None:
 
 
 def _evaluate(roots: Sequence[Node], values: Mapping[Node, Array], algebra: type[Evaluator], field: Field) -> list[Array]:
-    known: dict[Node, Array] = dict(values)
+    computed: dict[Node, Array] = dict(values)
     for node in walk(roots):
-        if node not in known:
-            operands = {str(i): known[operand] for i, operand in enumerate(node.inputs)}
-            known[node] = algebra(operands, field, {}).tensor(meaning(node))
-    return [known[root] for root in roots]
+        if node not in computed:
+            operands = {str(i): computed[operand] for i, operand in enumerate(node.inputs)}
+            computed[node] = algebra(operands, field, {}).tensor(meaning(node))
+    return [computed[root] for root in roots]
 
 
 class _Rounding(Evaluator):
@@ -208,12 +208,12 @@ class _Inaccurate(Evaluator):
             case "sub", [a, b]:
                 return _inaccurate_sum(a - b, a * a + b * b)
             case "mul", [a, b]:
-                one, other = (np.abs(np.frexp(each)[0]) for each in (a, b))
-                return _off(a * b, (one - 0.5) * (other - 0.5), 1 / one + 1 / other)
+                first, second = (np.abs(np.frexp(each)[0]) for each in (a, b))
+                return _off(a * b, (first - 0.5) * (second - 0.5), 1 / first + 1 / second)
             case _:
                 a, b = (np.ones_like(values[0]), values[0]) if name == "reciprocal" else values
-                one, other = (np.abs(np.frexp(each)[0]) for each in (a, b))
-                return _off(a / b, other - 0.5, 3 * one + 1 / other)
+                first, second = (np.abs(np.frexp(each)[0]) for each in (a, b))
+                return _off(a / b, second - 0.5, 3 * first + 1 / second)
 
     def _tensor(self, scope: Scope) -> Array:
         if not scope.summation or scope.reduction != "sum":

@@ -62,7 +62,7 @@ def difference_at(left: Scope, right: Scope, positions: Sequence[Position]) -> s
     if not apart.any():
         return ""
     number = int(np.argmax(apart))
-    where = ", ".join(str(place) for place in positions[number])
+    where = ", ".join(str(coordinate) for coordinate in positions[number])
     field_of = f" modulo {PRIME}" if algebra.exact else ""
     return f"the sides differ at [{where}]: {first[number]:.12g} and {second[number]:.12g}{field_of}, on random operands"
 
@@ -217,11 +217,11 @@ class Sampler:
     def row_major(self, shape: Sequence[Size], places: Sequence[Named]) -> Named:
         """Return the row-major number of a position; where a guard forbids the read it is any."""
         total = whole(0)
-        for size, place in zip(shape, places, strict=True):
+        for size, position in zip(shape, places, strict=True):
             extent = index(size).constant
             if extent is None:
                 raise Untestable("a symbolic size")
-            total = combined(lambda t, p, n=extent: t * n + np.clip(p, 0, n - 1), total, place)
+            total = combined(lambda t, p, n=extent: t * n + np.clip(p, 0, n - 1), total, position)
         return total
 
     def element(self, tensor: Tensor, places: Sequence[Named]) -> Named:

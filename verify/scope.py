@@ -41,13 +41,13 @@ def tree_of(cases: Sequence[Judged]) -> Tree:
     merged: dict[str, list[Any]] = {}
     for key, value in values.items():
         inner = [
-            ({other: chosen for other, chosen in choices.items() if other != name}, leaf)
+            ({another: chosen for another, chosen in choices.items() if another != name}, leaf)
             for choices, leaf in cases
             if name not in choices or json.dumps(plain(choices[name])) == key
         ]
         subtree = tree_of(inner)
         merged.setdefault(json.dumps(subtree, sort_keys=True), [[], subtree])[0].append(value)
-    return {name: [[found, subtree] for found, subtree in merged.values()]}
+    return {name: [[group, subtree] for group, subtree in merged.values()]}
 
 
 def plain(value: Any) -> Any:
@@ -70,18 +70,18 @@ def together(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> Binding:
 def outside(tree: Tree, rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
     """Return why a match (matches of a merge rule's member) is not covered; '' when it is."""
     binding = together(rule, bindings)
-    told: list[str] = []
+    choices: list[str] = []
     while not isinstance(tree, bool | str):
         ((name, groups),) = tree.items()
         try:
-            found = len(bindings) if name == MEMBERS else plain(answer(name, binding))
+            choice = len(bindings) if name == MEMBERS else plain(answer(name, binding))
         except (KeyError, IndexError, TypeError):
             return f"no proof covers it: {name} is not known"
-        told.append(f"{name} {_shown(found)}")
-        tree = next((subtree for values, subtree in groups if found in values), False)
+        choices.append(f"{name} {_shown(choice)}")
+        tree = next((subtree for values, subtree in groups if choice in values), False)
     if tree is True:
         return ""
-    return f"no proof covers {', '.join(told) or 'it'}" + (f": {tree}" if tree else "")
+    return f"no proof covers {', '.join(choices) or 'it'}" + (f": {tree}" if tree else "")
 
 
 def _shown(value: Any) -> str:
@@ -91,28 +91,28 @@ def _shown(value: Any) -> str:
 def answer(name: str, binding: Binding) -> Any:
     """Return what a match says about a choice; raises KeyError where it says nothing."""
     match name.split(" "):
-        case ["rank", "of", what] if "." in what:
-            return len(_attribute(binding, what))
-        case ["rank", "of", what]:
-            return len(binding.types[what].sizes)
-        case [what, "is", "one", "number"]:
-            return what in binding.numbers
+        case ["rank", "of", subject] if "." in subject:
+            return len(_attribute(binding, subject))
+        case ["rank", "of", subject]:
+            return len(binding.types[subject].sizes)
+        case [subject, "is", "one", "number"]:
+            return subject in binding.numbers
         case [bundle, "goes", "down", "axis", axis]:
             return _attribute(binding, f"{bundle}.steps")[int(axis)] < 0
-        case ["kind", "of", what]:
-            value = _attribute(binding, what) if "." in what else binding.numbers[what]
+        case ["kind", "of", subject]:
+            value = _attribute(binding, subject) if "." in subject else binding.numbers[subject]
             return "finite" if math.isfinite(value) else str(value)
-        case ["type", "of", what]:
-            return binding.types[what].dtype
-        case [what, "is", "finite"]:
-            return math.isfinite(_attribute(binding, what))
-        case [what]:
-            return _attribute(binding, what)
+        case ["type", "of", subject]:
+            return binding.types[subject].dtype
+        case [subject, "is", "finite"]:
+            return math.isfinite(_attribute(binding, subject))
+        case [subject]:
+            return _attribute(binding, subject)
     raise KeyError(name)
 
 
-def _attribute(binding: Binding, what: str) -> Any:
-    bundle, _, attribute = what.partition(".")
+def _attribute(binding: Binding, path: str) -> Any:
+    bundle, _, attribute = path.partition(".")
     attribute, _, position = attribute.partition("[")
     value: Any = dict(binding.attributes[bundle])[attribute]
     return value[int(position.rstrip("]"))] if position else value

@@ -56,21 +56,21 @@ class Solved:
         difference = self.canonical(condition.right - condition.left)
         match condition.operator:
             case "<=" | "<":
-                known = self.bounds.sign(difference, strict=condition.operator == "<")
-                if known is None:
+                answer = self.bounds.sign(difference, strict=condition.operator == "<")
+                if answer is None:
                     reduced = without_content(difference, self.bounds)
                     if Compare(index(0), condition.operator, reduced) in self.conditions:
                         return True
                     if Compare(index(0), "<" if condition.operator == "<=" else "<=", -reduced) in self.conditions:
                         return False
-                return known
+                return answer
             case _:
-                known = self.bounds.zero(difference)
-                if known is None and difference.terms:
+                answer = self.bounds.zero(difference)
+                if answer is None and difference.terms:
                     reduced = without_content(difference, self.bounds)
                     stated = (Compare(index(0), "==", reduced), Compare(index(0), "==", -reduced))
-                    known = True if any(each in self.conditions for each in stated) else None
-                return known if known is None or condition.operator == "==" else not known
+                    answer = True if any(each in self.conditions for each in stated) else None
+                return answer if answer is None or condition.operator == "==" else not answer
 
     def assume(self, condition: Compare) -> None:
         """Add what a condition says; raise ``Ended`` when that contradicts the path."""
@@ -78,10 +78,10 @@ class Solved:
         if condition.operator == "==":
             self._equate(difference)
             return
-        known = self.decide(Compare(index(0), condition.operator, difference))
-        if known is False:
+        answer = self.decide(Compare(index(0), condition.operator, difference))
+        if answer is False:
             raise Ended("contradiction")
-        if known is None:
+        if answer is None:
             if condition.operator == "<=" and self.bounds.sign(-difference, strict=False) is True:
                 self._equate(difference)
                 return
@@ -107,17 +107,17 @@ class Solved:
             folded = _single(_remainder(difference), Modulo)
             modulus = folded if folded is not None and folded[1].constant in (0, 1) else None  # else it says more than divisibility
         if modulus is not None:  # a % d == r: a is d times something, plus r
-            atom, rest = modulus
-            self._divisible(atom.numerator - rest, atom.divisor)
+            atom, residue = modulus
+            self._divisible(atom.numerator - residue, atom.divisor)
             return
         parts = self.bounds.extreme_parts(difference)
         if parts is not None:  # a sum at the end of its range: every part is at the end of its own
             for atom, value in parts:
                 if atom not in self._solved:
                     self._substitute(atom, index(value))
-            rest = self.canonical(difference)
-            if rest.constant is None:
-                self.conditions.append(Compare(index(0), "==", rest))
+            residue = self.canonical(difference)
+            if residue.constant is None:
+                self.conditions.append(Compare(index(0), "==", residue))
             return
         floor = _single(difference, Floor)
         if floor is not None:  # a // d == q: q d <= a < (q + 1) d
@@ -127,9 +127,9 @@ class Solved:
             self.assume(Compare(index(0), "<=", low))
             self.assume(Compare(low, "<", quotient.divisor))
             return
-        found = self._unknown(difference)
-        if found is not None:
-            self._substitute(*found)
+        unknown = self._unknown(difference)
+        if unknown is not None:
+            self._substitute(*unknown)
             return
         self.conditions.append(Compare(index(0), "==", difference))
         self._orient(difference)
@@ -142,41 +142,41 @@ class Solved:
             if len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Symbol | RealSymbol):
                 continue
             atom = monomial[0]
-            rest = Index(tuple(t for t in difference.terms if t[0] != monomial)) * -coefficient
-            if atom in atoms_of(rest):
+            others = Index(tuple(t for t in difference.terms if t[0] != monomial)) * -coefficient
+            if atom in atoms_of(others):
                 continue
             minimum = self.bounds.low.get(atom, atom.minimum) if isinstance(atom, Symbol) else None
-            fits = minimum is None or self.bounds.sign(rest - minimum, strict=False) is True
-            rank = (not fits, atom not in results, len(rest.terms), -self._age.get(atom, 0))
+            fits = minimum is None or self.bounds.sign(others - minimum, strict=False) is True
+            rank = (not fits, atom not in results, len(others.terms), -self._age.get(atom, 0))
             if best is None or rank < best[0]:
-                best = (rank, atom, rest)
+                best = (rank, atom, others)
         return None if best is None else (best[1], best[2])
 
     def _divisible(self, value: Index, divisor: Index) -> None:
         value = self.canonical(value)
-        _, rest = divide_terms(value, divisor)
-        if not rest.terms:
+        _, residue = divide_terms(value, divisor)
+        if not residue.terms:
             return
         d = divisor.constant
         if d is not None:  # a multiple more or less, and the sign, are no matter
-            reduced = [each - each.constant_part + each.constant_part % d for each in (rest, -rest)]
-            rest = next((each for each in reduced if self.bounds.sign(each, strict=False) is True), rest)
-        if self.bounds.sign(rest, strict=False) is not True:
+            reduced = [each - each.constant_part + each.constant_part % d for each in (residue, -residue)]
+            residue = next((each for each in reduced if self.bounds.sign(each, strict=False) is True), residue)
+        if self.bounds.sign(residue, strict=False) is not True:
             self.conditions.append(Compare(index(Modulo(value, divisor)), "==", index(0)))
-            self._rewrite((Modulo(rest, divisor),), index(0))
+            self._rewrite((Modulo(residue, divisor),), index(0))
             return
-        positive = self.bounds.sign(rest, strict=True) is True
-        self._equate(self.canonical(rest - divisor * index(self.fresh(1 if positive else 0))))
+        positive = self.bounds.sign(residue, strict=True) is True
+        self._equate(self.canonical(residue - divisor * index(self.fresh(1 if positive else 0))))
 
     def _orient(self, difference: Index) -> None:
         """Use an equality of products as a rule that replaces the greatest product."""
         top = max((t for t in difference.terms if t[0]), key=lambda t: _order(t[0]))
         if abs(top[1]) != 1 or any(isinstance(atom, Floor | Modulo) for atom in top[0]):
             return
-        rest = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
-        divisions = (atom for atom in atoms_of(rest) if isinstance(atom, Floor | Modulo))
+        others = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
+        divisions = (atom for atom in atoms_of(others) if isinstance(atom, Floor | Modulo))
         if all((atoms_of(d.numerator) | atoms_of(d.divisor)).isdisjoint(top[0]) for d in divisions):  # else it would return forever
-            self._rewrite(top[0], rest)
+            self._rewrite(top[0], others)
 
     def _rewrite(self, monomial: Monomial, value: Index) -> None:
         self._rewrites[monomial] = value
@@ -194,9 +194,9 @@ class Solved:
 
     def _refresh(self, changed: Atom) -> None:
         """Bring everything known about an atom into the solved form without it."""
-        for known, value in list(self._memo.items()):
-            if changed in atoms_of(known) or changed in atoms_of(value):
-                del self._memo[known]
+        for key, value in list(self._memo.items()):
+            if changed in atoms_of(key) or changed in atoms_of(value):
+                del self._memo[key]
         for atom, value in list(self._solved.items()):
             if changed in atoms_of(value):
                 self._solved[atom] = self.canonical(value)
@@ -205,9 +205,9 @@ class Solved:
                 continue
             del self._rewrites[monomial]
             self._memo.clear()
-            rest = self.canonical(Index(((monomial, 1),)) - value)
-            if rest.terms:
-                self._equate(rest)
+            remaining = self.canonical(Index(((monomial, 1),)) - value)
+            if remaining.terms:
+                self._equate(remaining)
         if any(changed in atoms_of(c.right) for c in self.conditions):
             self._rebuild()
         if self.deferred:
@@ -231,10 +231,10 @@ class Solved:
                 elif difference.constant:
                     raise Ended("contradiction")
                 continue
-            known = None if unchanged else self.decide(Compare(index(0), condition.operator, difference))
-            if known is False:
+            answer = None if unchanged else self.decide(Compare(index(0), condition.operator, difference))
+            if answer is False:
                 raise Ended("contradiction")
-            if known is None:
+            if answer is None:
                 self._keep(condition.operator, difference)
         for difference in simpler:  # what could not be solved may be solvable now
             self._equate(self.canonical(difference))
@@ -242,9 +242,9 @@ class Solved:
     def _note(self, operator: str, difference: Index) -> None:
         """Keep 0 OPERATOR difference, which is news."""
         self._version += 1
-        for known, value in list(self._memo.items()):
+        for key, value in list(self._memo.items()):
             if any(isinstance(atom, Floor | Modulo) for atom in atoms_of(value)):
-                del self._memo[known]
+                del self._memo[key]
         self._keep(operator, difference)
         if self.deferred:
             self._narrow()
@@ -281,10 +281,10 @@ class Solved:
     def canonical(self, value: Size) -> Index:
         """Return a value in solved form."""
         given = index(value)
-        known = self._memo.get(given)
-        if known is None:
-            known = self._memo[given] = self._canonical(given)
-        return known
+        cached = self._memo.get(given)
+        if cached is None:
+            cached = self._memo[given] = self._canonical(given)
+        return cached
 
     def _canonical(self, value: Index) -> Index:
         if not any(m for m, _ in value.terms):
@@ -307,9 +307,9 @@ class Solved:
         return total
 
     def _atom(self, atom: Atom) -> Index | None:
-        known = self._solved.get(atom)
-        if known is not None:
-            return known
+        solution = self._solved.get(atom)
+        if solution is not None:
+            return solution
         match atom:
             case Floor(numerator, divisor):
                 new = self.floor(self.canonical(numerator), self.canonical(divisor))
@@ -323,29 +323,29 @@ class Solved:
 
     def floor(self, numerator: Index, divisor: Index) -> Index:
         """numerator // divisor in canonical operands, the divisor positive"""
-        known = self._floors.get((numerator, divisor))
-        if known is None or known[0] != self._version:
-            known = self._floors[numerator, divisor] = self._version, self._floor(numerator, divisor)
-        return known[1]
+        cached = self._floors.get((numerator, divisor))
+        if cached is None or cached[0] != self._version:
+            cached = self._floors[numerator, divisor] = self._version, self._floor(numerator, divisor)
+        return cached[1]
 
     def _floor(self, numerator: Index, divisor: Index) -> Index:
-        quotient, rest = divide_terms(numerator, divisor)
-        if not rest.terms:
+        quotient, remainder = divide_terms(numerator, divisor)
+        if not remainder.terms:
             return quotient
         for shift in (0, -1):
-            moved = rest - divisor * shift
+            moved = remainder - divisor * shift
             if self.bounds.sign(moved, strict=False) is True and self.bounds.sign(divisor - moved, strict=True) is True:
                 return quotient + shift
-        return quotient + (rest // divisor if divisor.constant is not None else index(Floor(rest, divisor)))
+        return quotient + (remainder // divisor if divisor.constant is not None else index(Floor(remainder, divisor)))
 
     def modulo(self, numerator: Index, divisor: Index) -> Index:
         """numerator % divisor in canonical operands, the divisor positive"""
-        _, rest = divide_terms(numerator, divisor)
+        _, remainder = divide_terms(numerator, divisor)
         for shift in (0, -1):
-            moved = rest - divisor * shift
+            moved = remainder - divisor * shift
             if self.bounds.sign(moved, strict=False) is True and self.bounds.sign(divisor - moved, strict=True) is True:
                 return moved
-        return rest % divisor if divisor.constant is not None else index(Modulo(rest, divisor))
+        return remainder % divisor if divisor.constant is not None else index(Modulo(remainder, divisor))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -366,14 +366,14 @@ def _remainder(difference: Index) -> Index:
 
 def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, Index] | None:
     """Return (atom, value) for difference == 0 read as atom == value, where one division stands alone, else None."""
-    found = [(m[0], c) for m, c in difference.terms if len(m) == 1 and isinstance(m[0], kind)]
-    if len(found) != 1 or abs(found[0][1]) != 1:
+    candidates = [(m[0], c) for m, c in difference.terms if len(m) == 1 and isinstance(m[0], kind)]
+    if len(candidates) != 1 or abs(candidates[0][1]) != 1:
         return None
-    atom, coefficient = found[0]
-    rest = Index(tuple(t for t in difference.terms if t[0] != (atom,)))
-    if atom in atoms_of(rest):
+    atom, coefficient = candidates[0]
+    others = Index(tuple(t for t in difference.terms if t[0] != (atom,)))
+    if atom in atoms_of(others):
         return None
-    return atom, rest * -coefficient
+    return atom, others * -coefficient
 
 
 def _order(monomial: Monomial) -> tuple[int, list[str]]:
@@ -387,6 +387,6 @@ def _replace(value: Index, monomial: Monomial, replacement: Index) -> Index:
         if len(term) >= len(monomial):
             left = over(term, monomial)
             if left is not None:
-                rest = Index(tuple(t for t in value.terms if t[0] != term))
-                return _replace(rest + Index(((left, coefficient),)) * replacement, monomial, replacement)
+                others = Index(tuple(t for t in value.terms if t[0] != term))
+                return _replace(others + Index(((left, coefficient),)) * replacement, monomial, replacement)
     return value

@@ -31,9 +31,9 @@ LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
 def holds(facts: Facts, goal: Literal0) -> bool:
     """Return whether the facts entail a literal, asked cheaply first; False also where that stays open."""
     value = facts.canonical(goal.value)
-    known = value.constant
-    if known is not None:
-        return {">=": known >= 0, ">": known > 0, "==": known == 0, "!=": known != 0}[goal.relation]
+    number = value.constant
+    if number is not None:
+        return {">=": number >= 0, ">": number > 0, "==": number == 0, "!=": number != 0}[goal.relation]
     goal = Literal0(value, goal.relation)
     if goal not in facts.solved:
         facts.solved[goal] = _cheap(facts, goal) or (not refuted(facts, goal) and entailed(facts, goal))
@@ -66,7 +66,7 @@ def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
     question = _question(facts, added)
     if _check(question, products=False):
         return True
-    if all(len(m) < 2 for one in question for m in one.value.terms):
+    if all(len(m) < 2 for literal in question for m in literal.value.terms):
         return False
     return _check(question, products=True)
 
@@ -75,16 +75,16 @@ def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
     """Return the literals with everything that holds of their atoms: ranges, definitions of floor-divisions."""
     question = [*added, *facts.kept()]
     seen: set[int] = set()
-    pending = [a for one in question for a in _in_order(one.value)]
+    pending = [a for literal in question for a in _in_order(literal.value)]
     while pending:
         atom = pending.pop()
         if atom in seen:
             continue
         seen.add(atom)
-        known = facts.defined.get(atom)
-        if known is None:
-            known = facts.defined[atom] = tuple(definition(facts, atom))
-        for value in known:
+        definitions = facts.defined.get(atom)
+        if definitions is None:
+            definitions = facts.defined[atom] = tuple(definition(facts, atom))
+        for value in definitions:
             question.append(Literal0(value, ">="))
             pending += _in_order(value)
     return [*question, *_consequences(facts, question)]
@@ -101,42 +101,42 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
     ``e >= k * d`` makes ``e // d >= k``, ``e < k * d`` makes ``e // d < k``; ``p >= 0`` makes ``p * b >= 0`` for the
     factors b with which p's atoms occur in products.
     """
-    known = [one.value for one in question if one.relation == ">="]
-    atoms = {a for one in question for m in one.value.terms for a in m}
-    found: dict[Polynomial, None] = {}
+    inequalities = [literal.value for literal in question if literal.relation == ">="]
+    atoms = {a for literal in question for m in literal.value.terms for a in m}
+    consequences: dict[Polynomial, None] = {}
     for atom in sorted(atoms):
         kind = entry(atom).kind
         if not isinstance(kind, FloorAtom) or not facts.nonnegative(kind.divisor - ONE):
             continue
         itself = Polynomial({(atom,): 1})
-        for value in known:
-            for rest, bound in ((kind.numerator - value, 1), (kind.numerator + value + ONE, -1)):
-                times, left = divide(rest, kind.divisor)
+        for value in inequalities:
+            for dividend, bound in ((kind.numerator - value, 1), (kind.numerator + value + ONE, -1)):
+                times, left = divide(dividend, kind.divisor)
                 if not left.terms and not closure(times) & {atom}:
-                    found[itself - times if bound > 0 else times - ONE - itself] = None
-    products = {m for one in question for m in one.value.terms if len(m) > 1}
-    products |= {m for value in found for m in value.terms if len(m) > 1}
+                    consequences[itself - times if bound > 0 else times - ONE - itself] = None
+    products = {m for literal in question for m in literal.value.terms if len(m) > 1}
+    products |= {m for value in consequences for m in value.terms if len(m) > 1}
     factors = _factors(products)
-    for value in [*known, *found]:
+    for value in [*inequalities, *consequences]:
         if len(value.terms) > _LONGEST or not any(len(m) == 1 for m in value.terms):
             continue
-        wanted = {place for monomial in value.terms for place in factors.get(monomial, ())}
-        for _, atom in sorted(wanted):
+        multipliers = {product for monomial in value.terms for product in factors.get(monomial, ())}
+        for _, atom in sorted(multipliers):
             scaled = value * Polynomial({(atom,): 1})
             if all(len(m) < 2 or m in products for m in scaled.terms):
-                found[scaled] = None
-    return [Literal0(value, ">=") for value in found]
+                consequences[scaled] = None
+    return [Literal0(value, ">=") for value in consequences]
 
 
 def _factors(products: Iterable[Monomial]) -> dict[Monomial, list[tuple[Monomial, int]]]:
     """Return for what is left of products without a factor that is not negative: the products and the factors."""
-    found: dict[Monomial, list[tuple[Monomial, int]]] = {}
+    factors: dict[Monomial, list[tuple[Monomial, int]]] = {}
     for monomial in products:
         for atom in set(monomial):
             others = tuple(a for a in monomial if a != atom)
             if len(others) == len(monomial) - 1 and _not_negative(atom):
-                found.setdefault(others, []).append((monomial, atom))
-    return found
+                factors.setdefault(others, []).append((monomial, atom))
+    return factors
 
 
 def _not_negative(atom: int) -> bool:
@@ -146,18 +146,18 @@ def _not_negative(atom: int) -> bool:
 
 def definition(facts: Facts, atom: int) -> list[Polynomial]:
     """Return what is not negative because of what an atom is."""
-    one, itself = entry(atom), Polynomial({(atom,): 1})
-    match one.kind:
+    atom_entry, itself = entry(atom), Polynomial({(atom,): 1})
+    match atom_entry.kind:
         case Symbol(_, minimum):
             return [itself - Polynomial({(): minimum} if minimum else {})]
         case Iterator():
-            assert one.low is not None and one.high is not None, "an iterator has a range"
-            return [itself - facts.canonical(one.low), facts.canonical(one.high) - ONE - itself]
+            assert atom_entry.low is not None and atom_entry.high is not None, "an iterator has a range"
+            return [itself - facts.canonical(atom_entry.low), facts.canonical(atom_entry.high) - ONE - itself]
         case FloorAtom(numerator, divisor):
             if not facts.nonnegative(divisor - ONE):
                 return []
-            rest = numerator - divisor * itself
-            return [rest, divisor - ONE - rest]
+            remainder = numerator - divisor * itself
+            return [remainder, divisor - ONE - remainder]
     return []
 
 
@@ -171,8 +171,8 @@ def solution(facts: Facts) -> dict[int, int] | None:
         return None
     model = solver.model()
     values = {str(name): model[name] for name in model.decls()}
-    found = ((atom, values.get(f"v{number}")) for number, atom in enumerate(numbered.atoms))
-    return {atom: value.as_long() for atom, value in sorted(found) if isinstance(value, z3.IntNumRef)}
+    assignments = ((atom, values.get(f"v{number}")) for number, atom in enumerate(numbered.atoms))
+    return {atom: value.as_long() for atom, value in sorted(assignments) if isinstance(value, z3.IntNumRef)}
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,13 @@ class Numbered:
 def _numbered(question: Iterable[Literal0]) -> Numbered:
     numbers: dict[int, int] = {}
     literals: list[tuple[Relation, Terms]] = []
-    for one in question:
+    for literal in question:
         terms = []
-        for monomial, coefficient in one.value.terms.items():
+        for monomial, coefficient in literal.value.terms.items():
             for atom in monomial:
                 numbers.setdefault(atom, len(numbers))
             terms.append((tuple(sorted([numbers[atom] for atom in monomial])), coefficient))
-        literals.append((one.relation, tuple(sorted(terms))))
+        literals.append((literal.relation, tuple(sorted(terms))))
     return Numbered(tuple(literals), tuple(numbers))
 
 

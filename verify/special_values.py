@@ -85,9 +85,9 @@ def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3
         for kind in held(rule.rounding, sums=bool(instance.operators & SUMMING)):
             for each in range(draws):
                 generator = np.random.default_rng((seed, number, each))
-                found = broken_at(instance, rule.rounding, kind, SHARES[each % len(SHARES)], generator)
-                if found is not None:
-                    return found
+                breach = broken_at(instance, rule.rounding, kind, SHARES[each % len(SHARES)], generator)
+                if breach is not None:
+                    return breach
     return None
 
 
@@ -193,10 +193,10 @@ def broken_case(
 
 def concrete(value: Size, sizes: Mapping[Symbol, int]) -> int:
     """Return a size as a number."""
-    found = index(substitute(value, sizes)).constant
-    if found is None:
+    number = index(substitute(value, sizes)).constant
+    if number is None:
         raise Unnamed(f"{value} is no number")
-    return found
+    return number
 
 
 class Unnamed(EinsatError):
@@ -208,11 +208,11 @@ def scopes_of(scope: Scope) -> Iterator[Scope]:
     seen: set[int] = set()
     pending = [scope]
     while pending:
-        one = pending.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            pending += [read.source for read in reads_of(one.body) if isinstance(read.source, Scope)]
+        inner = pending.pop()
+        if id(inner) not in seen:
+            seen.add(id(inner))
+            yield inner
+            pending += [read.source for read in reads_of(inner.body) if isinstance(read.source, Scope)]
 
 
 def reads_of(body: Scalar) -> Iterator[Read]:

@@ -77,15 +77,15 @@ def suggestion(rule: Rule) -> str:
     """Return a guard with which the rule is proved, as a line of its text; '' where none of the usual ones helps."""
     good, bad = _instances(rule)
     singles = [_tried(rule, text, good, bad) for text in (*guards_from_boxes(_parametric(rule)), *candidates(rule))]
-    singles = [one for one in singles if one.kept and (one.missed != frozenset(range(len(bad))) or not bad)]
+    singles = [tried for tried in singles if tried.kept and (tried.missed != frozenset(range(len(bad))) or not bad)]
     pairs = [Tried(a.guards + b.guards, a.kept & b.kept, a.missed & b.missed) for a, b in combinations(singles, 2)]
-    useful = [one for one in (*singles, *pairs) if not one.missed and len(one.kept) > 1]
-    useful.sort(key=lambda one: (-len(one.kept), len(one.guards)))
+    useful = [tried for tried in (*singles, *pairs) if not tried.missed and len(tried.kept) > 1]
+    useful.sort(key=lambda tried: (-len(tried.kept), len(tried.guards)))
     if not bad:  # nothing tells guards apart but how much they refuse; one that refuses nothing changes nothing
-        useful = [one for one in useful if len(one.kept) < len(good)]
-    for one in useful[:PROOFS]:
-        if prove(guarded(rule, one.guards), EFFORT).verdict == "proved":
-            lines = "; ".join(f'require({text}, "...")' for text in one.guards)
+        useful = [tried for tried in useful if len(tried.kept) < len(good)]
+    for tried in useful[:PROOFS]:
+        if prove(guarded(rule, tried.guards), EFFORT).verdict == "proved":
+            lines = "; ".join(f'require({text}, "...")' for text in tried.guards)
             return f"it is proved with the guard: {lines}"
     return ""
 
@@ -109,17 +109,17 @@ def candidates(rule: Rule) -> tuple[str, ...]:
     tensors = [variable.name for variable in rule.variables]
     weights = [variable.name for variable in rule.variables if variable.constant]
     pairs = list(combinations(tensors, 2))
-    found = [text.format(a=a) for a, op in bundles.items() for name in OPS[op].attributes for text in _BY_ATTRIBUTE.get(name, ())]
-    found += [t.format(a=a, b=b) for a, b in combinations(bundles, 2) if bundles[a] == bundles[b] for t in _BY_PAIR_OF_BUNDLES]
+    guards = [text.format(a=a) for a, op in bundles.items() for name in OPS[op].attributes for text in _BY_ATTRIBUTE.get(name, ())]
+    guards += [t.format(a=a, b=b) for a, b in combinations(bundles, 2) if bundles[a] == bundles[b] for t in _BY_PAIR_OF_BUNDLES]
     both = [*pairs, *((y, x) for x, y in pairs)]
     along = [a for a, op in bundles.items() if "axis" in OPS[op].attributes]
-    found += [text.format(x=x, y=y, a=a) for a in along for x, y in both for text in _BY_TENSOR_AND_AXIS]
-    found += [text.format(x=x, y=y) for x, y in pairs for text in _BY_PAIR_OF_TENSORS]
-    found += [text.format(x=y, y=x) for x, y in pairs for text in _BY_PAIR_OF_TENSORS[-1:]]
-    found += [text.format(x=x) for x in kernels for text in _BY_KERNEL]
-    found += [text.format(x=x) for x in tensors for text in _BY_TENSOR]
-    found += [text.format(x=x) for x in weights for text in _BY_WEIGHT]
-    return tuple(dict.fromkeys(found))
+    guards += [text.format(x=x, y=y, a=a) for a in along for x, y in both for text in _BY_TENSOR_AND_AXIS]
+    guards += [text.format(x=x, y=y) for x, y in pairs for text in _BY_PAIR_OF_TENSORS]
+    guards += [text.format(x=y, y=x) for x, y in pairs for text in _BY_PAIR_OF_TENSORS[-1:]]
+    guards += [text.format(x=x) for x in kernels for text in _BY_KERNEL]
+    guards += [text.format(x=x) for x in tensors for text in _BY_TENSOR]
+    guards += [text.format(x=x) for x in weights for text in _BY_WEIGHT]
+    return tuple(dict.fromkeys(guards))
 
 
 def guarded(rule: Rule, guards: tuple[str, ...]) -> Rule:
@@ -156,9 +156,9 @@ def _instances(rule: Rule) -> tuple[list[Any], list[Any]]:
 
 
 def _tried(rule: Rule, text: str, good: list[Any], bad: list[Any]) -> Tried:
-    other = guarded(rule, (text,))
-    kept = frozenset(i for i, binding in enumerate(good) if not _refuses(other, text, binding))
-    return Tried((text,), kept, frozenset(i for i, binding in enumerate(bad) if not _refuses(other, text, binding)))
+    narrowed = guarded(rule, (text,))
+    kept = frozenset(i for i, binding in enumerate(good) if not _refuses(narrowed, text, binding))
+    return Tried((text,), kept, frozenset(i for i, binding in enumerate(bad) if not _refuses(narrowed, text, binding)))
 
 
 def _refuses(rule: Rule, text: str, binding: Any) -> bool:
@@ -171,10 +171,10 @@ def _refuses(rule: Rule, text: str, binding: Any) -> bool:
     return False
 
 
-def guards_from_boxes(found: Sequence[Parametric]) -> tuple[str, ...]:
+def guards_from_boxes(located: Sequence[Parametric]) -> tuple[str, ...]:
     """Return conditions under which no position is left where the sides differ: of attributes, for all of their axes at once."""
     guards: dict[str, None] = {}
-    for each in found:
+    for each in located:
         conditions = each.empty()
         of_axes = [re.fullmatch(r"(\w+\.\w+)\[\d+\] == 0", condition) for condition in conditions]
         names = dict.fromkeys(match[1] for match in of_axes if match)
@@ -187,10 +187,10 @@ def guards_from_boxes(found: Sequence[Parametric]) -> tuple[str, ...]:
 
 def difference_of(rule: Rule | MergeRule) -> tuple[str, tuple[dict[str, Any], ...]]:
     """Return where the sides of a rule differ when they are equal elsewhere, in words and as data: for all sizes if that can be told."""
-    found = _parametric(rule)
-    if found:
-        text = f"{found[0].describe()}: proved for all sizes, {found[0].case}"
-        return text, tuple(each.to_json() for each in found)
+    located = _parametric(rule)
+    if located:
+        text = f"{located[0].describe()}: proved for all sizes, {located[0].case}"
+        return text, tuple(each.to_json() for each in located)
     return _at_sizes(rule)
 
 

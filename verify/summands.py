@@ -102,23 +102,23 @@ def unrolled(terms: list[Summand], names: Names, facts: Facts) -> list[Summand] 
 def _fixed_elsewhere(term: Summand, terms: list[Summand]) -> set[int]:
     """Return the iterators that stand in reads where terms of the same signature have none: these may be its elements."""
     names = signature(term)
-    found: set[int] = set()
-    for other in terms:
-        if other is term or signature(other) != names:
+    fixed: set[int] = set()
+    for partner in terms:
+        if partner is term or signature(partner) != names:
             continue
-        for mine, theirs in zip(*(sorted(one.parts, key=name_of) for one in (term, other)), strict=True):
+        for mine, theirs in zip(*(sorted(side.parts, key=name_of) for side in (term, partner)), strict=True):
             if isinstance(mine, Read) and isinstance(theirs, Read):
-                for place, at in zip(mine.indices, theirs.indices, strict=False):
-                    if not closure(at) & set(other.iterators):
-                        found |= closure(place) & set(term.iterators)
-    return found
+                for position, at in zip(mine.indices, theirs.indices, strict=False):
+                    if not closure(at) & set(partner.iterators):
+                        fixed |= closure(position) & set(term.iterators)
+    return fixed
 
 
 def _range(iterator: int, facts: Facts) -> range | None:
-    one = entry(iterator)
-    if not isinstance(one.kind, Iterator) or one.low is None or one.high is None:
+    atom_entry = entry(iterator)
+    if not isinstance(atom_entry.kind, Iterator) or atom_entry.low is None or atom_entry.high is None:
         return None
-    low, high = facts.canonical(one.low).constant, facts.canonical(one.high).constant
+    low, high = facts.canonical(atom_entry.low).constant, facts.canonical(atom_entry.high).constant
     return None if low is None or high is None or high <= low else range(low, high)
 
 

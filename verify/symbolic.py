@@ -63,16 +63,16 @@ class SymbolicInteger(Reasoned):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        return NotImplemented if _value(other) is None else _divided(self.path, self, other, rest=False)
+        return NotImplemented if _value(other) is None else _divided(self.path, self, other, remainder=False)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return NotImplemented if _value(other) is None else _divided(self.path, other, self, rest=False)
+        return NotImplemented if _value(other) is None else _divided(self.path, other, self, remainder=False)
 
     def __mod__(self, other: Any) -> Any:
-        return NotImplemented if _value(other) is None else _divided(self.path, self, other, rest=True)
+        return NotImplemented if _value(other) is None else _divided(self.path, self, other, remainder=True)
 
     def __rmod__(self, other: Any) -> Any:
-        return NotImplemented if _value(other) is None else _divided(self.path, other, self, rest=True)
+        return NotImplemented if _value(other) is None else _divided(self.path, other, self, remainder=True)
 
     def __abs__(self) -> Any:
         return -self if self < 0 else self
@@ -144,8 +144,8 @@ class SymbolicInteger(Reasoned):
 def integer(path: Path, value: Size) -> Any:
     """Return a plain integer where the path knows the value, else a symbolic one."""
     settled = path.canonical(value)
-    known = settled.constant
-    return SymbolicInteger(path, settled) if known is None else known
+    constant = settled.constant
+    return SymbolicInteger(path, settled) if constant is None else constant
 
 
 def opaque(name: str, definition: Callable[..., Any], *arguments: Any, minimum: int = 0) -> Any:
@@ -167,13 +167,13 @@ def index_of(value: Any) -> Index:
     return value.settled() if isinstance(value, SymbolicInteger) else index(value)
 
 
-def _divided(path: Path, left: Any, right: Any, *, rest: bool) -> Any:
+def _divided(path: Path, left: Any, right: Any, *, remainder: bool) -> Any:
     divisor = index_of(right)
     if divisor.constant == 0 or (divisor.constant is None and path.ask(Compare(divisor, "==", index(0)))):
         raise ZeroDivisionError("integer division or modulo by zero")
     numerator, divisor = path.canonical(index_of(left)), path.canonical(divisor)
     if path.ask(Compare(divisor, "<", index(0))):
         numerator, divisor = -path.canonical(numerator), -path.canonical(divisor)
-        return -integer(path, path.modulo(numerator, divisor)) if rest else integer(path, path.floor(numerator, divisor))
+        return -integer(path, path.modulo(numerator, divisor)) if remainder else integer(path, path.floor(numerator, divisor))
     numerator, divisor = path.canonical(numerator), path.canonical(divisor)
-    return integer(path, (path.modulo if rest else path.floor)(numerator, divisor))
+    return integer(path, (path.modulo if remainder else path.floor)(numerator, divisor))

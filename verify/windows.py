@@ -8,7 +8,7 @@ from typing import Any
 
 from verify.shapes import Shape
 
-Known = Sequence[Shape | None]
+Operands = Sequence[Shape | None]
 Values = dict[str, Any]
 
 
@@ -62,19 +62,19 @@ def _data_space(random: Random, n: int, kernel: Sequence[int], a: Mapping[str, A
     return tuple(random.choice((3, 4, 5, 6)) + a["dilations"][i] * (kernel[i] - 1) for i in range(n))
 
 
-def _begin(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[int, Values] | None:
+def _begin(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> tuple[int, Values] | None:
     """Return the number of spatial axes and the attributes, drawn unless given; None where shapes are not those of a convolution."""
-    _, weight = known
-    n = len(next((s for s in (result, *known) if s is not None), (1, 1, 1, 1))) - 2
+    _, weight = operands
+    n = len(next((s for s in (result, *operands) if s is not None), (1, 1, 1, 1))) - 2
     if not 1 <= n <= 3:
         return None
     return n, dict(fixed) if fixed is not None else _window(random, n, weight[2:] if weight else None)
 
 
-def conv(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
+def conv(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
     """Return data and weight for a convolution."""
-    data, weight = known
-    begun = _begin(result, known, fixed, random)
+    data, weight = operands
+    begun = _begin(result, operands, fixed, random)
     if begun is None:
         return None
     n, a = begun
@@ -85,8 +85,8 @@ def conv(result: Shape | None, known: Known, fixed: Values | None, random: Rando
     batch, channels, space = _split(data, a["layout"]) if data else (random.choice((1, 1, 2)), None, None)
     outputs = weight[0] if weight else None
     if result is not None:
-        batch, outputs, wanted = _split(result, a["layout"])
-        space = space or _input_space(random, wanted, a, kernel)
+        batch, outputs, target = _split(result, a["layout"])
+        space = space or _input_space(random, target, a, kernel)
     if "group" not in a:
         if weight and channels:
             a["group"] = channels // weight[1] or 1
@@ -105,10 +105,10 @@ def conv(result: Shape | None, known: Known, fixed: Values | None, random: Rando
     return [data or _join(batch, channels, space, a["layout"]), weight or (outputs, channels // group, *kernel)], a
 
 
-def conv_transpose(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
+def conv_transpose(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
     """Return data and weight for a transposed convolution."""
-    data, weight = known
-    begun = _begin(result, known, fixed, random)
+    data, weight = operands
+    begun = _begin(result, operands, fixed, random)
     if begun is None:
         return None
     n, a = begun
@@ -120,9 +120,9 @@ def conv_transpose(result: Shape | None, known: Known, fixed: Values | None, ran
         return None
     outputs: int | None = None
     if result is not None:
-        batch, outputs, wanted = _split(result, a["layout"])
+        batch, outputs, target = _split(result, a["layout"])
         reach = [a["dilations"][i] * (kernel[i] - 1) + 1 + a["output_padding"][i] - a["pads"][i] - a["pads"][n + i] for i in range(n)]
-        space = space or tuple((wanted[i] - reach[i]) // a["strides"][i] + 1 for i in range(n))
+        space = space or tuple((target[i] - reach[i]) // a["strides"][i] + 1 for i in range(n))
     if "group" not in a:
         a["group"] = _group(random, channels, None if weight else outputs)
     channels = channels or a["group"] * random.choice((1, 2, 3))
@@ -134,9 +134,9 @@ def conv_transpose(result: Shape | None, known: Known, fixed: Values | None, ran
     return [data or _join(batch, channels, space, a["layout"]), weight or (channels, outputs // a["group"], *kernel)], a
 
 
-def pool(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
+def pool(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
     """Return the operand of a pool; ``count_include_pad`` is drawn too and dropped where the operator has none."""
-    data = known[0]
+    data = operands[0]
     rank = len(next((s for s in (result, data) if s is not None), (1, 1, 1, 1)))
     n = rank - 2
     if not 1 <= n <= 3:
@@ -146,8 +146,8 @@ def pool(result: Shape | None, known: Known, fixed: Values | None, random: Rando
         return None
     if data is None:
         assert result is not None
-        batch, channels, wanted = _split(result, a["layout"])
-        return [_join(batch, channels, _input_space(random, wanted, a, a["kernel_shape"]), a["layout"])], a
+        batch, channels, target = _split(result, a["layout"])
+        return [_join(batch, channels, _input_space(random, target, a, a["kernel_shape"]), a["layout"])], a
     if fixed is None and random.random() < 0.2:
         a["kernel_shape"] = _split(data, a["layout"])[2]
         a["pads"], a["dilations"] = (0,) * (2 * n), (1,) * n

@@ -46,8 +46,8 @@ class Instance:
         total = 0
         for monomial, coefficient in value.terms.items():
             for atom in monomial:
-                known = self.values.get(atom)
-                coefficient *= self._draw(atom) if known is None else known
+                drawn = self.values.get(atom)
+                coefficient *= self._draw(atom) if drawn is None else drawn
             total += coefficient
         return total
 
@@ -58,9 +58,9 @@ class Instance:
             case RealSymbol():
                 value = self.random.randint(-3, 3)
             case Iterator():
-                one = entry(atom)
-                assert one.low is not None and one.high is not None, "an iterator has a range"
-                low, high = self.of(one.low), self.of(one.high)
+                atom_entry = entry(atom)
+                assert atom_entry.low is not None and atom_entry.high is not None, "an iterator has a range"
+                low, high = self.of(atom_entry.low), self.of(atom_entry.high)
                 if low >= high:
                     raise NoInstance
                 value = self.random.choice((low, high - 1, self.random.randrange(low, high)))
@@ -70,21 +70,21 @@ class Instance:
                     raise NoInstance
                 value = self.of(numerator) // by
             case DataAtom(source, indices):
-                place = source, tuple(self.of(i) for i in indices)
-                value = self.data.setdefault(place, self.random.randint(-2, 4))
+                key = source, tuple(self.of(i) for i in indices)
+                value = self.data.setdefault(key, self.random.randint(-2, 4))
         self.values[atom] = value
         return value
 
-    def satisfies(self, one: Literal0) -> bool:
-        value = self.of(one.value)
-        return {">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[one.relation]
+    def satisfies(self, literal: Literal0) -> bool:
+        value = self.of(literal.value)
+        return {">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[literal.relation]
 
 
 def refuted(facts: Facts, goal: Literal0) -> bool:
     """Return whether an instance of the facts was found at which the literal fails."""
-    for known in instances(facts):
+    for drawn in instances(facts):
         for seed in range(_EXTENSIONS):
-            instance = known.copy(seed)
+            instance = drawn.copy(seed)
             size = len(instance.values)
             try:
                 if not instance.satisfies(goal) and _solved_symbols_fit(facts, instance):
@@ -105,25 +105,25 @@ def instances(facts: Facts) -> list[Instance]:
 
 def _inherited(facts: Facts) -> list[Instance]:
     """Return the instances of what the facts extend at which they hold, too: none where these are too few."""
-    found = [instance.copy(seed) for seed, instance in enumerate(instances(facts.base))] if facts.base is not None else []
-    found = [instance for instance in found if _meets(facts, instance)]
-    return found if len(found) >= _FEWEST else []
+    inherited = [instance.copy(seed) for seed, instance in enumerate(instances(facts.base))] if facts.base is not None else []
+    inherited = [instance for instance in inherited if _meets(facts, instance)]
+    return inherited if len(inherited) >= _FEWEST else []
 
 
 def _drawn(facts: Facts) -> list[Instance]:
-    found: list[Instance] = []
+    drawn: list[Instance] = []
     for seed in range(_DRAWS):
         instance = Instance(Random(seed))
         if _meets(facts, instance):
-            found.append(instance)
-            if len(found) == _INSTANCES:
+            drawn.append(instance)
+            if len(drawn) == _INSTANCES:
                 break
-    return found
+    return drawn
 
 
 def _meets(facts: Facts, instance: Instance) -> bool:
     try:
-        return all(instance.satisfies(one) for one in facts.kept()) and _solved_symbols_fit(facts, instance)
+        return all(instance.satisfies(literal) for literal in facts.kept()) and _solved_symbols_fit(facts, instance)
     except NoInstance:
         return False
 
@@ -132,8 +132,8 @@ def values_of(facts: Facts, symbols: Sequence[Symbol]) -> dict[Symbol, int] | No
     """Return what symbols are at the smallest instance that was drawn, None where that is large or none was."""
     atoms = [variable(symbol) for symbol in symbols]
     best: dict[Symbol, int] | None = None
-    for known in instances(facts):
-        instance = known.copy(0)
+    for drawn in instances(facts):
+        instance = drawn.copy(0)
         try:
             values = {symbol: instance.of(facts.canonical(atom)) for symbol, atom in zip(symbols, atoms, strict=True)}
         except NoInstance:

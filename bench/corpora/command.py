@@ -34,30 +34,30 @@ def run(options: argparse.Namespace) -> int:
     pains = Pains(tests=options.tests, seed=options.seed)
     prover = None if options.test_only else prover_of(pains, options.work)
     start = time.process_time()
-    found: list[Found] = []
+    results: list[Found] = []
     interrupted = False
     with rare_collections():
         for path, entries in corpora.items():
-            found.append(Found(path.stem, len(entries)))
+            results.append(Found(path.stem, len(entries)))
             began = time.process_time()
             try:
                 for judgement in judge_all(entries, prover, pains):
-                    found[-1].judged.append(judgement)
-                    _progress(found[-1], as_json=options.json)
+                    results[-1].judged.append(judgement)
+                    _progress(results[-1], as_json=options.json)
             except KeyboardInterrupt:
                 interrupted = True
             if not options.json:
-                print(summary(found[-1], time.process_time() - began), flush=True)
+                print(summary(results[-1], time.process_time() - began), flush=True)
             if interrupted:
                 break
     seconds = time.process_time() - start
     if options.json:
-        print(_as_json(found, seconds))
+        print(_as_json(results, seconds))
     if options.results is not None:
-        write(options.results, found, seconds, _command(options))
+        write(options.results, results, seconds, _command(options))
     if interrupted:
         return INTERRUPTED
-    return 1 if any(each.agrees is False for corpus in found for each in corpus.judged) else 0
+    return 1 if any(each.agrees is False for corpus in results for each in corpus.judged) else 0
 
 
 def prover_of(pains: Pains, work: int) -> Prover:
@@ -82,28 +82,28 @@ def _command(options: argparse.Namespace) -> str:
     return f"python -m bench.corpora {' '.join(given)} --tests {options.tests} --seed {options.seed} --work {options.work}"
 
 
-def _progress(found: Found, *, as_json: bool) -> None:
+def _progress(result: Found, *, as_json: bool) -> None:
     if as_json:
         if sys.stderr.isatty():
-            print(f"\r{found.name}: {len(found.judged)} of {found.entries}", end="", file=sys.stderr, flush=True)
+            print(f"\r{result.name}: {len(result.judged)} of {result.entries}", end="", file=sys.stderr, flush=True)
         return
-    width = len(str(found.entries))
-    lines = _lines(found.judged[-1], verbose=found.entries <= FEW)
-    print("\n".join([f"{len(found.judged):{width}}/{found.entries} {next(lines)}", *lines]), flush=True)
+    width = len(str(result.entries))
+    lines = _lines(result.judged[-1], verbose=result.entries <= FEW)
+    print("\n".join([f"{len(result.judged):{width}}/{result.entries} {next(lines)}", *lines]), flush=True)
 
 
-def _lines(found: Judgement, *, verbose: bool) -> Iterator[str]:
-    agreement = {True: "", False: "  DISAGREES with the corpus", None: ""}[found.agrees]
-    guard = f"  if {found.guard}" if found.guard else ""
-    same = f"  as {found.repeats}" if found.repeats else f"  {1e3 * found.seconds:.0f} ms"
-    yield f"{found.entry.name:24} {found.decision}{guard}{same}{agreement}"
-    if verbose or found.agrees is False:
-        yield from (f"    {line}" for line in (found.entry.text, found.note, *found.reason.splitlines()) if line)
-    elif found.decision in ("unknown", "not expressible") and found.reason:
-        yield f"    {found.reason.splitlines()[0][:160]}"
+def _lines(judgement: Judgement, *, verbose: bool) -> Iterator[str]:
+    agreement = {True: "", False: "  DISAGREES with the corpus", None: ""}[judgement.agrees]
+    guard = f"  if {judgement.guard}" if judgement.guard else ""
+    same = f"  as {judgement.repeats}" if judgement.repeats else f"  {1e3 * judgement.seconds:.0f} ms"
+    yield f"{judgement.entry.name:24} {judgement.decision}{guard}{same}{agreement}"
+    if verbose or judgement.agrees is False:
+        yield from (f"    {line}" for line in (judgement.entry.text, judgement.note, *judgement.reason.splitlines()) if line)
+    elif judgement.decision in ("unknown", "not expressible") and judgement.reason:
+        yield f"    {judgement.reason.splitlines()[0][:160]}"
 
 
-def _as_json(found: Sequence[Found], seconds: float) -> str:
-    entries = [{"corpus": corpus.name, **each.to_json()} for corpus in found for each in corpus.judged]
-    total = Found("", sum(corpus.entries for corpus in found), [each for corpus in found for each in corpus.judged])
+def _as_json(results: Sequence[Found], seconds: float) -> str:
+    entries = [{"corpus": corpus.name, **each.to_json()} for corpus in results for each in corpus.judged]
+    total = Found("", sum(corpus.entries for corpus in results), [each for corpus in results for each in corpus.judged])
     return json.dumps({"entries": entries, "summary": total.counts, "cpu_seconds": round(seconds, 2)}, indent=1)

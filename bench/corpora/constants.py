@@ -12,8 +12,8 @@ from egraph.rule_operators import expand, pad, reduce_mean, reshape, slice_
 
 def number(seed: Tensor, value: float) -> Tensor:
     """Return a number as a tensor without axes: the padding beside one element of any tensor."""
-    one = seed if seed.rank == 0 else slice_(seed, starts=(0,) * seed.rank, ends=(1,) * seed.rank, steps=(1,) * seed.rank)
-    padded = pad(reshape(one, shape=(1,)), before=(1,), after=(0,), mode="constant", value=float(value))
+    unit = seed if seed.rank == 0 else slice_(seed, starts=(0,) * seed.rank, ends=(1,) * seed.rank, steps=(1,) * seed.rank)
+    padded = pad(reshape(unit, shape=(1,)), before=(1,), after=(0,), mode="constant", value=float(value))
     return reshape(slice_(padded, starts=(0,), ends=(1,), steps=(1,)), shape=())
 
 

@@ -55,13 +55,13 @@ class Published:
 def published() -> tuple[Published, ...]:
     """Return the rules of other systems that our operators can write."""
     rows = json.loads(Path(__file__).with_name("published.json").read_text())["rules"]
-    found = []
+    rules = []
     for row in rows:
         read = parse_call if "TensorRight" in row["systems"] else parse
         left, right = (_ours(read(row[side])) for side in ("left", "right"))
         if left is not None and right is not None:
-            found.append(Published(tuple(row["systems"]), row["name"], left, right, row.get("seconds")))
-    return tuple(found)
+            rules.append(Published(tuple(row["systems"]), row["name"], left, right, row.get("seconds")))
+    return tuple(rules)
 
 
 def _ours(term: Term) -> Term | None:
@@ -71,10 +71,10 @@ def _ours(term: Term) -> Term | None:
     if term.operator not in OPERATORS:
         return None
     operands = [a for a in term.arguments if not isinstance(a, int) and a != "..." and a not in PARAMETERS]
-    known = [_ours(operand) for operand in operands]
-    if any(operand is None for operand in known):
+    translated = [_ours(operand) for operand in operands]
+    if any(operand is None for operand in translated):
         return None
-    result = Application(OPERATORS[term.operator], tuple(k for k in known if k is not None))
+    result = Application(OPERATORS[term.operator], tuple(k for k in translated if k is not None))
     activated = term.operator == "conv2d" and term.arguments[3] == ACTIVATED
     return Application("Relu", (result,)) if activated else result
 
@@ -92,7 +92,7 @@ def same_rules(rule: Rule | MergeRule) -> tuple[Published, ...]:
         return ()
     instances += [replace(each, numbers={}) for each in instances]  # a constant that happens to be one number is a constant
     pairs = {(_term(each.left[0], each), _term(each.right[0], each)) for each in instances}
-    return tuple(one for one in published() if any(_equal(pair, one) for pair in pairs))
+    return tuple(rule for rule in published() if any(_equal(pair, rule) for pair in pairs))
 
 
 def _term(node: Node, instance: Instance) -> Term:
@@ -103,25 +103,25 @@ def _term(node: Node, instance: Instance) -> Term:
     return Application(node.op, tuple(_term(operand, instance) for operand in node.inputs))
 
 
-def _equal(pair: tuple[Term, Term], other: Published) -> bool:
-    for left, right in ((other.left, other.right), (other.right, other.left)):
+def _equal(pair: tuple[Term, Term], rule: Published) -> bool:
+    for left, right in ((rule.left, rule.right), (rule.right, rule.left)):
         for names in _renamings(pair[0], left, {}):
             if next(_renamings(pair[1], right, names), None) is not None:
                 return True
     return False
 
 
-def _renamings(one: Term, other: Term, names: dict[str, str]) -> Iterator[dict[str, str]]:
+def _renamings(left: Term, right: Term, names: dict[str, str]) -> Iterator[dict[str, str]]:
     """Yield the ways, one to one, to rename one term's variables into the other's."""
-    match one, other:
-        case str(), str() if _is_number(one) or _is_number(other):
-            if one == other:
+    match left, right:
+        case str(), str() if _is_number(left) or _is_number(right):
+            if left == right:
                 yield names
         case str(), str():
-            if is_scalar(other) and not one.startswith(CONSTANT):
+            if is_scalar(right) and not left.startswith(CONSTANT):
                 return
-            if names.get(one, other) == other and (one in names or other not in names.values()):
-                yield {**names, one: other}
+            if names.get(left, right) == right and (left in names or right not in names.values()):
+                yield {**names, left: right}
         case Application(operator, operands), Application(same, places) if operator == same and len(operands) == len(places):
             orders = (places, places[::-1]) if operator in COMMUTATIVE else (places,)
             for order in orders:

@@ -49,8 +49,8 @@ Shape = tuple[int, ...]
 
 def integers(text: object) -> Shape | None:
     """Return the numbers of ``[2,3]``, None for anything else."""
-    found = re.fullmatch(r"\[(-?\d+(?:,-?\d+)*)\]", str(text))
-    return tuple(int(entry) for entry in found.group(1).split(",")) if found else None
+    matched = re.fullmatch(r"\[(-?\d+(?:,-?\d+)*)\]", str(text))
+    return tuple(int(entry) for entry in matched.group(1).split(",")) if matched else None
 
 
 class InformalReading(Reading):
@@ -194,16 +194,16 @@ def informal_rule(
 
     def function(**tensors: Tensor) -> Steps:
         reading = InformalReading(tensors, next(iter(tensors.values())))
-        own = reading.tensor(left)
+        left_value = reading.tensor(left)
         for guard in guards:
             require(guard.holds(reading), guard.text)
         if typed and not isinstance(right, int):
-            require(reading.tensor(right).shape == own.shape, "the right side must have the left's type")
-        yield own
+            require(reading.tensor(right).shape == left_value.shape, "the right side must have the left's type")
+        yield left_value
         result = reading.tensor(right)
         if isinstance(right, int):  # a number stands for a tensor full of it
-            result = expand(result, shape=own.shape)
-        if result.shape != own.shape:
+            result = expand(result, shape=left_value.shape)
+        if result.shape != left_value.shape:
             refuse("the right side has another type")
         yield result
 

@@ -71,8 +71,8 @@ class Judgement:
             return None
         if self.entry.conditional:
             return self.decision == "refuted" or bool(self.guard)
-        wanted: Expected = "sound" if sound[self.decision] else "unsound"
-        return wanted == self.entry.expected
+        expected: Expected = "sound" if sound[self.decision] else "unsound"
+        return expected == self.entry.expected
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
@@ -85,19 +85,19 @@ class Judgement:
 
 def judge_all(entries: Iterable[Entry], prover: Prover | None, pains: Pains = Pains()) -> Iterator[Judgement]:
     """Yield the verdicts on entries in their order; what an earlier entry says, up to the names of variables, is judged once."""
-    known: dict[str, Judgement] = {}
+    judgements: dict[str, Judgement] = {}
     for entry in entries:
         start = time.process_time()
         said = entry.meaning
-        same = known.get(said)
+        same = judgements.get(said)
         if same is None:
-            found = judge(entry, prover, pains)
+            judgement = judge(entry, prover, pains)
             if said:
-                known[said] = found
+                judgements[said] = judgement
         else:
             guard = renamed(same.guard, dict(zip(same.entry.names, entry.names, strict=True)))
-            found = replace(same, entry=entry, guard=guard, repeats=same.entry.name, seconds=time.process_time() - start)
-        yield found
+            judgement = replace(same, entry=entry, guard=guard, repeats=same.entry.name, seconds=time.process_time() - start)
+        yield judgement
 
 
 def judge(entry: Entry, prover: Prover | None, pains: Pains = Pains()) -> Judgement:
@@ -106,10 +106,10 @@ def judge(entry: Entry, prover: Prover | None, pains: Pains = Pains()) -> Judgem
     first: Judgement | None = None
     passes = (replace(pains, guards=0), pains) if len(entry.readings) > 1 else (pains,)  # what needs no precondition comes first
     for current, reading in product(passes, entry.readings):
-        found = _judge(entry, reading, prover, current)
-        if first is None or found.decision in SOUND or (found.guard and not first.guard):
-            first = found
-        if found.decision in SOUND:
+        judgement = _judge(entry, reading, prover, current)
+        if first is None or judgement.decision in SOUND or (judgement.guard and not first.guard):
+            first = judgement
+        if judgement.decision in SOUND:
             break
     if first is None:
         return Judgement(entry, "not expressible", entry.reason)
@@ -142,8 +142,8 @@ def _judge(entry: Entry, reading: Reading, prover: Prover | None, pains: Pains) 
             result = check_rule(rule, pains.seed + 1, 10 * pains.tests, 10 * pains.tries)
             if result.failures:
                 return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
-    known = (reading.given, "the right side is well-typed" if typed else "", *sorted(facts))
-    guard = " and ".join(each for each in known if each)
+    key = (reading.given, "the right side is well-typed" if typed else "", *sorted(facts))
+    guard = " and ".join(each for each in key if each)
     if stays:
         return Judgement(entry, "unknown" if prover else "tested only", stays, guard, reading.note, tests=tests)
     decision: Decision = "proved where the right side is well-typed" if typed else "proved"
@@ -213,10 +213,10 @@ class Pool:
 
     def _instance(self, position: int) -> Instance | None:
         if position == len(self._drawn):
-            found = next(self._instances, None)
-            if found is None:
+            instance = next(self._instances, None)
+            if instance is None:
                 return None
-            self._drawn.append(found)
+            self._drawn.append(instance)
         return self._drawn[position]
 
     def _holds(self, position: int, instance: Instance) -> bool | None:

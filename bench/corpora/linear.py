@@ -66,22 +66,22 @@ class System:
             return value
         constant, total = value.constant, dict[int, int]()
         for unknown, coefficient in value.terms:
-            known = self._free(unknown)
-            if known is None:
+            form = self._free(unknown)
+            if form is None:
                 total[unknown] = total.get(unknown, 0) + coefficient
                 continue
-            constant += known.constant * coefficient
-            for other, times in known.terms:
-                total[other] = total.get(other, 0) + times * coefficient
+            constant += form.constant * coefficient
+            for inner, times in form.terms:
+                total[inner] = total.get(inner, 0) + times * coefficient
         return Affine(constant, tuple(sorted((u, c) for u, c in total.items() if c)))
 
     def _free(self, unknown: int) -> Affine | None:
         """Return what a solved unknown is over free ones, and remember it; None for a free one."""
-        known = self.solved.get(unknown)
-        if known is None:
+        form = self.solved.get(unknown)
+        if form is None:
             return None
-        free = self.simplify(known)
-        if free is not known:
+        free = self.simplify(form)
+        if free is not form:
             self.solved[unknown] = free
         return free
 
@@ -98,8 +98,8 @@ class System:
             return
         pivot = self.random.choice(ones)
         sign = dict(difference.terms)[pivot]
-        rest = Affine(difference.constant, tuple(t for t in difference.terms if t[0] != pivot))
-        self.solved[pivot] = rest * -sign
+        remainder = Affine(difference.constant, tuple(t for t in difference.terms if t[0] != pivot))
+        self.solved[pivot] = remainder * -sign
 
     def _scale(self, difference: Affine) -> None:
         """a x = b y: x = b t, y = a t"""

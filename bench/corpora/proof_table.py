@@ -65,14 +65,16 @@ def table(rules: Sequence[Rule | MergeRule], certificates: Certificates) -> str:
     heads = ("rule", "verdict", "scope", "paths", "tests", "time", "laws", *SYSTEMS)
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for each in rules:
-        found = certificates.by_name.get(each.name)
-        if found is None:
+        certificate = certificates.by_name.get(each.name)
+        if certificate is None:
             lines.append(f"| `{each.name}` | not yet | | | | | | {others(each)} |")
             continue
-        tests = f"{found.tests}" + (f", {found.exact_tests} exact" if found.exact_tests else "")
-        time = f"{1e3 * found.seconds:.0f} ms" if found.seconds < 1 else f"{found.seconds:.1f} s"
-        told = (found.scope or found.reason.splitlines()[0] if found.reason or found.scope else "").replace("|", "\\|")
-        columns = (f"`{each.name}`", found.verdict, told, str(found.paths), tests, time, ", ".join(found.facts), others(each))
+        tests = f"{certificate.tests}" + (f", {certificate.exact_tests} exact" if certificate.exact_tests else "")
+        time = f"{1e3 * certificate.seconds:.0f} ms" if certificate.seconds < 1 else f"{certificate.seconds:.1f} s"
+        scope = certificate.scope or next(iter(certificate.reason.splitlines()), "")
+        facts = ", ".join(certificate.facts)
+        scope = scope.replace("|", "\\|")
+        columns = (f"`{each.name}`", certificate.verdict, scope, str(certificate.paths), tests, time, facts, others(each))
         lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines)
 
@@ -82,7 +84,7 @@ def others(rule: Rule | MergeRule) -> str:
     same = same_rules(rule)
     columns = []
     for system in SYSTEMS:
-        names = [str(one) for one in same if system in one.systems]
+        names = [str(rule) for rule in same if system in rule.systems]
         columns.append("; ".join(names[:MOST]) + (f"; {len(names) - MOST} more" if len(names) > MOST else "") or "-")
     return " | ".join(columns)
 
@@ -91,6 +93,6 @@ def document() -> str:
     """Return docs/proofs.md."""
     certificates = shipped()
     counts = Counter(each.verdict for each in certificates.by_name.values())
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items(), key=lambda item: -item[1])) or "nothing yet"
+    counts_text = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items(), key=lambda item: -item[1])) or "nothing yet"
     sections = [f"## {family} ({len(rules)})\n\n{table(rules, certificates)}\n" for family, rules in FAMILIES.items()]
-    return "\n".join([HEAD, f"{sum(map(len, FAMILIES.values()))} rules: {told}.\n", *sections])
+    return "\n".join([HEAD, f"{sum(map(len, FAMILIES.values()))} rules: {counts_text}.\n", *sections])

@@ -30,19 +30,19 @@ def read_rejected(data: Mapping[str, Any]) -> Iterator[Entry]:
         yield Entry(str(item["id"]), text, (reading,), "sound" if accepted else "unsound", claim, conditional=not accepted)
 
 
-def _reading(name: str, left: str, right: str, told: str) -> Reading:
+def _reading(name: str, left: str, right: str, sizes: str) -> Reading:
     equations = list(_equations(left, right))
     flat = [side for pair in equations for side in pair]
     for node in (node for side in flat for node in walk(side)):
         if node.operator not in OPERATORS:
             raise RuleError(f"{node.operator} is not an operator but prose")
-    shapes = _shapes(told, [n for n in free_names(tuple(flat)) if not _is_word(n)], flat)
+    shapes = _shapes(sizes, [n for n in free_names(tuple(flat)) if not _is_word(n)], flat)
 
     def rules(typed: bool, guards: tuple[Guard, ...]) -> tuple[Rule, ...]:
         several = len(equations) > 1
         return tuple(
-            rule_of(f"{name}.{i}" if several else name, one, other, _used(shapes, one, other), typed=typed, guards=guards)
-            for i, (one, other) in enumerate(equations)
+            rule_of(f"{name}.{i}" if several else name, left, right, _used(shapes, left, right), typed=typed, guards=guards)
+            for i, (left, right) in enumerate(equations)
         )
 
     for rule in rules(False, ()):
@@ -50,8 +50,8 @@ def _reading(name: str, left: str, right: str, told: str) -> Reading:
     return Reading(rules, candidates([pair[0] for pair in equations]))
 
 
-def _used(shapes: Mapping[str, tuple[int, ...]], one: Term, other: Term) -> Mapping[str, tuple[int, ...]]:
-    return {name: shape for name, shape in shapes.items() if name in names([one, other])}
+def _used(shapes: Mapping[str, tuple[int, ...]], left: Term, right: Term) -> Mapping[str, tuple[int, ...]]:
+    return {name: shape for name, shape in shapes.items() if name in names([left, right])}
 
 
 def _equations(left: str, right: str) -> Iterator[tuple[Term, Term]]:
@@ -65,8 +65,8 @@ def _equations(left: str, right: str) -> Iterator[tuple[Term, Term]]:
         for position, part in enumerate(right.split(",")):
             yield parse(left.replace("split_equal", f"half_{position}")), parse(part.strip())
         return
-    for one, other in zip(lefts, rights, strict=True):
-        yield parse(one), parse(other)
+    for left_text, right_text in zip(lefts, rights, strict=True):
+        yield parse(left_text), parse(right_text)
 
 
 def _called(text: str) -> str:
@@ -86,15 +86,15 @@ def _is_word(name: str) -> bool:
     return name in WORDS or name.startswith(("stride=", "[")) or name == "relu" or bool(re.fullmatch(r"[\d.]+", name))
 
 
-def _shapes(told: str, variables: list[str], terms: list[Term]) -> Mapping[str, tuple[int, ...]]:
+def _shapes(text: str, variables: list[str], terms: list[Term]) -> Mapping[str, tuple[int, ...]]:
     """Return the stated shapes; scalars of ``smul`` have none, and what may be any tensor is a matrix."""
-    found: dict[str, tuple[int, ...]] = {}
-    for group, shape in re.findall(r"((?:\w+,)*\w+):(\[[^\]]*\])", told):
+    shapes: dict[str, tuple[int, ...]] = {}
+    for group, shape in re.findall(r"((?:\w+,)*\w+):(\[[^\]]*\])", text):
         sizes = integers(shape)
         if sizes is None:
             raise RuleError(f"the shape {shape} has no numbers")
-        found |= dict.fromkeys(group.split(","), sizes)
+        shapes |= dict.fromkeys(group.split(","), sizes)
     scalars = {n.arguments[1] for term in terms for n in walk(term) if n.operator == "smul" and isinstance(n.arguments[1], str)}
     windows = any(isinstance(n, Application) and n.operator == "conv2d" for term in terms for n in walk(term))
-    common = next(iter(found.values()), (2, 2, 3, 3) if windows else (2, 3))
-    return {name: () if name in scalars else found.get(name, common) for name in variables}
+    common = next(iter(shapes.values()), (2, 2, 3, 3) if windows else (2, 3))
+    return {name: () if name in scalars else shapes.get(name, common) for name in variables}

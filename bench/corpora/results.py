@@ -52,44 +52,44 @@ class Found:
             yield self
             return
         for section in sections:
-            own = [each for each in self.judged if each.entry.section == section]
-            yield Found(f"{self.name}: {section}", len(own), own)
+            entries = [each for each in self.judged if each.entry.section == section]
+            yield Found(f"{self.name}: {section}", len(entries), entries)
 
 
-def summary(found: Found, seconds: float) -> str:
+def summary(result: Found, seconds: float) -> str:
     """Return what was found about a corpus in a few lines."""
-    counts = ", ".join(f"{count} {decision}" for decision, count in found.counts.items())
-    agreeing, compared = found.agreeing
-    guarded = sum(bool(each.guard) for each in found.judged if each.decision == "refuted")
-    times = found.times or [0.0]
-    stopped = "" if len(found.judged) == found.entries else f" of {found.entries}, then interrupted"
+    counts = ", ".join(f"{count} {decision}" for decision, count in result.counts.items())
+    agreeing, compared = result.agreeing
+    guarded = sum(bool(each.guard) for each in result.judged if each.decision == "refuted")
+    times = result.times or [0.0]
+    stopped = "" if len(result.judged) == result.entries else f" of {result.entries}, then interrupted"
     return (
-        f"\n{len(found.judged)} entries{stopped}, {len(found.times)} of them different: {counts}\n"
+        f"\n{len(result.judged)} entries{stopped}, {len(result.times)} of them different: {counts}\n"
         f"{agreeing} of {compared} verdicts agree with the corpus; for {guarded} refuted entries a precondition was found\n"
         f"{seconds:.1f} s of processor time; a different entry: median {_milliseconds(median(times))}, "
         f"nine in ten within {_milliseconds(_within(times, 0.9))}, the longest {_milliseconds(times[-1])}"
     )
 
 
-def write(folder: Path, found: Sequence[Found], seconds: float, command: str) -> None:
+def write(folder: Path, results: Sequence[Found], seconds: float, command: str) -> None:
     """Write corpora.json and corpora.md."""
-    known = about(command)
+    machine = about(command)
     corpora = [
-        {"corpus": each.name, "entries": each.entries, "verdicts": each.counts, "judged": [_judgement_row(one) for one in each.judged]}
-        for each in found
+        {"corpus": each.name, "entries": each.entries, "verdicts": each.counts, "judged": [*map(_judgement_row, each.judged)]}
+        for each in results
     ]  # fmt: skip
-    text = json.dumps({**known, "cpu_seconds": round(seconds, 1), "corpora": corpora}, indent=1)
+    text = json.dumps({**machine, "cpu_seconds": round(seconds, 1), "corpora": corpora}, indent=1)
     (folder / "corpora.json").write_text(text.replace("\n     ", " ").replace("\n    }", "}") + "\n")  # an entry a line
-    rows = "\n".join(_row(part) for each in found for part in each.parts())
-    judged = [one for each in found for one in each.judged]
-    left = "".join(f"* `{one.entry.name}`: {one.decision}: {_line(one.reason)}\n" for one in judged if one.decision in OPEN)
-    wrong = "".join(f"* `{one.entry.name}`: {one.decision}, there {one.entry.claim}\n" for one in judged if one.agrees is False)
+    rows = "\n".join(_row(part) for each in results for part in each.parts())
+    judged = [each for corpus in results for each in corpus.judged]
+    left = "".join(f"* `{each.entry.name}`: {each.decision}: {_line(each.reason)}\n" for each in judged if each.decision in OPEN)
+    wrong = "".join(f"* `{each.entry.name}`: {each.decision}, there {each.entry.claim}\n" for each in judged if each.agrees is False)
     stopped = "".join(
         f"Interrupted after {len(each.judged)} of the {each.entries} entries of {each.name}.\n\n"
-        for each in found if len(each.judged) < each.entries
+        for each in results if len(each.judged) < each.entries
     )  # fmt: skip
     (folder / "corpora.md").write_text(
-        f"# Rules of other systems\n\n{sentence(known)} {seconds:.0f} s of processor time.\n\n{stopped}"
+        f"# Rules of other systems\n\n{sentence(machine)} {seconds:.0f} s of processor time.\n\n{stopped}"
         f"| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|\n{rows}\n\n"
         "*different*: without the entries that say what an earlier one says, up to the names of variables. *decided*: proved or refuted. "
         "*where well-typed*: proved where the right side has the left side's type, which those systems check before they apply a rule; "
@@ -100,23 +100,23 @@ def write(folder: Path, found: Sequence[Found], seconds: float, command: str) ->
     )  # fmt: skip
 
 
-def _row(found: Found) -> str:
-    times, counts = found.times, found.counts
-    agreeing, compared = found.agreeing
+def _row(result: Found) -> str:
+    times, counts = result.times, result.counts
+    agreeing, compared = result.agreeing
     spent = (_milliseconds(median(times)), _milliseconds(_within(times, 0.9)), _milliseconds(times[-1])) if times else ("-",) * 3
     cells = (
-        found.name, len(found.judged), len(times), found.decided, *(counts.get(column, 0) for column in COLUMNS),
-        f"{agreeing} of {compared}", *spent, f"{sum(each.seconds for each in found.judged):.1f} s",
+        result.name, len(result.judged), len(times), result.decided, *(counts.get(column, 0) for column in COLUMNS),
+        f"{agreeing} of {compared}", *spent, f"{sum(each.seconds for each in result.judged):.1f} s",
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _judgement_row(found: Judgement) -> dict[str, object]:
-    told = {
-        "id": found.entry.name, "verdict": found.decision, "corpus_verdict": found.entry.claim, "agrees": found.agrees,
-        "guard": found.guard, "repeats": found.repeats, "seconds": round(found.seconds, 4),
+def _judgement_row(judgement: Judgement) -> dict[str, object]:
+    fields = {
+        "id": judgement.entry.name, "verdict": judgement.decision, "corpus_verdict": judgement.entry.claim, "agrees": judgement.agrees,
+        "guard": judgement.guard, "repeats": judgement.repeats, "seconds": round(judgement.seconds, 4),
     }  # fmt: skip
-    return {name: value for name, value in told.items() if value not in ("", None)}
+    return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
 def _within(times: Sequence[float], share: float) -> float:

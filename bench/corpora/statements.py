@@ -68,17 +68,17 @@ def _rule(statement: Statement, position: int) -> Rule:
         for name, rank in statement.ranks.items():
             require(tensors[name].rank == rank, f"{name} must have {rank} axes")
         reading = Reading(tensors, next(iter(tensors.values())), statement.parameters)
-        for other in statement.lefts:
-            reading.tensor(other)
-        own = reading.tensor(left)
+        for left_side in statement.lefts:
+            reading.tensor(left_side)
+        left_value = reading.tensor(left)
         for guard in statement.guards:
             require(guard.holds(reading), guard.text)
         if statement.typed:
             for each_left, each_right in zip(statement.lefts, statement.rights, strict=True):
                 require(reading.tensor(each_right).shape == reading.tensor(each_left).shape, "the right side must have the left's type")
-        yield own
+        yield left_value
         result = reading.tensor(right)
-        if result.shape != own.shape:
+        if result.shape != left_value.shape:
             refuse("the right side has another type")
         yield result
 
@@ -127,11 +127,11 @@ def infer_ranks(terms: tuple[Term, ...]) -> Mapping[str, int | None]:
         if isinstance(term, int) or (isinstance(term, str) and term in CONSTANTS):
             return rank
         if isinstance(term, str):
-            known = ranks[term]
-            if known is None and rank is not None:
+            settled_rank = ranks[term]
+            if settled_rank is None and rank is not None:
                 ranks[term], changed = rank, True
-            elif known is not None and rank is not None and known != rank:
-                raise RuleError(f"{term} would need {known} and {rank} axes")
+            elif settled_rank is not None and rank is not None and settled_rank != rank:
+                raise RuleError(f"{term} would need {settled_rank} and {rank} axes")
             return ranks[term]
         return apply(term, rank)
 
@@ -153,8 +153,8 @@ def infer_ranks(terms: tuple[Term, ...]) -> Mapping[str, int | None]:
                 return settle(operands[0], rank)
             case _:
                 for operand in operands * 2:
-                    found = settle(operand, rank)
-                    rank = found if rank is None else rank
+                    operand_rank = settle(operand, rank)
+                    rank = operand_rank if rank is None else rank
                 return rank
 
     while changed:

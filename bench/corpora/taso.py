@@ -56,9 +56,9 @@ def _input_ranks(terms: Sequence[Term]) -> Mapping[str, int]:
     return result
 
 
-def _entry(name: str, pairs: Sequence[tuple[Term, Term]], claim: str, known: Mapping[str, int], section: str = "") -> Entry:
+def _entry(name: str, pairs: Sequence[tuple[Term, Term]], claim: str, attributes: Mapping[str, int], section: str = "") -> Entry:
     text = " and ".join(f"{left} => {right}" for left, right in pairs)
-    statements = tuple(_statements(name, pairs, known))
+    statements = tuple(_statements(name, pairs, attributes))
     expected: Expected | None = None
     if claim:
         expected = "unsound" if claim.startswith("UNSOUND") else "sound"
@@ -66,7 +66,7 @@ def _entry(name: str, pairs: Sequence[tuple[Term, Term]], claim: str, known: Map
     return Entry(name, text, (reading_of(statements, guards),), expected, claim, section=section)
 
 
-def _statements(name: str, pairs: Sequence[tuple[Term, Term]], known: Mapping[str, int]) -> Iterator[Statement]:
+def _statements(name: str, pairs: Sequence[tuple[Term, Term]], attributes: Mapping[str, int]) -> Iterator[Statement]:
     """Yield a statement for every choice of parameters and of free ranks."""
     flat = [side for pair in pairs for side in pair]
     parameters = [p for p in names(flat) if p in PARAMETERS and _is_parameter(flat, p)]
@@ -75,7 +75,7 @@ def _statements(name: str, pairs: Sequence[tuple[Term, Term]], known: Mapping[st
         lefts = tuple(substitute(left, values) for left, _ in pairs)
         rights = tuple(substitute(right, values) for _, right in pairs)
         variables = free_names((*lefts, *rights))
-        ranks: dict[str, int | None] = {**infer_ranks((*lefts, *rights)), **{v: known[v] for v in variables if v in known}}
+        ranks: dict[str, int | None] = {**infer_ranks((*lefts, *rights)), **{v: attributes[v] for v in variables if v in attributes}}
         if not variables:
             ranks = {SEED: 1}
         axis = values.get("?a")

@@ -79,49 +79,49 @@ class Draft:
                 numbers, inner = [a for a in inner.arguments if isinstance(a, int)], inner.arguments[-1]
             return self._part(self.term(inner), numbers[0], int(operator[-1]))
         operands = [self.term(a) for a in arguments if not isinstance(a, int)]
-        known = [o for o in operands if o is not None]
-        sizes = [o.sizes for o in known]
-        if not known or (operands[0] is None and operator == "smul"):
+        shapes = [o for o in operands if o is not None]
+        sizes = [o.sizes for o in shapes]
+        if not shapes or (operands[0] is None and operator == "smul"):
             return None
         match operator:
             case "conv2d":
                 result = self._conv((numbers[0], numbers[1]), numbers[2], sizes)
-                return Drafted(result, {0: known[0].seams.get(0), 1: known[-1].seams.get(0 if len(known) == 2 else 1)})
+                return Drafted(result, {0: shapes[0].seams.get(0), 1: shapes[-1].seams.get(0 if len(shapes) == 2 else 1)})
             case "poolmax" | "poolavg":
                 kh, kw, sh, sw, padding = numbers[:5]
                 spatial = self._window(sizes[0][2:], (Affine(kh), Affine(kw)), (sh, sw), padding)
-                return Drafted((*sizes[0][:2], *spatial), known[0].seams)
+                return Drafted((*sizes[0][:2], *spatial), shapes[0].seams)
             case "ewadd" | "ewmul":
-                if len(known) == 2:
+                if len(shapes) == 2:
                     self.equate(sizes[0], sizes[1])
-                return known[0]
-            case "matmul" if len(known) == 2:
+                return shapes[0]
+            case "matmul" if len(shapes) == 2:
                 self.equate((sizes[0][-1],), (sizes[1][0],))
-                return Drafted((sizes[0][0], sizes[1][-1]), {0: known[0].seams.get(0), 1: known[1].seams.get(1)})
+                return Drafted((sizes[0][0], sizes[1][-1]), {0: shapes[0].seams.get(0), 1: shapes[1].seams.get(1)})
             case "matmul" | "relu" | "smul" | "sigmoid" | "tanh":
-                return known[0]
+                return shapes[0]
             case "merge":
                 return None
             case "transpose":
-                return Drafted(sizes[0][::-1], {1 - axis: seam for axis, seam in known[0].seams.items()})
+                return Drafted(sizes[0][::-1], {1 - axis: seam for axis, seam in shapes[0].seams.items()})
             case "concat":
-                return self._concat(numbers[0], known)
+                return self._concat(numbers[0], shapes)
             case "enlarge":
-                kernel = sizes[1][2:] if len(known) == 2 else tuple(Affine(k) for k in numbers)
-                return Drafted((*sizes[0][:2], *kernel), known[0].seams)
+                kernel = sizes[1][2:] if len(shapes) == 2 else tuple(Affine(k) for k in numbers)
+                return Drafted((*sizes[0][:2], *kernel), shapes[0].seams)
         raise Refused(f"operator {operator} is unknown")
 
     def _concat(self, axis: int, operands: Sequence[Drafted]) -> Drafted:
         result = operands[0]
         if axis >= len(result.sizes):
             raise Refused("no such axis")
-        for other in operands[1:]:
-            first, second = result.sizes, other.sizes
+        for operand in operands[1:]:
+            first, second = result.sizes, operand.sizes
             self.equate(first[:axis] + first[axis + 1 :], second[:axis] + second[axis + 1 :])
             if self.twins and (self.system.simplify(first[axis] - second[axis])).terms:
                 self.equate(first[axis : axis + 1], second[axis : axis + 1])
             sizes = (*first[:axis], first[axis] + second[axis], *first[axis + 1 :])
-            result = Drafted(sizes, {**result.seams, axis: (result, other)})
+            result = Drafted(sizes, {**result.seams, axis: (result, operand)})
         return result
 
     def _part(self, whole: Drafted | None, axis: int, part: int) -> Drafted:
@@ -132,11 +132,11 @@ class Draft:
         sizes = (*whole.sizes[:axis], seam[part].sizes[axis], *whole.sizes[axis + 1 :])
         return Drafted(sizes, {**whole.seams, axis: seam[part].seams.get(axis)})
 
-    def _conv(self, strides: tuple[int, int], padding: int, known: Sequence[Sizes]) -> Sizes:
-        data = known[0]
-        if len(known) == 1:  # a constant kernel of three taps
+    def _conv(self, strides: tuple[int, int], padding: int, operands: Sequence[Sizes]) -> Sizes:
+        data = operands[0]
+        if len(operands) == 1:  # a constant kernel of three taps
             return (*data[:2], *self._window(data[2:], (Affine(3), Affine(3)), strides, padding))
-        weight = known[1]
+        weight = operands[1]
         if len(data) != 4 or len(weight) != 4:
             raise Refused("a convolution of another rank")
         group = self.random.choice(GROUPS) if self.group is None else self.group

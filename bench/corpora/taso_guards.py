@@ -60,11 +60,11 @@ def candidates(lefts: Sequence[Term]) -> tuple[Guard, ...]:
             if node.operator == "concat":
                 axis, *parts = node.arguments
                 single.append(_equal(f"equal sizes along axis {axis}", [p for p in parts if not isinstance(p, int)], (axis,)))
-    return (*single, *(_both(one, other) for one, other in combinations(single, 2)))
+    return (*single, *(_both(first, second) for first, second in combinations(single, 2)))
 
 
-def _both(one: Guard, other: Guard) -> Guard:
-    return Guard(f"{one.text} and {other.text}", lambda reading: one.holds(reading) and other.holds(reading))
+def _both(first: Guard, second: Guard) -> Guard:
+    return Guard(f"{first.text} and {second.text}", lambda reading: first.holds(reading) and second.holds(reading))
 
 
 def _constant(term: Term) -> bool:

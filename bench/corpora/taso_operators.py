@@ -32,8 +32,8 @@ def same_pad(size: int, kernel: int, stride: int) -> int:
 
 
 def _strided_pad(size: int, kernel: int, stride: int) -> int:
-    rest = size % stride
-    total = kernel - stride if rest == 0 else kernel - rest
+    remainder = size % stride
+    total = kernel - stride if remainder == 0 else kernel - remainder
     return (total + 1) // 2 if total > 0 else 0
 
 
@@ -92,11 +92,11 @@ def _scaled(x: Operand, s: Value) -> Operand:
 
 
 def _concat(axis: int, operands: Sequence[Operand]) -> Value:
-    known = next((o for o in operands if isinstance(o, Value)), None)
-    if known is None:
+    example = next((o for o in operands if isinstance(o, Value)), None)
+    if example is None:
         raise RuleError("concat: the sizes of all constants are unknown")
-    values = [o if isinstance(o, Value) else o.sized(known.shape[1], *known.shape[1:]) for o in operands]
-    if any(axis >= v.tensor.rank or v.tensor.rank != known.tensor.rank for v in values):
+    values = [o if isinstance(o, Value) else o.sized(example.shape[1], *example.shape[1:]) for o in operands]
+    if any(axis >= v.tensor.rank or v.tensor.rank != example.tensor.rank for v in values):
         refuse("concat: operands must have one rank")
     result = values[0]
     for value in values[1:]:
@@ -136,9 +136,9 @@ def _merged(w: Tensor, count: int) -> Constant:
         blocks = []
         for block in range(count):
             starts, ends = (0, block, 0, 0, 0, 0), (wide, block + 1, *each.shape[2:])
-            one = slice_(each, starts=starts, ends=ends, steps=(1,) * 6)
+            part = slice_(each, starts=starts, ends=ends, steps=(1,) * 6)
             before, after = (0, 0, 0, width * block, 0, 0), (0, 0, 0, width * (count - 1 - block), 0, 0)
-            blocks.append(pad(one, before=before, after=after, mode="constant", value=0.0))
+            blocks.append(pad(part, before=before, after=after, mode="constant", value=0.0))
         return reshape(concat(*blocks, axis=1), shape=(outputs, width * count, *kernel))
 
     return Constant(build)
@@ -212,10 +212,10 @@ class Reading:
                 return _activated(_matmul(self.operand(x), self.operand(y)), activation)
             case "transpose", (x,):
                 return _transpose(self.operand(x))
-            case "concat", (int(axis), int(), *rest) if len(rest) >= 2:
-                return _concat(axis, [self.operand(term) for term in rest])
-            case "concat", (int(axis), *rest):
-                return _concat(axis, [self.operand(term) for term in rest])
+            case "concat", (int(axis), int(), *operands) if len(operands) >= 2:
+                return _concat(axis, [self.operand(term) for term in operands])
+            case "concat", (int(axis), *operands):
+                return _concat(axis, [self.operand(term) for term in operands])
             case "split_0" | "split_1", (Application("split", (int(axis), x)),):
                 return cut(_value(self.operand(x)), axis, int(operator[-1]))
             case "split_0" | "split_1", (int(axis), x):
@@ -224,8 +224,8 @@ class Reading:
                 weight = _value(self.operand(x))
                 return Value(centred(weight.tensor, (kh, kw)), weight.seams)
             case "enlarge", (x, reference):
-                weight, other = _value(self.operand(x)), _value(self.operand(reference))
-                return Value(centred(weight.tensor, other.shape[2:]), weight.seams)
+                weight, reference_value = _value(self.operand(x)), _value(self.operand(reference))
+                return Value(centred(weight.tensor, reference_value.shape[2:]), weight.seams)
             case "merge", (x, int(count)):
                 return _merged(_value(self.operand(x)).tensor, count)
             case "Iconv", (int(kh), int(kw)):

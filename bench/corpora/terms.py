@@ -71,18 +71,18 @@ def walk(term: Term) -> Iterator[Application]:
 
 def names(terms: Sequence[Term]) -> tuple[str, ...]:
     """Return every name in the terms once, in order of appearance."""
-    found: dict[str, None] = {}
+    variables: dict[str, None] = {}
 
     def visit(term: Term) -> None:
         if isinstance(term, str):
-            found.setdefault(term)
+            variables.setdefault(term)
         elif isinstance(term, Application):
             for argument in term.arguments:
                 visit(argument)
 
     for term in terms:
         visit(term)
-    return tuple(found)
+    return tuple(variables)
 
 
 def substitute(term: Term, values: Mapping[str, Term]) -> Term:

@@ -93,7 +93,7 @@ def _readings(name: str, left: Term, right: Term) -> Iterator[Reading]:
             raise RuleError(f"{variable} is not stated in terms of tensors")
     ranks = (3,) if "Conv" in operators else (2,) if operators & {"Dot", "Transpose"} else (1, 2)
     missing = ""
-    found = False
+    any_reading = False
     along = bool(operators & {"Concat", "ConcatList", "Reverse", "Reduce"})
     axes: tuple[int | None, ...] = (0, 1) if along and "Dot" in operators else (None,)  # one of a product's axes is meant, else any
     for (way, note), axis in product(enumerate(WAYS), axes):
@@ -104,9 +104,9 @@ def _readings(name: str, left: Term, right: Term) -> Iterator[Reading]:
         except RuleError as error:
             missing = missing or error.what
             continue
-        found = True
+        any_reading = True
         yield Reading(rules, tuple(_guards({node.operator for node in walk(left)}, {node.operator for node in walk(right)})), note)
-    if not found:
+    if not any_reading:
         raise RuleError(missing)
     if operators & {"Log", "Sqrt", "Rsqrt", "Pow", "Power"}:
         yield Reading(_rules(name, left, right, ranks, 0, None, positive=True), (), WAYS[0], "the operands are positive")
@@ -139,20 +139,20 @@ def _rule(
         if positive:  # exp reaches every positive number
             tensors = {n: t if n.startswith("attributes") else unary("Exp", t) for n, t in tensors.items()}
         reading = XlaReading(tensors, axis, rank, way, nested)
-        own = reading.tensor(left)
+        left_value = reading.tensor(left)
         for guard in guards:
             require(guard.holds(reading), guard.text)  # type: ignore[arg-type]  # a guard over this language's readings
-        reading.left = own
+        reading.left = left_value
 
         def other() -> Tensor:
-            result = reading.condition(right) if own.type.dtype == "bool" else reading.tensor(right)
-            return expand(result, shape=own.shape) if result.rank == 0 else result
+            result = reading.condition(right) if left_value.type.dtype == "bool" else reading.tensor(right)
+            return expand(result, shape=left_value.shape) if result.rank == 0 else result
 
         if typed:
-            require(other().shape == own.shape, "the right side must have the left's type")
-        yield own
+            require(other().shape == left_value.shape, "the right side must have the left's type")
+        yield left_value
         result = other()
-        if result.shape != own.shape:
+        if result.shape != left_value.shape:
             refuse("the right side has another type")
         yield result
 
@@ -205,8 +205,8 @@ def _adjacent(reading: Any) -> bool:
     noted = reading.noted.get("Slice", ())
     if len(noted) != 2:
         return False
-    (start, count, step), (other, _, steps) = noted
-    meet = all(o == s + (c if i == reading.axis else 0) for i, (s, c, o) in enumerate(zip(start, count, other, strict=True)))
+    (start, count, step), (second_start, _, steps) = noted
+    meet = all(o == s + (c if i == reading.axis else 0) for i, (s, c, o) in enumerate(zip(start, count, second_start, strict=True)))
     return meet and all(each == 1 for each in (*step, *steps))
 
 

@@ -83,15 +83,15 @@ class XlaReading:
         """Return the left side's free numbers for an operator: COUNTS rows of one a axis."""
         rows, dummy = COUNTS[operator], self.tensors[f"attributes{self.unknown}"].shape
         self.unknown += 1
-        found = tuple(tuple(dummy[row * self.rank : (row + 1) * self.rank]) for row in range(rows))
-        self.noted.setdefault(operator, []).append(found)
-        return found
+        rows_of_numbers = tuple(tuple(dummy[row * self.rank : (row + 1) * self.rank]) for row in range(rows))
+        self.noted.setdefault(operator, []).append(rows_of_numbers)
+        return rows_of_numbers
 
     def condition(self, term: Term) -> Tensor:
         """Return a term as true or false: any tensor of them is where some tensor of numbers is positive."""
         if term in ("True", "False", "0"):
-            one, zero = number(self.seed, 1.0), number(self.seed, 0.0)
-            return binary("Greater", one, zero) if term == "True" else binary("Greater", zero, one)
+            unit, zero = number(self.seed, 1.0), number(self.seed, 0.0)
+            return binary("Greater", unit, zero) if term == "True" else binary("Greater", zero, unit)
         tensor = self.tensor(term)
         return tensor if tensor.type.dtype == "bool" else binary("Greater", tensor, number(self.seed, 0.0))
 
@@ -114,10 +114,10 @@ class XlaReading:
         if operator == "Ne":
             return self._logical("Not", [self._application("Eq", operands, places)])
         if operator in ARITHMETIC or operator in COMPARISON:
-            one, other = (self.tensor(o) for o in operands)
-            if one.rank and other.rank and one.shape != other.shape:
+            left, right = (self.tensor(o) for o in operands)
+            if left.rank and right.rank and left.shape != right.shape:
                 refuse(f"{operator}: operands must have one shape")
-            return binary(ARITHMETIC.get(operator) or COMPARISON[operator], one, other)
+            return binary(ARITHMETIC.get(operator) or COMPARISON[operator], left, right)
         if operator in UNARY and len(operands) == 1:
             return unary(UNARY[operator], self.tensor(operands[0]))
         match operator, operands:
@@ -258,8 +258,8 @@ class XlaReading:
         ends = tuple(-1 if i == self.axis else s for i, s in enumerate(x.shape))
         return slice_(x, starts=self._only(size - 1, 0), ends=ends, steps=self._only(-1, 1))
 
-    def _only(self, value: int, other: int) -> Shape:
-        return tuple(value if i == self.axis else other for i in range(self.rank))
+    def _only(self, value: int, default: int) -> Shape:
+        return tuple(value if i == self.axis else default for i in range(self.rank))
 
     def _broadcast(self, x: Tensor) -> Tensor:
         if self.left is not None and self.way == 0:
@@ -271,8 +271,8 @@ class XlaReading:
 
     def _slice(self, operator: str, x: Tensor, places: Sequence[str]) -> Tensor:
         if places:  # up to the first operand's size, or from there on
-            first, own = self.parts[0].shape[self.axis], x.shape[self.axis]
-            low, top = (0 if place == "0" else own if "+" in place else first for place in places[:2])
+            first, extent = self.parts[0].shape[self.axis], x.shape[self.axis]
+            low, top = (0 if bound == "0" else extent if "+" in bound else first for bound in places[:2])
             return slice_(x, starts=self._only(low, 0), ends=self._but(x.shape, (top,) * self.rank), steps=(1,) * self.rank)
         if self.left is None:
             start, count, *step = self._numbers(operator)
@@ -311,8 +311,8 @@ class XlaReading:
             case 1:
                 begin, count, steps = begin[::-1], count[::-1], steps[::-1]
             case 2 if self.nested & {"Slice", "DynamicSlice"}:
-                other, outer, *by = noted[1]
-                begin = tuple(b + (o - 1) * s for b, o, s in zip(begin, other, steps, strict=True))
+                second, outer, *by = noted[1]
+                begin = tuple(b + (o - 1) * s for b, o, s in zip(begin, second, steps, strict=True))
                 count, steps = outer, tuple(s * t for s, t in zip(steps, by[0] if by else (1,) * self.rank, strict=True))
         return begin, count, steps
 
@@ -334,11 +334,11 @@ class XlaReading:
         self.written = size
         ends = tuple(b + length for b, length in zip(begin, size, strict=True))
         after = tuple(size - end for size, end in zip(x.shape, ends, strict=True))
-        own = slice_(x, starts=begin, ends=ends, steps=(1,) * self.rank)
+        overwritten = slice_(x, starts=begin, ends=ends, steps=(1,) * self.rank)
         if y is None:
             assert self.left is not None
             y = slice_(self.left, starts=begin, ends=ends, steps=(1,) * self.rank)
-        old, new = (pad(part, before=begin, after=after, mode="constant", value=0.0) for part in (own, y))
+        old, new = (pad(part, before=begin, after=after, mode="constant", value=0.0) for part in (overwritten, y))
         return x - old + new
 
     def _dot(self, x: Tensor, y: Tensor) -> Tensor:

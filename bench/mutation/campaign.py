@@ -67,10 +67,10 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
     In turns, a mutant of every rule that a few random instances refute, and one that they do not: the false ones must not be
     proved, and among the others are those that are false where few look. An interrupt ends it with those judged so far.
     """
-    wanted = -(-count // max(1, len(rules)))
+    share = -(-count // max(1, len(rules)))
 
     def choose(numbers: Sequence[int]) -> list[_Choice]:
-        return [_chosen(rules[n], n, wanted, seed) for n in numbers]
+        return [_chosen(rules[n], n, share, seed) for n in numbers]
 
     choices: list[_Choice] = []
     for start in range(0, len(rules), CHUNK):
@@ -82,18 +82,18 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
     random = Random(seed)
     turns = [tried for turn in zip_longest(*(each.chosen for each in choices)) for tried in random.sample(turn, len(turn)) if tried]
     drawn = turns[:count]
-    found: list[Judged] = []
+    judged: list[Judged] = []
     try:
         for start in range(0, len(drawn), CHUNK):
-            found += _together(rules, drawn[start : start + CHUNK], seed, cases)
-            proved = [each for each in found if each.fate == "proved"]
-            say(f"{len(found)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
+            judged += _together(rules, drawn[start : start + CHUNK], seed, cases)
+            proved = [each for each in judged if each.fate == "proved"]
+            say(f"{len(judged)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
     except KeyboardInterrupt:
-        say(f"interrupted after {len(found)} of {len(drawn)}, which are kept")
-    return _tally(rules, choices, drawn[: len(found)], found)
+        say(f"interrupted after {len(judged)} of {len(drawn)}, which are kept")
+    return _tally(rules, choices, drawn[: len(judged)], judged)
 
 
-def _chosen(rule: Rule | MergeRule, number: int, wanted: int, seed: int) -> _Choice:
+def _chosen(rule: Rule | MergeRule, number: int, share: int, seed: int) -> _Choice:
     """Return mutants of a rule in turns: one that random instances refute, one that they do not."""
     every = list(sites(rule))
     Random(f"{rule.name} {seed}").shuffle(every)
@@ -101,8 +101,8 @@ def _chosen(rule: Rule | MergeRule, number: int, wanted: int, seed: int) -> _Cho
     open_: list[Tried] = []
     texts: set[str] = set()
     stillborn = idle = 0
-    for site in every[: PATIENCE * wanted]:
-        if len(false) + len(open_) >= wanted and min(len(false), len(open_)) >= wanted // 2:
+    for site in every[: PATIENCE * share]:
+        if len(false) + len(open_) >= share and min(len(false), len(open_)) >= share // 2:
             break
         mutant = made(rule, site)
         if mutant is None or mutant.text in texts:
@@ -127,12 +127,12 @@ def _together(rules: Sequence[Rule | MergeRule], chunk: Sequence[Tried], seed: i
         assert mutant is not None
         return judged(mutant, seed, cases, false=false)
 
-    found = _apart(lambda: [judge(tried) for tried in chunk])
-    if found is None and len(chunk) == 1:
+    judgements = _apart(lambda: [judge(tried) for tried in chunk])
+    if judgements is None and len(chunk) == 1:
         number, position, false = chunk[0]
         site = sites(rules[number])[position]
         return [Judged(f"{rules[number].name}~{position}: {site.change}", site.change, "slow", false)]
-    return found if found is not None else [each for tried in chunk for each in _together(rules, [tried], seed, cases)]
+    return judgements if judgements is not None else [each for tried in chunk for each in _together(rules, [tried], seed, cases)]
 
 
 def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
@@ -154,19 +154,25 @@ def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
         process.join()
 
 
-def _tally(rules: Sequence[Rule | MergeRule], choices: Sequence[_Choice], drawn: Sequence[Tried], found: Sequence[Judged]) -> Tally:
-    fates = Counter(each.fate for each in found)
-    proved = [each for each in found if each.fate == "proved"]
+KEPT_FATES = ("rejected", "slow", "proved")
+"""What may become of a mutant that random tests do not refute."""
+
+
+def _tally(rules: Sequence[Rule | MergeRule], choices: Sequence[_Choice], drawn: Sequence[Tried], judged: Sequence[Judged]) -> Tally:
+    fates = Counter(each.fate for each in judged)
+    proved = [each for each in judged if each.fate == "proved"]
     mutated = {number for number, _, _ in drawn}
-    by_change = {
-        change: {"mutants": len(own), "false": sum(each.false for each in own), **{fate: sum(each.fate == fate for each in own)
-                                                                               for fate in ("rejected", "slow", "proved")}}
-        for change in sorted({each.change for each in found}) for own in [[each for each in found if each.change == change]]
-    }  # fmt: skip
+    by_change: dict[str, dict[str, int]] = {}
+    for change in sorted({each.change for each in judged}):
+        mutants = [each for each in judged if each.change == change]
+        counts = Counter(each.fate for each in mutants)
+        by_change[change] = {
+            "mutants": len(mutants), "false": sum(each.false for each in mutants), **{fate: counts[fate] for fate in KEPT_FATES},
+        }  # fmt: skip
     return Tally(
         rules=len(rules), sites=sum(each.sites for each in choices), mutated=len(mutated), mutants=len(drawn),
         stillborn=sum(each.stillborn for each in choices), idle=sum(each.idle for each in choices),
-        false=sum(each.false or bool(each.difference) for each in found), rejected=fates["rejected"], slow=fates["slow"],
+        false=sum(each.false or bool(each.difference) for each in judged), rejected=fates["rejected"], slow=fates["slow"],
         proved=len(proved), compared=sum(each.compared for each in proved),
         wrong=tuple(f"{each.name}\n{each.difference}" for each in proved if each.difference),
         proved_names=tuple(each.name for each in proved), by_change=by_change,

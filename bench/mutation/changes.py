@@ -35,14 +35,14 @@ def changes(definition: ast.FunctionDef, around: Surroundings) -> Iterator[Chang
         if parent is not definition and isinstance(parent, ast.FunctionDef | ast.Lambda | ast.arg):
             continue
         yield from _of_statements(parent)
-        for place, node in _children(parent):
-            if isinstance(node, ast.arguments) or place.name in ("returns", "annotation"):
+        for slot, node in _children(parent):
+            if isinstance(node, ast.arguments) or slot.name in ("returns", "annotation"):
                 continue
             yield from _of_node(node)
             if isinstance(node, ast.expr):
-                yield from _replacements(place, node, around)
+                yield from _replacements(slot, node, around)
                 if id(node) in right:
-                    yield from _on_the_right(place, node, around, operands)
+                    yield from _on_the_right(slot, node, around, operands)
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ def _right_side(definition: ast.FunctionDef, around: Surroundings) -> set[int]:
     """Return the nodes that make the right side: the second operand of an equation, what follows the first ``yield``."""
     if around.right:
         return {id(node) for node in ast.walk(definition)}
-    found: set[int] = set()
+    nodes: set[int] = set()
     past = False
     for statement in definition.body:
         if past:
-            found |= {id(node) for node in ast.walk(statement)}
+            nodes |= {id(node) for node in ast.walk(statement)}
         past = past or any(isinstance(node, ast.Yield) for node in ast.walk(statement))
         if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Compare):
-            found |= {id(node) for node in ast.walk(statement.value.comparators[0])}
-    return found
+            nodes |= {id(node) for node in ast.walk(statement.value.comparators[0])}
+    return nodes
 
 
 def _parameters(definition: ast.FunctionDef, kinds: Sequence[str]) -> tuple[str, ...]:
@@ -123,8 +123,8 @@ def _of_node(node: ast.AST) -> Iterator[Change]:
             yield "comparison replaced", node, partial(_set, node, "ops", [OPERATORS[type(operator)]()])
         case ast.BoolOp(values=values):
             for position in range(len(values)):
-                rest = [*values[:position], *values[position + 1 :]]
-                yield "condition weakened", node, partial(_set, node, "values", rest if len(rest) > 1 else rest * 2)
+                remaining = [*values[:position], *values[position + 1 :]]
+                yield "condition weakened", node, partial(_set, node, "values", remaining if len(remaining) > 1 else remaining * 2)
         case ast.IfExp(body=body, orelse=orelse):
             yield "branches swapped", node, partial(_set_both, node, "body", orelse, "orelse", body)
         case ast.comprehension(ifs=[condition, *_] as conditions):
@@ -135,8 +135,8 @@ def _of_node(node: ast.AST) -> Iterator[Change]:
                 yield "function replaced", node, partial(_set, node.func, "id", FUNCTIONS[name])
             if name not in ORDERED:
                 plain = [i for i, a in enumerate(arguments) if not isinstance(a, ast.Starred | ast.Constant)]
-                for one, two in pairwise(plain):
-                    yield "arguments swapped", node, partial(_exchange, arguments, one, two)
+                for first, second in pairwise(plain):
+                    yield "arguments swapped", node, partial(_exchange, arguments, first, second)
             if name == "zip" and len(arguments) > 1:
                 yield "order turned round", node, partial(arguments.__setitem__, 1, _call("_backwards", arguments[1]))
             yield from _of_keywords(node)
@@ -145,79 +145,79 @@ def _of_node(node: ast.AST) -> Iterator[Change]:
                 yield "attribute left as it was", node, partial(_remove, keywords, position)
             yield from _of_keywords(node)
         case ast.Call(func=ast.Attribute(attr="reshape" | "transpose"), args=arguments):
-            for one, (left, right) in enumerate(pairwise(arguments)):
+            for first, (left, right) in enumerate(pairwise(arguments)):
                 if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
-                    yield "arguments swapped", node, partial(_exchange, arguments, one, one + 1)
+                    yield "arguments swapped", node, partial(_exchange, arguments, first, first + 1)
         case ast.Starred(value=value, ctx=ast.Load()):
             yield "order turned round", node, partial(_set, node, "value", _call("_backwards", value))
         case ast.Tuple(elts=elements, ctx=ast.Load()):
-            for one in range(len(elements) - 1):
-                yield "entries swapped", node, partial(_exchange, elements, one, one + 1)
+            for first in range(len(elements) - 1):
+                yield "entries swapped", node, partial(_exchange, elements, first, first + 1)
         case ast.Slice(lower=lower, upper=upper):
             for name, bound in (("lower", lower), ("upper", upper)):
                 if bound is not None and not isinstance(bound, ast.Constant):
                     yield "number off by one", node, partial(_set, node, name, _more(bound))
-        case ast.Subscript(slice=ast.Name() | ast.BinOp() | ast.Attribute() as place, ctx=ast.Load()):
-            yield "number off by one", node, partial(_set, node, "slice", ast.BinOp(place, ast.Sub(), ast.Constant(1)))
+        case ast.Subscript(slice=ast.Name() | ast.BinOp() | ast.Attribute() as index, ctx=ast.Load()):
+            yield "number off by one", node, partial(_set, node, "slice", ast.BinOp(index, ast.Sub(), ast.Constant(1)))
 
 
 def _of_keywords(node: ast.Call) -> Iterator[Change]:
     keywords = [keyword for keyword in node.keywords if keyword.arg not in (None, "strict", "a", "by")]
-    for one, two in pairwise(keywords):
-        yield "attributes swapped", node, partial(_set_both, one, "value", two.value, "value", one.value, two)
+    for first, second in pairwise(keywords):
+        yield "attributes swapped", node, partial(_set_both, first, "value", second.value, "value", first.value, second)
     for keyword in keywords:
         for way in range(WAYS):
             name = KINDS.get(str(keyword.arg), "attribute changed")
             yield name, node, partial(_set, keyword, "value", _call("_changed", keyword.value, ast.Constant(way)))
 
 
-def _replacements(place: Place, node: ast.expr, around: Surroundings) -> Iterator[Change]:
+def _replacements(slot: Place, node: ast.expr, around: Surroundings) -> Iterator[Change]:
     """Yield what can stand in a node's place: an operand for an operator, another number or name for one from around."""
     match node:
         case ast.BinOp(left=left, right=right):
-            yield "operand dropped", node, partial(place.put, left)
-            yield "operand dropped", node, partial(place.put, right)
+            yield "operand dropped", node, partial(slot.put, left)
+            yield "operand dropped", node, partial(slot.put, right)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            yield "function left out", node, partial(place.put, operand)
-        case ast.Call(func=ast.Name(id=name), args=[first, *rest]) if name in LEFT_OUT and not isinstance(first, ast.Starred):
-            yield "function left out", node, partial(place.put, rest[0] if name == "unary" and rest else first)
+            yield "function left out", node, partial(slot.put, operand)
+        case ast.Call(func=ast.Name(id=name), args=[first, *others]) if name in LEFT_OUT and not isinstance(first, ast.Starred):
+            yield "function left out", node, partial(slot.put, others[0] if name == "unary" and others else first)
         case ast.Call(func=ast.Attribute(attr="reshape" | "transpose", value=value)):
-            yield "function left out", node, partial(place.put, value)
+            yield "function left out", node, partial(slot.put, value)
         case ast.Name(id=name, ctx=ast.Load()) if name in around.values:
-            yield from _of_constant(place, node, around.values[name])
+            yield from _of_constant(slot, node, around.values[name])
         case ast.Constant(value=value):
-            yield from _of_constant(place, node, value)
+            yield from _of_constant(slot, node, value)
 
 
-def _of_constant(place: Place, node: ast.expr, value: object) -> Iterator[Change]:
+def _of_constant(slot: Place, node: ast.expr, value: object) -> Iterator[Change]:
     match value:
         case bool():
             if isinstance(node, ast.Name):
-                yield "condition turned round", node, partial(place.put, ast.Constant(not value))
+                yield "condition turned round", node, partial(slot.put, ast.Constant(not value))
         case int():
-            yield "number off by one", node, partial(place.put, ast.Constant(value + 1))
-            yield "number off by one", node, partial(place.put, ast.Constant(value - 1))
+            yield "number off by one", node, partial(slot.put, ast.Constant(value + 1))
+            yield "number off by one", node, partial(slot.put, ast.Constant(value - 1))
         case float():
-            yield "constant replaced", node, partial(place.put, ast.Constant(value + 1.0))
+            yield "constant replaced", node, partial(slot.put, ast.Constant(value + 1.0))
             if value:
-                yield "constant replaced", node, partial(place.put, ast.Constant(-value))
+                yield "constant replaced", node, partial(slot.put, ast.Constant(-value))
         case str() if value in NAMES:
-            yield "name replaced", node, partial(place.put, ast.Constant(NAMES[value]))
+            yield "name replaced", node, partial(slot.put, ast.Constant(NAMES[value]))
 
 
-def _on_the_right(place: Place, node: ast.expr, around: Surroundings, operands: Sequence[str]) -> Iterator[Change]:
-    if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load) or isinstance(place.parent, ast.Attribute):
+def _on_the_right(slot: Place, node: ast.expr, around: Surroundings, operands: Sequence[str]) -> Iterator[Change]:
+    if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load) or isinstance(slot.parent, ast.Attribute):
         return
-    for other in operands if node.id in operands else ():
-        if other != node.id:
-            yield "operand replaced", node, partial(place.put, ast.Name(other, ast.Load()))
+    for operand in operands if node.id in operands else ():
+        if operand != node.id:
+            yield "operand replaced", node, partial(slot.put, ast.Name(operand, ast.Load()))
     if node.id in operands:
-        yield "operand negated", node, partial(place.put, ast.UnaryOp(ast.USub(), node))
-    if node.id in around.bundles and isinstance(place.parent, ast.Call | ast.keyword):
+        yield "operand negated", node, partial(slot.put, ast.UnaryOp(ast.USub(), node))
+    if node.id in around.bundles and isinstance(slot.parent, ast.Call | ast.keyword):
         for attribute in around.bundles[node.id]:
             for way in range(WAYS):
                 made = _call("_altered", node, ast.Constant(attribute), ast.Constant(way))
-                yield KINDS.get(attribute, "attribute changed"), node, partial(place.put, made)
+                yield KINDS.get(attribute, "attribute changed"), node, partial(slot.put, made)
 
 
 def _is_equation(node: ast.Compare) -> bool:
@@ -246,14 +246,14 @@ def _remove(values: list[Any], position: int) -> None:
     del values[position]
 
 
-def _exchange(values: list[ast.expr], one: int, two: int) -> None:
-    values[one], values[two] = values[two], values[one]
+def _exchange(values: list[ast.expr], first: int, second: int) -> None:
+    values[first], values[second] = values[second], values[first]
 
 
 def _set(node: ast.AST, name: str, value: object) -> None:
     setattr(node, name, value)
 
 
-def _set_both(node: ast.AST, name: str, value: object, other_name: str, other: object, other_node: ast.AST | None = None) -> None:
+def _set_both(node: ast.AST, name: str, value: object, other_name: str, other_value: object, other_node: ast.AST | None = None) -> None:
     setattr(node, name, value)
-    setattr(other_node or node, other_name, other)
+    setattr(other_node or node, other_name, other_value)

@@ -33,11 +33,11 @@ def roots(rule: Rule | MergeRule) -> tuple[Written, ...]:
 
 def parts(rule: Rule | MergeRule) -> tuple[Closure, ...]:
     """Return the functions whose text decides what a rule says, its own first."""
-    found: list[Closure] = []
+    closures: list[Closure] = []
     for law in roots(rule):
-        found += [value for _, value in reachable(law.closure) if isinstance(value, Closure) and value not in found]
-    home = found[0].path if found else ""
-    return tuple(each for each in found if each.path == home or (Path(each.path).parent == SHIPPED and Path(each.path) != FIXED))
+        closures += [value for _, value in reachable(law.closure) if isinstance(value, Closure) and value not in closures]
+    home = closures[0].path if closures else ""
+    return tuple(each for each in closures if each.path == home or (Path(each.path).parent == SHIPPED and Path(each.path) != FIXED))
 
 
 @lru_cache(maxsize=64)
@@ -49,12 +49,15 @@ def _definitions(path: str) -> Mapping[tuple[str, int], ast.FunctionDef]:
 def definition(function: Closure) -> ast.FunctionDef | None:
     """Return the text of a function as a tree without decorators, None where there is no text."""
     try:
-        found = _definitions(function.path).get((function.syntax.name, function.syntax.line))
+        syntax_tree = _definitions(function.path).get((function.syntax.name, function.syntax.line))
     except (OSError, SyntaxError):
         return None
-    if found is None:
+    if syntax_tree is None:
         return None
-    return ast.FunctionDef(found.name, found.args, found.body, [], found.returns, found.type_comment, lineno=found.lineno, col_offset=0)
+    return ast.FunctionDef(
+        syntax_tree.name, syntax_tree.args, syntax_tree.body, [], syntax_tree.returns, syntax_tree.type_comment,
+        lineno=syntax_tree.lineno, col_offset=0,
+    )  # fmt: skip
 
 
 def values_around(function: Closure) -> Mapping[str, int | float | str]:

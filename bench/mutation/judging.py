@@ -108,8 +108,8 @@ def judged(mutant: Mutant, seed: int, cases: int, *, false: bool) -> Judged:
         return Judged(mutant.description, mutant.change, "rejected", false)
     if proof.verdict != "proved" or proof.covers is None:
         return Judged(mutant.description, mutant.change, "rejected", false)
-    found = compared(mutant.rule, proof.covers["tree"], seed, cases)
-    return Judged(mutant.description, mutant.change, "proved", false, found.instances, found.difference)
+    outcome = compared(mutant.rule, proof.covers["tree"], seed, cases)
+    return Judged(mutant.description, mutant.change, "proved", false, outcome.instances, outcome.difference)
 
 
 def compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int, tries: int = DRAWS) -> Seen:

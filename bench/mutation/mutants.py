@@ -51,13 +51,13 @@ class Site:
 
 def sites(rule: Rule | MergeRule) -> tuple[Site, ...]:
     """Return all changes of a rule, in a fixed order."""
-    found: list[Site] = []
+    sites: list[Site] = []
     for function in parts(rule):
         text = definition(function)
         if text is not None:
             for position, (change, _, _) in enumerate(changes(text, _around(rule, function))):
-                found.append(Site(function, position, change, len(found)))
-    return tuple(found)
+                sites.append(Site(function, position, change, len(sites)))
+    return tuple(sites)
 
 
 def made(rule: Rule | MergeRule, site: Site) -> Mutant | None:
@@ -84,13 +84,13 @@ def mutants(rule: Rule | MergeRule) -> Iterator[Mutant | None]:
 
 def _around(rule: Rule | MergeRule, function: Closure) -> Surroundings:
     """Return what is known of a function's names; attributes are known where the rule itself calls it."""
-    own = isinstance(rule.law, Written) and function is rule.law.closure
+    is_own = isinstance(rule.law, Written) and function is rule.law.closure
     pattern = rule.pattern if isinstance(rule, Rule) else rule.member.pattern
-    return Surroundings(_bundles(pattern) if own else {}, values_around(function), own and isinstance(rule, MergeRule))
+    return Surroundings(_bundles(pattern) if is_own else {}, values_around(function), is_own and isinstance(rule, MergeRule))
 
 
 def _bundles(term: Pattern | Variable) -> Mapping[str, Sequence[str]]:
     if isinstance(term, Variable):
         return {}
-    found = {name: names for operand in term.operands for name, names in _bundles(operand).items()}
-    return {**found, term.attributes: OPS[term.op].attributes} if isinstance(term.attributes, str) else found
+    bundles = {name: names for operand in term.operands for name, names in _bundles(operand).items()}
+    return {**bundles, term.attributes: OPS[term.op].attributes} if isinstance(term.attributes, str) else bundles

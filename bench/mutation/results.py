@@ -26,13 +26,13 @@ def table(tally: Tally, seconds: float) -> str:
 
 def write(folder: Path, tally: Tally, seconds: float, command: str) -> None:
     """Write mutation.json and mutation.md."""
-    known = about(command)
-    (folder / "mutation.json").write_text(json.dumps({**known, "cpu_seconds": round(seconds, 1), **asdict(tally)}, indent=1) + "\n")
+    machine = about(command)
+    (folder / "mutation.json").write_text(json.dumps({**machine, "cpu_seconds": round(seconds, 1), **asdict(tally)}, indent=1) + "\n")
     rows = "\n".join(f"| {change} | {' | '.join(str(row[fate]) for fate in FATES)} |" for change, row in tally.by_change.items())
     proved = "\n".join(f"* `{name}`" for name in tally.proved_names)
     left = f" Rules without a mutant: {', '.join(f'`{name}`' for name in tally.without)}." if tally.without else ""
     (folder / "mutation.md").write_text(
-        f"# Mutated rules\n\n{table(tally, seconds)}.\n\n{sentence(known)}\n\n"
+        f"# Mutated rules\n\n{table(tally, seconds)}.\n\n{sentence(machine)}\n\n"
         f"The {tally.rules} rules can be changed in {tally.sites} ways. Of those looked at, {tally.stillborn} are no rule, or the same "
         f"rule, and {tally.idle} fit no random instance.{left}\n\n"
         f"| change | mutants | false | rejected | given up | proved |\n|---|---|---|---|---|---|\n{rows}\n\n"

@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with own_temporary_files():
-            found = _run(chosen)
+            finding = _run(chosen)
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(_json(found), indent=2) if chosen.json else "\n".join(_lines(found)))
-    if found.accurate:
+    print(json.dumps(_json(finding), indent=2) if chosen.json else "\n".join(_lines(finding)))
+    if finding.accurate:
         return 0
-    return 1 if found.rules or found.kernels else 3
+    return 1 if finding.rules or finding.kernels else 3
 
 
 def _run(chosen: argparse.Namespace) -> Finding:
@@ -89,22 +89,22 @@ def _run(chosen: argparse.Namespace) -> Finding:
     return bisect(graph, rules, feeds, expected, settings, tell)
 
 
-def _lines(found: Finding) -> list[str]:
-    if found.accurate:
-        return [f"accurate: largest relative error {found.error:.2g}; nothing to find"]
-    lines = [f"output {found.output} is wrong, relative error {found.error:.2g}"]
-    lines += [f"  without {name}: {f'still {left:.2g}' if left else 'accurate'}" for name, left in found.tried]
-    if found.rules:
-        lines += [f"to blame: {', '.join(found.rules)}", "look at it with: python -m verify FILE --rule " + found.rules[0]]
-    lines += [f"to blame: kernel {kernel}" for kernel in found.kernels]
-    lines += [f"first changed at: {', '.join(found.source_nodes)}"] if found.source_nodes else []
-    return lines if found.rules or found.kernels else [*lines, "no rule and no kernel whose removal helps was found"]
+def _lines(finding: Finding) -> list[str]:
+    if finding.accurate:
+        return [f"accurate: largest relative error {finding.error:.2g}; nothing to find"]
+    lines = [f"output {finding.output} is wrong, relative error {finding.error:.2g}"]
+    lines += [f"  without {name}: {f'still {left:.2g}' if left else 'accurate'}" for name, left in finding.tried]
+    if finding.rules:
+        lines += [f"to blame: {', '.join(finding.rules)}", "look at it with: python -m verify FILE --rule " + finding.rules[0]]
+    lines += [f"to blame: kernel {kernel}" for kernel in finding.kernels]
+    lines += [f"first changed at: {', '.join(finding.source_nodes)}"] if finding.source_nodes else []
+    return lines if finding.rules or finding.kernels else [*lines, "no rule and no kernel whose removal helps was found"]
 
 
-def _json(found: Finding) -> dict[str, Any]:
+def _json(finding: Finding) -> dict[str, Any]:
     return {
-        "accurate": found.accurate, "error": found.error, "output": found.output or None, "rules": list(found.rules),
-        "kernels": list(found.kernels), "source_nodes": list(found.source_nodes), "tried": dict(found.tried),
+        "accurate": finding.accurate, "error": finding.error, "output": finding.output or None, "rules": list(finding.rules),
+        "kernels": list(finding.kernels), "source_nodes": list(finding.source_nodes), "tried": dict(finding.tried),
     }  # fmt: skip
 
 

@@ -92,8 +92,8 @@ def bisect(
         tried.append((name, left.error if left else 0.0))
         if left is None:
             return Finding(wrong.error, wrong.output, (name,), (), nodes, tuple(tried))
-    found = _together(rules, worst, tell)
-    return Finding(wrong.error, wrong.output, found, (), nodes, tuple(tried))
+    culprits = _together(rules, worst, tell)
+    return Finding(wrong.error, wrong.output, culprits, (), nodes, tuple(tried))
 
 
 def _together(rules: Sequence[AnyRule], worst: Callable[[Sequence[AnyRule]], Wrong | None], tell: Tell) -> tuple[str, ...]:
@@ -163,11 +163,11 @@ def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iter
 def _prices(laid: Mapping[int, tuple[Candidate, ...]], random: Random) -> dict[int, tuple[Candidate, ...]]:
     """Draw prices; what a rule made is cheap, because only a program that has it shows whether it is right."""
 
-    def price(one: Candidate) -> float:
+    def price(candidate: Candidate) -> float:
         drawn = random.uniform(0.1, 3.0) ** 3
-        return MADE_BY_RULES * drawn if any(node.rule for node in one.covered) else drawn
+        return MADE_BY_RULES * drawn if any(node.rule for node in candidate.covered) else drawn
 
-    return {number: tuple(replace(one, cost_us=price(one)) for one in options) for number, options in laid.items()}
+    return {number: tuple(replace(candidate, cost_us=price(candidate)) for candidate in options) for number, options in laid.items()}
 
 
 def _suspects(graph: Graph, program: Program, feeds: Mapping[str, Any], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -189,9 +189,9 @@ def _wrong_kernels(
     output, error = max(errors.items(), key=lambda item: item[1])
     if error <= settings.tolerance:
         return Finding(error)
-    found = blame(graph, program, feeds, compile_options(settings.threads), Tolerance(settings.tolerance))
-    told = tuple(f"{kernel.implementation}: {reason}" for kernel, reason in found.kernels)
-    return Finding(error, output, (), told, found.source_nodes)
+    blamed = blame(graph, program, feeds, compile_options(settings.threads), Tolerance(settings.tolerance))
+    reasons = tuple(f"{kernel.implementation}: {reason}" for kernel, reason in blamed.kernels)
+    return Finding(error, output, (), reasons, blamed.source_nodes)
 
 
 def _error(want: Any, got: Any) -> float:

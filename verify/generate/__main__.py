@@ -22,10 +22,10 @@ exit codes: 0 done, 2 usage, 130 interrupted; what is proved by then is written
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
-    if not found or float(found[1]) <= 0:
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    if not matched or float(matched[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time, for example 60s or 5m")
-    return float(found[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
+    return float(matched[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[matched[2]]
 
 
 def _positive(text: str) -> int:

@@ -54,27 +54,27 @@ def run(chosen: argparse.Namespace) -> int:
         listed = read_list(chosen.compare) if chosen.compare else None
         operators = tuple(name.strip() for name in chosen.ops.split(",") if name.strip())
         settings = Settings(operators, chosen.depth, chosen.variables, chosen.terms, chosen.budget)
-        found = generate(settings, proved, say)
+        generated = generate(settings, proved, say)
         say.close()
-        text = _file(found, operators)
+        text = _file(generated, operators)
         if chosen.output:
             _write(chosen.output, text)
             rules = load_rules(chosen.output)
-            _write(certificates_beside(chosen.output), _certificates(rules, found))
-            _file_certificates(rules, found)
+            _write(certificates_beside(chosen.output), _certificates(rules, generated))
+            _file_certificates(rules, generated)
         comparison = None
-        if listed is not None and found.stop_reason != "interrupted":
-            comparison = compare(listed, [equation for equation, _ in found.equations], found.rules, operators, chosen.depth)
+        if listed is not None and generated.stop_reason != "interrupted":
+            comparison = compare(listed, [equation for equation, _ in generated.equations], generated.rules, operators, chosen.depth)
         if chosen.json:
-            print(json.dumps(_report(found, comparison, chosen.output), indent=2))
+            print(json.dumps(_report(generated, comparison, chosen.output), indent=2))
         else:
-            print(*([text] if not chosen.output else []), *_summary(found, comparison, chosen.output), sep="\n")
+            print(*([text] if not chosen.output else []), *_summary(generated, comparison, chosen.output), sep="\n")
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # while comparing: the rules are written
         return 130
-    return 130 if found.stop_reason == "interrupted" else 0
+    return 130 if generated.stop_reason == "interrupted" else 0
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
@@ -86,25 +86,25 @@ def certificates_beside(path: Path) -> Path:
     return path.with_suffix(".certificates.json")
 
 
-def _certificates(rules: Sequence[Rule | MergeRule], found: Generated[Proof]) -> str:
+def _certificates(rules: Sequence[Rule | MergeRule], generated: Generated[Proof]) -> str:
     """Return the proofs as certificates of the rules as they stand in the file."""
-    return format_certificates(Certificate.of(found.outcomes[rule.name], rule_key(rule)) for rule in rules)
+    return format_certificates(Certificate.of(generated.outcomes[rule.name], rule_key(rule)) for rule in rules)
 
 
-def _file_certificates(rules: Sequence[Rule | MergeRule], found: Generated[Proof]) -> None:
+def _file_certificates(rules: Sequence[Rule | MergeRule], generated: Generated[Proof]) -> None:
     """Keep the proofs where the optimiser looks for those of a user's rules, so that it need not prove them again."""
-    certify(rules, lambda rule: found.outcomes[rule.name])
+    certify(rules, lambda rule: generated.outcomes[rule.name])
 
 
-def _command(found: Generated[Proof]) -> str:
-    settings = found.settings
+def _command(generated: Generated[Proof]) -> str:
+    settings = generated.settings
     return f"python -m verify.generate --ops {','.join(settings.operators)} --depth {settings.depth} --variables {settings.variables}"
 
 
-def _file(found: Generated[Proof], operators: Sequence[str]) -> str:
-    title = f"{', '.join(operators)}, up to {found.settings.depth} operators a side."
-    texts = [f"# {accepted.outcome.verdict_text}\n{accepted.text}" for accepted in found.accepted]
-    return module_text(texts, [rule.name for rule in found.rules], title, _command(found))
+def _file(generated: Generated[Proof], operators: Sequence[str]) -> str:
+    title = f"{', '.join(operators)}, up to {generated.settings.depth} operators a side."
+    texts = [f"# {accepted.outcome.verdict_text}\n{accepted.text}" for accepted in generated.accepted]
+    return module_text(texts, [rule.name for rule in generated.rules], title, _command(generated))
 
 
 def _write(path: Path, text: str) -> None:
@@ -114,25 +114,26 @@ def _write(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def _summary(found: Generated[Proof], comparison: Comparison | None, output: Path | None) -> list[str]:
+def _summary(generated: Generated[Proof], comparison: Comparison | None, output: Path | None) -> list[str]:
+    destination = f" in {output}" if output else ""
     lines = [
-        f"{found.terms} terms under {found.contexts} typings, {found.candidates} equations that agree on the test data",
-        f"  {found.instances} instances of others, {found.derived} shown by others, {len(found.open)} not proved",
-        f"  {len(found.equations)} equations remain: {len(found.rules)} rules{f' in {output}' if output else ''} ({found.stop_reason})",
+        f"{generated.terms} terms under {generated.contexts} typings, {generated.candidates} equations that agree on the test data",
+        f"  {generated.instances} instances of others, {generated.derived} shown by others, {len(generated.open)} not proved",
+        f"  {len(generated.equations)} equations remain: {len(generated.rules)} rules{destination} ({generated.stop_reason})",
     ]
-    lines += [f"  not proved: {draft.left} = {draft.right}" for draft in found.open]
+    lines += [f"  not proved: {draft.left} = {draft.right}" for draft in generated.open]
     return [*lines, *([str(comparison)] if comparison else [])]
 
 
-def _report(found: Generated[Proof], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
-    settings = found.settings
+def _report(generated: Generated[Proof], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
+    settings = generated.settings
     return {
-        "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": found.contexts,
-        "terms": found.terms, "equations": found.candidates, "instances": found.instances, "shown_by_others": found.derived,
+        "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": generated.contexts,
+        "terms": generated.terms, "equations": generated.candidates, "instances": generated.instances, "shown_by_others": generated.derived,
         "rules": [{"name": a.rule.name, "equation": a.rule.text, "guards": [g.condition for g in a.guards], "rounding": a.rule.rounding,
-                   "verdict": a.outcome.verdict_text} for a in found.accepted],
-        "not_proved": [f"{draft.left} = {draft.right}" for draft in found.open], "stop_reason": found.stop_reason,
-        "seconds": round(found.seconds, 2), "file": str(output) if output else None,
+                   "verdict": a.outcome.verdict_text} for a in generated.accepted],
+        "not_proved": [f"{draft.left} = {draft.right}" for draft in generated.open], "stop_reason": generated.stop_reason,
+        "seconds": round(generated.seconds, 2), "file": str(output) if output else None,
         "comparison": None if comparison is None else {
             "derived": list(comparison.derived), "missing": list(comparison.missing), "beyond": list(comparison.beyond),
             "false_but_derived": list(comparison.false_but_derived), "new": comparison.new, "of": comparison.of,

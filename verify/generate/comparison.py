@@ -71,7 +71,7 @@ def compare(
     listed: Sequence[Listed], equations: Sequence[Equation], rules: Sequence[Rule], operators: Sequence[str], depth: int
 ) -> Comparison:
     """Say which rules of the list follow from ``rules``, and how many of ``equations`` do not follow from the list."""
-    shown = {rule.name: bool(rule.equations) and all(derivable([one], rules)[0] for one in rule.equations) for rule in listed}
+    shown = {rule.name: bool(rule.equations) and all(derivable([equation], rules)[0] for equation in rule.equations) for rule in listed}
     near = {rule.name: rule.operators <= set(operators) and rule.size <= depth for rule in listed}
     sound = [rule.name for rule in listed if rule.holds]
     theirs = _as_rules([equation for rule in listed if rule.holds for equation in rule.equations])
@@ -92,10 +92,10 @@ def _as_rules(equations: Sequence[Equation]) -> tuple[Rule, ...]:
     for equation in equations:
         for left, right in ((equation.left, equation.right), (equation.right, equation.left)):
             if not isinstance(left, int) and not set(variables(right)) - set(variables(left)):
-                one = draft(Equation(left, right, equation.context), title(Equation(left, right, equation.context), taken))
-                if one.text((), "reassociates").partition("(x")[2] not in made:
-                    taken.add(one.name)
-                    made[one.text((), "reassociates").partition("(x")[2]] = compile_rule(one, one.guards, "reassociates")
+                written = draft(Equation(left, right, equation.context), title(Equation(left, right, equation.context), taken))
+                if written.text((), "reassociates").partition("(x")[2] not in made:
+                    taken.add(written.name)
+                    made[written.text((), "reassociates").partition("(x")[2]] = compile_rule(written, written.guards, "reassociates")
     return tuple(made.values())
 
 
@@ -123,26 +123,26 @@ def _equation(left: Tree, right: Tree, ranks: Mapping[str, int]) -> Equation | N
     names: dict[str, int] = {}
     sides = [_term(tree, ranks, names)[0] for tree in (left, right)]
     order = {old: new for new, old in enumerate(dict.fromkeys(v for side in sides for v in variables(side)))}
-    one, other = (renamed(side, order) for side in sides)
-    context = joint_context((one, other), len(order))
-    return None if context is None else Equation(one, other, context)
+    first, second = (renamed(side, order) for side in sides)
+    context = joint_context((first, second), len(order))
+    return None if context is None else Equation(first, second, context)
 
 
 def _term(tree: Tree, ranks: Mapping[str, int], names: dict[str, int]) -> tuple[Term, int]:
     """Return a tree as a term, with its rank."""
     if isinstance(tree, str):
         return names.setdefault(tree, len(names)), ranks[tree]
-    head, *rest = tree
-    operands = [_term(part, ranks, names) for part in rest if isinstance(part, list | str)]
+    head, *subtrees = tree
+    operands = [_term(part, ranks, names) for part in subtrees if isinstance(part, list | str)]
     rank = operands[0][1]
     terms = tuple(term for term, _ in operands)
     if head == "conv2d":
         result = Application(PRODUCTIONS["conv"][0], terms)
-        return (Application(_of_rank("relu", 4), (result,)) if rest[3] else result), 4
+        return (Application(_of_rank("relu", 4), (result,)) if subtrees[3] else result), 4
     if head.startswith("split"):
-        part = next(p for p in PRODUCTIONS["split"] if p.part == (rest[0], int(head[-1])) and len(p.shapes[0][0]) == rank)
+        part = next(p for p in PRODUCTIONS["split"] if p.part == (subtrees[0], int(head[-1])) and len(p.shapes[0][0]) == rank)
         return Application(part, terms), rank
-    axis = rest[0] if head == "concat" else None
+    axis = subtrees[0] if head == "concat" else None
     return Application(_of_rank(_OPERATORS[head], rank, axis), terms), rank
 
 

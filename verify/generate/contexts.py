@@ -33,19 +33,19 @@ def contexts(productions: Sequence[Production], depth: int, most_variables: int)
     ranks = sorted({len(shape) for production in productions for shape in production.shapes[0]})
     leaves = [canonical([tuple((f"d{i}",) for i in range(rank))]) for rank in ranks]
     levels = [sorted({_Scheme(leaf, leaf[0], False) for leaf in leaves}, key=repr)]
-    found: dict[Context, None] = {}
+    ordered: dict[Context, None] = {}
     for level in range(1, depth + 1):
         new: dict[_Scheme, None] = {}
         for production in productions:
             for parts in _parts(levels, level - 1, production.arity):
                 for scheme in _compose(production, parts, most_variables):
                     new[scheme] = None
-        known = {scheme for before in levels for scheme in before}
-        levels.append(sorted((scheme for scheme in new if scheme not in known), key=repr))
+        derived = {scheme for before in levels for scheme in before}
+        levels.append(sorted((scheme for scheme in new if scheme not in derived), key=repr))
         for scheme in new:
             if scheme.needs_images or all(len(shape) < 4 for shape in scheme.variables):
-                found[scheme.variables] = None
-    return tuple(sorted(found, key=lambda c: (len(c), -_freedom(c), repr(c))))
+                ordered[scheme.variables] = None
+    return tuple(sorted(ordered, key=lambda c: (len(c), -_freedom(c), repr(c))))
 
 
 def settle(shapes: Sequence[Sizes]) -> tuple[Context, tuple[int, ...]]:
@@ -64,8 +64,8 @@ def _parts(levels: Sequence[Sequence[_Scheme]], total: int, arity: int) -> Itera
         yield from ((scheme,) for scheme in levels[total])
         return
     for first in range(total + 1):
-        for one in levels[first]:
-            yield from ((one, *rest) for rest in _parts(levels, total - first, arity - 1))
+        for variable in levels[first]:
+            yield from ((variable, *following) for following in _parts(levels, total - first, arity - 1))
 
 
 def _compose(production: Production, parts: Sequence[_Scheme], most: int) -> Iterator[_Scheme]:
@@ -75,18 +75,18 @@ def _compose(production: Production, parts: Sequence[_Scheme], most: int) -> Ite
         unifier = Unifier()
         variables: dict[int, Sizes] = {}
         operands, result = production.shapes
-        *wanted, made = unifier.instance((*operands, result))
+        *expected, made = unifier.instance((*operands, result))
         fits = True
-        for part, names, shape in zip(parts, shared, wanted, strict=True):
-            *types, own = unifier.instance((*part.variables, part.result))
+        for part, names, shape in zip(parts, shared, expected, strict=True):
+            *types, part_result = unifier.instance((*part.variables, part.result))
             for name, type in zip(names, types, strict=True):
                 fits = fits and unifier.unify_shapes(variables.setdefault(name, type), type)
-            fits = fits and unifier.unify_shapes(own, shape)
+            fits = fits and unifier.unify_shapes(part_result, shape)
         if fits:
             shapes = [unifier.shape(variables[name]) for name in sorted(variables)]
             _, order = settle(shapes)
-            *context, own = canonical([*(shapes[i] for i in order), unifier.shape(made)])
-            yield _Scheme(tuple(context), own, needs)
+            *context, part_result = canonical([*(shapes[i] for i in order), unifier.shape(made)])
+            yield _Scheme(tuple(context), part_result, needs)
 
 
 def _sharings(counts: Sequence[int], most: int) -> Iterator[tuple[tuple[int, ...], ...]]:

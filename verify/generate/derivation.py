@@ -48,4 +48,4 @@ def _match(pattern: Term, term: Term, bound: dict[int, Term]) -> bool:
         return bound.setdefault(pattern, term) == term
     if not isinstance(term, Application) or pattern.production != term.production:
         return False
-    return all(_match(one, other, bound) for one, other in zip(pattern.operands, term.operands, strict=True))
+    return all(_match(inner, operand, bound) for inner, operand in zip(pattern.operands, term.operands, strict=True))

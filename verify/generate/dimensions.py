@@ -60,8 +60,8 @@ class Unifier:
 
         return tuple(tuple(tuple(map(renamed, size)) for size in shape) for shape in shapes)
 
-    def unify(self, one: Size, other: Size) -> bool:
-        left, right = self.resolve(one), self.resolve(other)
+    def unify(self, first: Size, second: Size) -> bool:
+        left, right = self.resolve(first), self.resolve(second)
         if left == right:
             return True
         for name, size in ((left, right), (right, left)):
@@ -74,8 +74,8 @@ class Unifier:
             return False
         return all(self.unify((a,), (b,)) for a, b in zip(left, right, strict=True))
 
-    def unify_shapes(self, one: Sizes, other: Sizes) -> bool:
-        return len(one) == len(other) and all(map(self.unify, one, other))
+    def unify_shapes(self, left: Sizes, right: Sizes) -> bool:
+        return len(left) == len(right) and all(map(self.unify, left, right))
 
 
 def match(patterns: Sizes, shape: Sizes, bound: dict[str, Size]) -> bool:

@@ -111,7 +111,7 @@ def agree(left: np.ndarray, right: np.ndarray, arithmetic: Field) -> bool:
 
 
 def candidates(
-    context: Context, productions: Sequence[Production], depth: int, known: frozenset[Context], *, terms: int
+    context: Context, productions: Sequence[Production], depth: int, seen: frozenset[Context], *, terms: int
 ) -> tuple[tuple[Equation, ...], int]:
     """Return the equations of terms of up to ``depth`` operators that need this context, and how many terms were tried.
 
@@ -126,7 +126,7 @@ def candidates(
         groups[(shape, world.fingerprint(world.values[i]))] = i
         levels[0].append((i, shape, frozenset((i,))))
     everything = frozenset(range(len(context)))
-    found: dict[str, Equation] = {}
+    kept: dict[str, Equation] = {}
     tried = 0
     for level in range(1, depth + 1):
         levels.append([])
@@ -135,7 +135,7 @@ def candidates(
             if len(everything - used) > depth - level:
                 continue
             if tried >= terms:
-                return tuple(found.values()), tried
+                return tuple(kept.values()), tried
             tried += 1
             value = world.apply(term, [world.values[operand] for operand in term.operands])
             if not np.isfinite(value).any():
@@ -149,12 +149,12 @@ def candidates(
             if used | frozenset(variables(first)) != everything:
                 continue
             general = joint_context((term, first), len(context))
-            if general is not None and general != context and settle(general)[0] in known:
+            if general is not None and general != context and settle(general)[0] in seen:
                 continue
             if agree(second.value(term), second.value(first), arithmetic):
                 equation = Equation(term, first, context)
-                found.setdefault(str(equation), equation)
-    return tuple(found.values()), tried
+                kept.setdefault(str(equation), equation)
+    return tuple(kept.values()), tried
 
 
 def _compositions(
@@ -162,31 +162,31 @@ def _compositions(
 ) -> Iterator[tuple[Application, Sizes]]:
     """Yield the well-typed applications with ``level`` operators, to representatives."""
     for production in productions:
-        wanted, made = production.shapes
+        expected, made = production.shapes
         if production.arity == 1:
             for term, shape, _ in levels[level - 1]:
                 bound: dict[str, tuple[str, ...]] = {}
-                if match(wanted[0], shape, bound):
+                if match(expected[0], shape, bound):
                     yield Application(production, (term,)), instantiate(made, bound)
             continue
         for first in range(level):
-            for (left, one, _), (right, other, _) in product(levels[first], levels[level - 1 - first]):
+            for (left, left_shape, _), (right, right_shape, _) in product(levels[first], levels[level - 1 - first]):
                 if production.commutative and (describe(left), first) > (describe(right), level - 1 - first):
                     continue
                 bound = {}
-                if match(wanted[0], one, bound) and match(wanted[1], other, bound):
+                if match(expected[0], left_shape, bound) and match(expected[1], right_shape, bound):
                     yield Application(production, (left, right)), instantiate(made, bound)
 
 
 def commutativity(productions: Sequence[Production]) -> tuple[Equation, ...]:
     """Return ``x op y = y op x`` for the commutative operators, which enumeration writes in one order alone."""
-    found = []
+    equations = []
     seen: set[str] = set()
     for production in productions:
         if production.commutative and production.op not in seen:
             seen.add(production.op)
             context = joint_context((Application(production, (0, 1)),), 2)
             assert context is not None
-            found.append(Equation(Application(production, (0, 1)), Application(production, (1, 0)), context))
-    return tuple(found)
+            equations.append(Equation(Application(production, (0, 1)), Application(production, (1, 0)), context))
+    return tuple(equations)
 

@@ -52,9 +52,9 @@ class Production:
             return self.values
         axis, which = self.part
         (cut,), result = self.shapes
-        first, rest = (length(bound[name]) for name in cut[axis])
+        first, second = (length(bound[name]) for name in cut[axis])
         starts = tuple(first if which and i == axis else 0 for i in range(len(cut)))
-        ends = tuple((first + rest if which else first) if i == axis else length(bound[size[0]]) for i, size in enumerate(result))
+        ends = tuple((first + second if which else first) if i == axis else length(bound[size[0]]) for i, size in enumerate(result))
         return attributes(starts=starts, ends=ends, steps=(1,) * len(cut))
 
 

@@ -55,7 +55,7 @@ class Generated(Generic[Outcome]):
 
     @property
     def accepted(self) -> tuple[Accepted[Outcome], ...]:
-        return tuple(accepted for _, found in self.equations for accepted in found)
+        return tuple(accepted for _, variants in self.equations for accepted in variants)
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
@@ -105,7 +105,7 @@ def _enumerate(depth: int, seen: dict[str, Equation], result: Generated[Outcome]
     chosen = productions(settings.operators)
     every = contexts(chosen, depth, settings.variables)
     result.contexts = len(every)
-    known = frozenset(every)
+    every_context = frozenset(every)
     new: dict[str, Equation] = {}
     for equation in map(settled, commutativity(chosen) if depth == 1 else ()):
         new[str(equation)] = equation
@@ -113,7 +113,7 @@ def _enumerate(depth: int, seen: dict[str, Equation], result: Generated[Outcome]
         if until is not None and time.monotonic() > until:
             result.stop_reason = "budget"
             break
-        equations, terms = candidates(context, chosen, depth, known, terms=settings.terms)
+        equations, terms = candidates(context, chosen, depth, every_context, terms=settings.terms)
         result.terms += terms
         for equation in map(settled, equations):
             if str(equation) not in seen:
@@ -132,12 +132,12 @@ def _accept(
         check_time()
         done = result.derived + result.instances
         say(f"{result.candidates} equations: {len(result.equations)} proved, {done} shown by these, {len(result.open)} open")
-        if any(is_instance(equation, known) for known, _ in result.equations):
+        if any(is_instance(equation, earlier) for earlier, _ in result.equations):
             result.instances += 1
         elif derivable([equation], result.rules)[0]:
             result.derived += 1
         else:
-            found: list[Accepted[Outcome]] = []
+            kept: list[Accepted[Outcome]] = []
             failed: list[Draft] = []
             for direction in _directions(equation):
                 try:
@@ -149,9 +149,9 @@ def _accept(
                     failed.append(drafted)
                 else:
                     taken.add(drafted.name)
-                    found.append(accepted)
-            if found:
-                result.equations.append((equation, tuple(found)))
+                    kept.append(accepted)
+            if kept:
+                result.equations.append((equation, tuple(kept)))
             elif failed:
                 result.open.append(failed[0])
 
@@ -169,10 +169,10 @@ def _directions(equation: Equation) -> tuple[Equation, ...]:
 
 def _minimise(result: Generated[Outcome], say: Progress, check_time: Callable[[], None]) -> None:
     """Drop equations that all the others show, the last ones first: a later one may have been more general."""
-    for equation, found in list(reversed(result.equations)):
+    for equation, variants in list(reversed(result.equations)):
         check_time()
         say(f"{len(result.equations)} equations: looking for those that the others show")
-        others = tuple(accepted.rule for other, rest in result.equations if other is not equation for accepted in rest)
+        others = tuple(accepted.rule for another, rewrites in result.equations if another is not equation for accepted in rewrites)
         if derivable([equation], others)[0]:
-            result.equations.remove((equation, found))
+            result.equations.remove((equation, variants))
             result.derived += 1

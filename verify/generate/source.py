@@ -37,7 +37,7 @@ class Draft:
         shapes = [tuple(map(length, context[variable])) for variable in variables(self.equation.left)]
         types = {name: TensorType("float32", shape) for name, shape in zip(self.tensors, shapes, strict=True)}
         bundles = zip(self.bundles, self.of_bundles, strict=True)
-        return Binding(types, {name: attributes_of(one, context, lengths) for name, one in bundles})
+        return Binding(types, {name: attributes_of(application, context, lengths) for name, application in bundles})
 
     def text(self, guards: Sequence[Guard], rounding: Rounding) -> str:
         """Return the rule's Python text with these guards."""
@@ -111,4 +111,5 @@ def title(equation: Equation, taken: frozenset[str] | set[str]) -> str:
 def _skeleton(term: Term) -> str:
     if isinstance(term, int):
         return "operand"
-    return "_".join(FUNCTIONS.get(one.production.op, one.production.op.lower()).strip("_") for one in reversed([*applications(term)]))
+    operators = [application.production.op for application in applications(term)]
+    return "_".join(FUNCTIONS.get(op, op.lower()).strip("_") for op in reversed(operators))

@@ -88,9 +88,9 @@ def shape_of(term: Term, context: Context) -> Sizes | None:
 def bindings(term: Application, context: Context) -> dict[str, Size] | None:
     """Return what the names of a production's signature stand for at this application."""
     bound: dict[str, Size] = {}
-    for operand, wanted in zip(term.operands, term.production.shapes[0], strict=True):
+    for operand, expected in zip(term.operands, term.production.shapes[0], strict=True):
         shape = shape_of(operand, context)
-        if shape is None or not match(wanted, shape, bound):
+        if shape is None or not match(expected, shape, bound):
             return None
     return bound
 
@@ -101,27 +101,27 @@ def joint_context(terms: Sequence[Term], count: int, *, loose: bool = False) -> 
     ``loose``: as far as that follows without a choice of how equal sums of extents come about.
     """
     unifier = Unifier(loose)
-    known: dict[int, Sizes] = {}
+    sizes_of: dict[int, Sizes] = {}
 
     def visit(term: Term) -> Sizes | None:
         if isinstance(term, int):
-            return known.get(term)
-        *wanted, made = unifier.instance((*term.production.shapes[0], term.production.shapes[1]))
-        for operand, shape in zip(term.operands, wanted, strict=True):
-            found = visit(operand)
-            if found is None and isinstance(operand, int):
-                known[operand] = found = shape
-            if found is None or not unifier.unify_shapes(found, shape):
+            return sizes_of.get(term)
+        *expected, made = unifier.instance((*term.production.shapes[0], term.production.shapes[1]))
+        for operand, shape in zip(term.operands, expected, strict=True):
+            operand_shape = visit(operand)
+            if operand_shape is None and isinstance(operand, int):
+                sizes_of[operand] = operand_shape = shape
+            if operand_shape is None or not unifier.unify_shapes(operand_shape, shape):
                 return None
         return made
 
     shapes = [visit(term) for term in sorted(terms, key=lambda term: isinstance(term, int))]
-    if len(known) < count or any(shape is None for shape in shapes):
+    if len(sizes_of) < count or any(shape is None for shape in shapes):
         return None
     for shape in shapes[1:]:
         if shape is not None and shapes[0] is not None and not unifier.unify_shapes(shapes[0], shape):
             return None
-    return canonical([unifier.shape(known[i]) for i in range(count)])
+    return canonical([unifier.shape(sizes_of[i]) for i in range(count)])
 
 
 def length_in(lengths: Mapping[str, int]) -> Length:

@@ -59,7 +59,7 @@ def weakest(draft: Draft, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
         outcome = judge(rule) if _holds_in_context(draft, rule) else None
         return None if outcome is None else Accepted(rule, draft.text(guards, rounding), tuple(guards), outcome, draft)
 
-    accepted = next((found for guards in _ladder(draft.guards) if (found := attempt(guards)) is not None), None)
+    accepted = next((provable for guards in _ladder(draft.guards) if (provable := attempt(guards)) is not None), None)
     if accepted is None:
         return None
     for guard in sorted(accepted.guards, key=lambda guard: ("implied", "attribute", "rank", "equality").index(guard.kind)):
@@ -87,7 +87,8 @@ def _ladder(guards: Sequence[Guard]) -> Iterator[tuple[Guard, ...]]:
 
 def _holds_in_context(draft: Draft, rule: Rule) -> bool:
     """Evaluate both sides as the rule itself builds them, for three choices of extents, on random data."""
-    arithmetic = field_of([one.production for side in (draft.equation.left, draft.equation.right) for one in applications(side)])
+    sides = draft.equation.left, draft.equation.right
+    arithmetic = field_of([application.production for side in sides for application in applications(side)])
     for number in (0, 1, 2):
         try:
             left, right = rule.apply(draft.binding(lengths_of(draft.equation.context, number)))
@@ -96,8 +97,8 @@ def _holds_in_context(draft: Draft, rule: Rule) -> bool:
         generator = np.random.default_rng(number)
         leaves = {node: _data(generator, node.type.sizes, exact=arithmetic == "prime") for node in _placeholders(left, right)}
         with np.errstate(all="ignore"):
-            one, other = evaluate((left, right), leaves, arithmetic)
-        if not agree(one, other, arithmetic):
+            left_value, right_value = evaluate((left, right), leaves, arithmetic)
+        if not agree(left_value, right_value, arithmetic):
             return False
     return True
 

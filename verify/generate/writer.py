@@ -47,57 +47,59 @@ class Writer:
             (size, f"{name}.shape[{axis}]")
             for variable, name in self.names.items() for axis, size in enumerate(equation.context[variable])
         ]  # fmt: skip
-        for one in applications(equation.left):
-            key = self._attribute_key(one)
+        for application in applications(equation.left):
+            key = self._attribute_key(application)
             if key is not None and key not in self.bundles:
                 self.bundles[key] = "abcdef"[len(self.bundles)]
-                self.of_bundles[self.bundles[key]] = one
-                if one.production.part is not None:
-                    axis, which = one.production.part
-                    first = one.production.shapes[0][0][axis][0]
-                    self.known.append((self._bound(one)[first], f"{self.bundles[key]}.{'starts' if which else 'ends'}[{axis}]"))
+                self.of_bundles[self.bundles[key]] = application
+                if application.production.part is not None:
+                    axis, which = application.production.part
+                    first = application.production.shapes[0][0][axis][0]
+                    self.known.append((self._bound(application)[first], f"{self.bundles[key]}.{'starts' if which else 'ends'}[{axis}]"))
 
-    def _bound(self, one: Application) -> dict[str, Size]:
-        bound = bindings(one, self.equation.context)
+    def _bound(self, application: Application) -> dict[str, Size]:
+        bound = bindings(application, self.equation.context)
         assert bound is not None
         return bound
 
-    def _attribute_key(self, one: Application) -> tuple[str, object] | None:
-        if one.production.part is not None:
-            shape = tuple(tuple(sorted(part for n in size for part in self._bound(one)[n])) for size in one.production.shapes[0][0])
-            axis, _ = one.production.part
-            return one.production.op, (one.production.part, shape, self._bound(one)[one.production.shapes[0][0][axis][0]])
-        return (one.production.op, one.production.values) if one.production.values else None
+    def _attribute_key(self, application: Application) -> tuple[str, object] | None:
+        production = application.production
+        if production.part is not None:
+            bound, sizes = self._bound(application), production.shapes[0][0]
+            shape = tuple(tuple(sorted(part for name in size for part in bound[name])) for size in sizes)
+            axis, _ = production.part
+            return production.op, (production.part, shape, bound[sizes[axis][0]])
+        return (production.op, production.values) if production.values else None
 
     def length(self, size: Size) -> str:
         """Return the text of an extent: a variable's, or what sums and differences of known ones say."""
         if all(name.isdigit() for name in size):
             return str(sum(map(int, size)))
-        for known, text in self.known:
-            if sorted(known) == sorted(size):
+        for named, text in self.known:
+            if sorted(named) == sorted(size):
                 return text
-        for known, text in sorted(self.known, key=lambda item: -len(item[0])):
-            if 0 < len(known) < len(size) and not Counter(known) - Counter(size):
-                return f"{text} + {self.length(tuple((Counter(size) - Counter(known)).elements()))}"
+        for named, text in sorted(self.known, key=lambda item: -len(item[0])):
+            if 0 < len(named) < len(size) and not Counter(named) - Counter(size):
+                return f"{text} + {self.length(tuple((Counter(size) - Counter(named)).elements()))}"
         if len(size) > 1:
             return " + ".join(self.length((name,)) for name in size)
-        for known, text in self.known:
-            rest = list(known)
-            if size[0] in rest:
-                rest.remove(size[0])
-                if size[0] not in rest and all(any((name,) == k for k, _ in self.known) for name in rest):
-                    return " - ".join([text, *(self.length((name,)) for name in rest)])
+        for named, text in self.known:
+            remaining = list(named)
+            if size[0] in remaining:
+                remaining.remove(size[0])
+                if size[0] not in remaining and all(any((name,) == k for k, _ in self.known) for name in remaining):
+                    return " - ".join([text, *(self.length((name,)) for name in remaining)])
         raise LookupError(f"the extent {size} cannot be told from the left side")
 
-    def values(self, one: Application) -> Iterator[tuple[str, str]]:
+    def values(self, application: Application) -> Iterator[tuple[str, str]]:
         """Yield the attributes of an application as text."""
-        part = one.production.part
+        part = application.production.part
         if part is None:
-            for key, value in one.production.values:
+            for key, value in application.production.values:
                 yield key, _literal(value)
             return
-        (cut,), _ = one.production.shapes
-        bound, (axis, which) = self._bound(one), part
+        (cut,), _ = application.production.shapes
+        bound, (axis, which) = self._bound(application), part
         first, _ = (bound[name] for name in cut[axis])
         whole = tuple(p for name in cut[axis] for p in bound[name])
         yield "starts", _tuple("0" if i != axis or not which else self.length(first) for i in range(len(cut)))
@@ -110,8 +112,8 @@ class Writer:
             return self.names[term]
         op = term.production.op
         if op in _INFIX:
-            one, other = (self.side(operand, on_the_left=on_the_left, inside=True) for operand in term.operands)
-            return f"({one} {_INFIX[op]} {other})" if inside else f"{one} {_INFIX[op]} {other}"
+            first, second = (self.side(operand, on_the_left=on_the_left, inside=True) for operand in term.operands)
+            return f"({first} {_INFIX[op]} {second})" if inside else f"{first} {_INFIX[op]} {second}"
         operands = [self.side(operand, on_the_left=on_the_left) for operand in term.operands]
         if op == "Neg":
             return f"-{self.side(term.operands[0], on_the_left=on_the_left, inside=True)}"
@@ -129,28 +131,28 @@ class Writer:
         for variable, name in self.names.items():
             rank = len(equation.context[variable])
             yield Guard("rank", f"{name}.rank == {rank}", f"{name} must have {rank} axes")
-        for bundle, one in self.of_bundles.items():
-            for key, value in self.values(one):
+        for bundle, application in self.of_bundles.items():
+            for key, value in self.values(application):
                 if value != f"{bundle}.{key}":
-                    yield Guard("attribute", f"{bundle}.{key} == {value}", f"{one.production.op}: {key} must be {_quiet(value)}")
+                    yield Guard("attribute", f"{bundle}.{key} == {value}", f"{application.production.op}: {key} must be {_quiet(value)}")
         yield from self._equalities()
 
     def _equalities(self) -> Iterator[Guard]:
         context, order = self.equation.context, list(self.names)
-        own = joint_context((_relabelled(self.equation.left, order),), len(order), loose=True)
-        assert own is not None
-        place = {variable: position for position, variable in enumerate(order)}
+        loose = joint_context((_relabelled(self.equation.left, order),), len(order), loose=True)
+        assert loose is not None
+        position_of = {variable: position for position, variable in enumerate(order)}
         for position, variable in enumerate(order):
             shape, name, before = context[variable], self.names[variable], order[:position]
             twin = next((v for v in before if context[v] == shape), None)
             if twin is not None:
-                kind: Kind = "implied" if own[position] == own[place[twin]] else "equality"
-                other = self.names[twin]
-                yield Guard(kind, f"{name}.shape == {other}.shape", f"{name} and {other} must have one shape")
+                kind: Kind = "implied" if loose[position] == loose[position_of[twin]] else "equality"
+                twin_name = self.names[twin]
+                yield Guard(kind, f"{name}.shape == {twin_name}.shape", f"{name} and {twin_name} must have one shape")
                 continue
             for axis, size in enumerate(shape):
-                earlier = [(v, k) for v in before for k, there in enumerate(context[v]) if there == size]
-                text, mine = f"{name}.shape[{axis}]", own[position][axis]
+                earlier = [(v, k) for v in before for k, earlier_size in enumerate(context[v]) if earlier_size == size]
+                text, mine = f"{name}.shape[{axis}]", loose[position][axis]
                 if all(n.isdigit() for n in size):
                     if mine != size:
                         yield Guard("equality", f"{text} == {size[0]}", f"{name} must have size {size[0]} along axis {axis}")
@@ -159,7 +161,7 @@ class Writer:
                         yield Guard("equality", f"{text} == {self.names[alike]}.shape[{axis}]", reason)
                 elif earlier:
                     v, k = earlier[0]
-                    kind = "implied" if any(own[place[w]][j] == mine for w, j in earlier) else "equality"
+                    kind = "implied" if any(loose[position_of[w]][j] == mine for w, j in earlier) else "equality"
                     reason = f"axis {axis} of {name} must be as long as axis {k} of {self.names[v]}"
                     yield Guard(kind, f"{text} == {self.names[v]}.shape[{k}]", reason)
                 elif len(size) > 1 and len(mine) == 1:

@@ -24,10 +24,10 @@ exit codes: 0 equal, 1 different, 2 usage, or models that cannot be compared
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    found = re.fullmatch(r"(.+):(\d+(?:[,x]\d+)*|)", text)
-    if not found:
+    matched = re.fullmatch(r"(.+):(\d+(?:[,x]\d+)*|)", text)
+    if not matched:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:SIZES, for example x:1,3,224,224")
-    return found[1], tuple(int(size) for size in re.split("[,x]", found[2]) if size)
+    return matched[1], tuple(int(size) for size in re.split("[,x]", matched[2]) if size)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     settings = Settings(chosen.tolerance, max(1, chosen.inputs), chosen.seed, shapes=dict(chosen.shape))
     try:
-        found = compare_models(chosen.first, chosen.second, settings)
+        comparison = compare_models(chosen.first, chosen.second, settings)
     except (EinsatError, ExecutionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found.to_json(), indent=2) if chosen.json else "\n".join(found.lines()))
-    return 0 if found.equal else 1
+    print(json.dumps(comparison.to_json(), indent=2) if chosen.json else "\n".join(comparison.lines()))
+    return 0 if comparison.equal else 1
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ class Chain:
         if not self.made_from_this:
             return "the artefact was made from another file than this one: its rules say nothing here"
         open_ = [f"{name} ({verdict})" for name, verdict in self.rules if not verdict.startswith("proved")]
-        told = f"made from this file; of {len(self.rules)} rules that made its nodes {len(self.rules) - len(open_)} are proved"
-        told += f"; not proved: {', '.join(open_)}" if open_ else ""
-        return told + (f"; in use without a proof: {', '.join(self.unsafe_rules)}" if self.unsafe_rules else "")
+        origin = f"made from this file; of {len(self.rules)} rules that made its nodes {len(self.rules) - len(open_)} are proved"
+        origin += f"; not proved: {', '.join(open_)}" if open_ else ""
+        return origin + (f"; in use without a proof: {', '.join(self.unsafe_rules)}" if self.unsafe_rules else "")
 
 
 def chain(source: Path, made: Side) -> Chain | None:

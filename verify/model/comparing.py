@@ -52,8 +52,8 @@ class Comparison:
         """Return the comparison for people."""
         lines = [f"output {name}: {'equal' if error <= self.tolerance else 'DIFFERS'}, largest relative error {error:.2g}"
                  for name, error in self.outputs.items()]  # fmt: skip
-        told = ", ".join(f"{count} by {method}" for method, count in covered(self.parts).items())
-        lines += [f"{len(self.parts)} common tensors: {told}"] if self.parts else ["no common tensors"]
+        methods = ", ".join(f"{count} by {method}" for method, count in covered(self.parts).items())
+        lines += [f"{len(self.parts)} common tensors: {methods}"] if self.parts else ["no common tensors"]
         width = max((len(part.tensor) for part in self.parts), default=0)
         for part in self.parts:
             if part.method != "structure":
@@ -99,9 +99,10 @@ def compare_models(a: Path, b: Path, settings: Settings = Settings()) -> Compari
         for name in outputs:
             outputs[name] = max(outputs[name], difference(ours[name], theirs[pairs.get(name, name)]))
     parts = tuple(
-        Part(one.tensor, one.method, one.operators, errors.get(one.tensor) if one.method in ("float32", "follows", "differs") else None,
-             second.rules_behind(pairs.get(one.tensor, one.tensor), names))
-        for one in settle(first.graph, graph, errors, settings.tolerance)
+        Part(part.tensor, part.method, part.operators,
+             errors.get(part.tensor) if part.method in ("float32", "follows", "differs") else None,
+             second.rules_behind(pairs.get(part.tensor, part.tensor), names))
+        for part in settle(first.graph, graph, errors, settings.tolerance)
     )  # fmt: skip
     differing = next((part.tensor for part in parts if part.method == "differs"), "")
     bad = next((name for name, error in outputs.items() if not error <= settings.tolerance), "")
@@ -109,12 +110,12 @@ def compare_models(a: Path, b: Path, settings: Settings = Settings()) -> Compari
 
 
 def _same_interface(a: Side, b: Side) -> None:
-    for what, ours, theirs in (("inputs", a.graph.inputs, b.graph.inputs), ("outputs", a.graph.roots, b.graph.roots)):
+    for role, ours, theirs in (("inputs", a.graph.inputs, b.graph.inputs), ("outputs", a.graph.roots, b.graph.roots)):
         types, others = ([str(node.type) for node in nodes] for nodes in (ours, theirs))
         if sorted(types) != sorted(others):
-            told = f"{', '.join(types)} and {', '.join(others)}"
+            names = f"{', '.join(types)} and {', '.join(others)}"
             fix = "give models of one interface; --shape NAME:SIZES fixes sizes that one of them leaves open"
-            raise ModelError(f"the models have different {what}: {told}", where=f"{a.path}, {b.path}", fix=fix)
+            raise ModelError(f"the models have different {role}: {names}", where=f"{a.path}, {b.path}", fix=fix)
 
 
 def difference(want: Any, got: Any) -> float:
@@ -122,14 +123,14 @@ def difference(want: Any, got: Any) -> float:
     if isinstance(want, list) or isinstance(got, list):
         if not (isinstance(want, list) and isinstance(got, list) and len(want) == len(got)):
             return float("inf")
-        return max((difference(one, other) for one, other in zip(want, got, strict=True)), default=0.0)
-    one, other = np.asarray(want), np.asarray(got)
-    if one.shape != other.shape or one.dtype != other.dtype:
+        return max((difference(first, second) for first, second in zip(want, got, strict=True)), default=0.0)
+    first, second = np.asarray(want), np.asarray(got)
+    if first.shape != second.shape or first.dtype != second.dtype:
         return float("inf")
-    if one.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(one, other) else float("inf")
-    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+    if first.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(first, second) else float("inf")
+    if not np.array_equal(np.isfinite(first), np.isfinite(second)):
         return float("inf")
-    error = relative_error(one, other)
-    return 0.0 if float(np.abs(np.nan_to_num(one - other)).max(initial=0.0)) <= MAGNITUDE * np.finfo(one.dtype).eps else error
+    error = relative_error(first, second)
+    return 0.0 if float(np.abs(np.nan_to_num(first - second)).max(initial=0.0)) <= MAGNITUDE * np.finfo(first.dtype).eps else error
 

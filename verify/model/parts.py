@@ -61,7 +61,7 @@ def common_tensors(a: Graph, b: Graph) -> dict[str, tuple[Node, Node]]:
     ours = sorted(names.items(), key=lambda item: (position.get(item[1], -1), item[0]))
     computed = ((name, node) for name, node in ours if node in position and node.op not in ("Input", "Constant"))
     pairs = {name: (node, named[name]) for name, node in computed if named.get(name) in alive}
-    return {name: (node, other) for name, (node, other) in pairs.items() if node.type == other.type}
+    return {name: (node, twin) for name, (node, twin) in pairs.items() if node.type == twin.type}
 
 
 def aligned(graph: Graph, like: Graph) -> Graph:
@@ -89,40 +89,40 @@ class Settled:
 
 def settle(a: Graph, b: Graph, errors: Mapping[str, float], tolerance: float) -> Iterator[Settled]:
     """Yield each common tensor as it is settled; ``errors`` are those of the whole models, above the tolerance they differ."""
-    known: dict[Node, Node] = {}
+    settled: dict[Node, Node] = {}
     theirs: dict[Node, Node] = {}
     differing: set[Node] = set()
     for name, (left, right) in common_tensors(a, b).items():
-        ours, inside = _region(left, known), _region(right, theirs)
-        one, other = _cut(ours, known).get(left, left), _cut(inside, theirs).get(right, right)
-        method = _method(one, other, a, b, tolerance)
+        ours, inside = _region(left, settled), _region(right, theirs)
+        first, second = _cut(ours, settled).get(left, left), _cut(inside, theirs).get(right, right)
+        method = _method(first, second, a, b, tolerance)
         if not errors.get(name, 0.0) <= tolerance:
-            reads = differing.intersection(walk((one, other)))
+            reads = differing.intersection(walk((first, second)))
             method = "follows" if reads and method != "float32" else "differs"
-        yield Settled(name, method, (_operators(one), _operators(other)))
-        if left not in known and right not in theirs:
+        yield Settled(name, method, (_operators(first), _operators(second)))
+        if left not in settled and right not in theirs:
             leaf = make("Input", (), attributes(name=f"common {name}"), left.type)
-            known[left], theirs[right] = leaf, leaf
+            settled[left], theirs[right] = leaf, leaf
             differing |= {leaf} if method in ("follows", "differs") else set()
 
 
-def _region(root: Node, known: Mapping[Node, Node]) -> tuple[Node, ...]:
+def _region(root: Node, settled: Mapping[Node, Node]) -> tuple[Node, ...]:
     """Return the nodes below ``root`` down to the known ones, operands first."""
-    found: dict[Node, None] = {}
+    nodes: dict[Node, None] = {}
     stack = [(root, False)]
     while stack:
         node, ready = stack.pop()
         if ready:
-            found[node] = None
-        elif node not in known and node not in found:
+            nodes[node] = None
+        elif node not in settled and node not in nodes:
             stack.append((node, True))
             stack += [(operand, False) for operand in node.inputs]
-    return tuple(found)
+    return tuple(nodes)
 
 
-def _cut(region: Sequence[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+def _cut(region: Sequence[Node], settled: Mapping[Node, Node]) -> dict[Node, Node]:
     """Return the nodes of a region over the common leaves of what was settled before."""
-    new: dict[Node, Node] = dict(known)
+    new: dict[Node, Node] = dict(settled)
     for node in region:
         operands = tuple(new[operand] for operand in node.inputs)
         new[node] = make(node.op, operands, node.attributes, node.type) if operands else node
@@ -133,49 +133,49 @@ def _operators(root: Node) -> int:
     return sum(node.op not in ("Input", "Constant") for node in walk((root,)))
 
 
-def _method(one: Node, other: Node, a: Graph, b: Graph, tolerance: float) -> Method:
-    if one is other:
+def _method(left: Node, right: Node, a: Graph, b: Graph, tolerance: float) -> Method:
+    if left is right:
         return "structure"
-    operators = {node.op for node in walk((one, other))} - {"Input", "Constant"}
+    operators = {node.op for node in walk((left, right))} - {"Input", "Constant"}
     if not operators <= set(OPS):
         return "float32"
-    if _is_proved(one, other):
+    if _is_proved(left, right):
         return "proof"
     arrays = {**a.tensors, **b.tensors}
-    if operators <= RATIONAL and _agree(one, other, arrays, "prime", 0.0):
+    if operators <= RATIONAL and _agree(left, right, arrays, "prime", 0.0):
         return "exact"
-    return "float64" if _agree(one, other, arrays, "float64", tolerance) else "float32"
+    return "float64" if _agree(left, right, arrays, "float64", tolerance) else "float32"
 
 
-def _is_proved(one: Node, other: Node) -> bool:
+def _is_proved(left: Node, right: Node) -> bool:
     """Say whether a proof covers both, as functions of operands and of the constants that both have."""
-    leaves = [node for node in walk((one, other)) if node.op in ("Input", "Constant")]
-    if max(_operators(one), _operators(other)) > MOST_OPERATORS:
+    leaves = [node for node in walk((left, right)) if node.op in ("Input", "Constant")]
+    if max(_operators(left), _operators(right)) > MOST_OPERATORS:
         return False
     numbers = {leaf: i for i, leaf in enumerate(leaves)}
 
     def free(old: Node, below: tuple[Node, ...]) -> Node:
         return placeholder(numbers[old], old.type) if old in numbers else make(old.op, below, old.attributes, old.type)
 
-    new = rewrite((one, other), free)
+    new = rewrite((left, right), free)
     try:
-        return isinstance(prove_equal(fragment_expression(new[one]), fragment_expression(new[other]), Assumptions()), Equal)
+        return isinstance(prove_equal(fragment_expression(new[left]), fragment_expression(new[right]), Assumptions()), Equal)
     except (EinsatError, RecursionError, ValueError):
         return False  # beyond the prover's reach: the other methods decide
 
 
-def _agree(one: Node, other: Node, arrays: Mapping[str, np.ndarray], field: Field, tolerance: float) -> bool:
-    nodes = [node for node in walk((one, other)) if node.op not in ("Input", "Constant")]
+def _agree(first: Node, second: Node, arrays: Mapping[str, np.ndarray], field: Field, tolerance: float) -> bool:
+    nodes = [node for node in walk((first, second)) if node.op not in ("Input", "Constant")]
     if sum(_cost(node) for node in nodes) > COST[field]:
         return False
-    leaves = [node for node in walk((one, other)) if node.op in ("Input", "Constant")]
+    leaves = [node for node in walk((first, second)) if node.op in ("Input", "Constant")]
     if any(leaf.op == "Input" and not leaf.type.dtype.startswith("float") for leaf in leaves):
         return False  # which integers occur is not known here
     for seed in range(2):
         values = {leaf: _value(leaf, arrays, field, seed) for leaf in leaves}
         try:
             with np.errstate(all="ignore"):
-                left, right = evaluate((one, other), values, field)
+                left, right = evaluate((first, second), values, field)
         except (EinsatError, ValueError, MemoryError):
             return False
         if field == "prime":

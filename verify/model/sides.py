@@ -49,31 +49,31 @@ class Side:
             self.path.with_name(self.path.name.removesuffix(MODEL_SUFFIX) + SUFFIX) if self.path.name.endswith(MODEL_SUFFIX) else None
         )
         file = None if folder is None else folder / MANIFEST
-        found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else {}
-        run: Mapping[str, Any] = found.get("run", {})
+        loaded: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else {}
+        run: Mapping[str, Any] = loaded.get("run", {})
         return run
 
-    def rules_behind(self, tensor: str, known: Collection[str]) -> frozenset[str]:
+    def rules_behind(self, tensor: str, candidates: Collection[str]) -> frozenset[str]:
         """Return the rules that a tensor owes something to, down to the known tensors."""
-        found: set[str] = set()
+        rules: set[str] = set()
         seen: set[str] = set()
         stack = [tensor]
         while stack:
             name = stack.pop()
-            if name in seen or (name in known and name != tensor):
+            if name in seen or (name in candidates and name != tensor):
                 continue
             seen.add(name)
-            found |= self.rules.get(name, frozenset())
+            rules |= self.rules.get(name, frozenset())
             stack += self.read_by.get(name, ())
-        return frozenset(found)
+        return frozenset(rules)
 
     def values(self, feeds: Mapping[str, Any], names: Sequence[str], threads: int) -> dict[str, np.ndarray]:
         """Return what tensors of the model are on these inputs; the artefact's kernels compute its outputs."""
-        found = dict(zip(names, self._session(tuple(names), threads).run(list(names), dict(feeds)), strict=True)) if names else {}
+        computed = dict(zip(names, self._session(tuple(names), threads).run(list(names), dict(feeds)), strict=True)) if names else {}
         if self.artefact is not None:
             with Session(self.artefact, threads=threads) as session:
-                found |= dict(zip(self.outputs, session.run(None, dict(feeds)), strict=True))
-        return {name: value for name, value in found.items() if name in names}
+                computed |= dict(zip(self.outputs, session.run(None, dict(feeds)), strict=True))
+        return {name: value for name, value in computed.items() if name in names}
 
     def _session(self, names: tuple[str, ...], threads: int) -> Any:
         proto = onnx.ModelProto()

@@ -42,8 +42,8 @@ def _merged(context: Context, group: list[Term]) -> list[Term]:
     totals: dict[str, Term] = {}
     for term in group:
         key = close_term(context, term)[1] if term.iterators else ""  # without iterators the blind key is exact
-        known = totals.get(key)
-        totals[key] = term if known is None else replace(known, coefficient=known.coefficient + term.coefficient)
+        total = totals.get(key)
+        totals[key] = term if total is None else replace(total, coefficient=total.coefficient + term.coefficient)
     return list(totals.values())
 
 
@@ -83,8 +83,8 @@ def _complement(terms: list[Term]) -> tuple[Term, Term, Conditions] | None:
     for position, first in enumerate(terms):
         mine = set(first.conditions)
         for second in terms[position + 1 :]:
-            only, other = mine - set(second.conditions), set(second.conditions) - mine
-            if len(only) == len(other) == 1 and negation(next(iter(only))) in other:
+            only, only_second = mine - set(second.conditions), set(second.conditions) - mine
+            if len(only) == len(only_second) == 1 and negation(next(iter(only))) in only_second:
                 return first, second, tuple(c for c in first.conditions if c not in only)
     return None
 

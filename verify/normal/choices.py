@@ -30,11 +30,11 @@ def split(
     if test is not None:
         if not depth:
             raise TooLarge(f"a function over more than {DEEPEST} conditions", fix="prove the rule for smaller attribute values")
-        other = negation(test)
+        opposite = negation(test)
         return add(
             context,
             guarded(context, (test,), split(context, [under(context, v, test) for v in values], build, inner, depth - 1)),
-            guarded(context, (other,), split(context, [under(context, v, other) for v in values], build, inner, depth - 1)),
+            guarded(context, (opposite,), split(context, [under(context, v, opposite) for v in values], build, inner, depth - 1)),
         )
     atom = data_condition(context, values, inner)
     if atom is None:
@@ -48,26 +48,26 @@ def split(
 
 def index_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Compare | None:
     """Return a condition on places that values have outside of their sums, and that ``inner`` has no part in."""
-    found: dict[str, Compare] = {}
+    tests: dict[str, Compare] = {}
     for value in values:
         for term in value.terms:
             bound = inner.union(term.iterators)
             for condition in term.conditions:
                 if not free_iterators(context, condition) & bound:
-                    found[condition_text(condition)] = condition
-    return found[min(found)] if found else None
+                    tests[condition_text(condition)] = condition
+    return tests[min(tests)] if tests else None
 
 
 def data_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Call | None:
     """Return a condition on data that values have as a factor, outside of their sums."""
-    found: dict[str, Call] = {}
+    tests: dict[str, Call] = {}
     for value in values:
         for term in value.terms:
             bound = inner.union(term.iterators)
             for factor in term.factors:
                 if type(factor) is Call and factor.function in ("positive", "zero") and not free_iterators(context, factor) & bound:
-                    found[factor_text(context, factor)] = factor
-    return found[min(found)] if found else None
+                    tests[factor_text(context, factor)] = factor
+    return tests[min(tests)] if tests else None
 
 
 def under(context: Context, value: Value, test: Compare) -> Value:
@@ -88,10 +88,10 @@ def settled(context: Context, value: Value, atom: Call, *, truth: bool) -> Value
     for term in value.terms:
         factors: list[Factor] = []
         for factor in term.factors:
-            known = _implied(context, factor, atom, truth=truth)
-            if known is False:
+            implied = _implied(context, factor, atom, truth=truth)
+            if implied is False:
                 break
-            if known is None:
+            if implied is None:
                 factors.append(factor)
         else:
             terms.append(Value((replace(term, factors=tuple(factors)),)))
@@ -103,8 +103,8 @@ def _implied(context: Context, factor: Factor, atom: Call, *, truth: bool) -> bo
     if type(factor) is not Call or factor.function not in ("positive", "zero"):
         return None
     varying, offset = split_offset(atom.arguments[0])
-    other, shift = split_offset(factor.arguments[0])
-    if value_text(context, varying) != value_text(context, other):
+    tested, shift = split_offset(factor.arguments[0])
+    if value_text(context, varying) != value_text(context, tested):
         return None
     weaker, stronger = above(context, shift, offset), above(context, offset, shift)  # the larger offset is the weaker condition
     same = weaker == stronger == 0
@@ -140,9 +140,9 @@ def zero(context: Context, value: Value) -> Value:
 
 
 def _positive(context: Context, value: Value) -> Value:
-    known = constant(value)
-    if known is not None:
-        return ONE if known > 0 else ZERO
+    constant_value = constant(value)
+    if constant_value is not None:
+        return ONE if constant_value > 0 else ZERO
     if sign(context, value) == 1:
         return ONE
     if sign(context, negated(value)) is not None:
@@ -206,9 +206,9 @@ def _without_round(context: Context, value: Value) -> Value | None:
 
 
 def _zero(context: Context, value: Value) -> Value:
-    known = constant(value)
-    if known is not None:
-        return ZERO if known else ONE
+    constant_value = constant(value)
+    if constant_value is not None:
+        return ZERO if constant_value else ONE
     if sign(context, value) == 1 or sign(context, negated(value)) == 1:
         return ZERO
     canonical, _ = _oriented(context, value)
@@ -257,9 +257,9 @@ def truth(context: Context, value: Value) -> Value:
 
 def boolean(context: Context, value: Value) -> bool:
     """Return whether a value is made of conditions alone, so that it is 0 or 1."""
-    known = constant(value)
-    if known is not None:
-        return known in (0, 1)
+    constant_value = constant(value)
+    if constant_value is not None:
+        return constant_value in (0, 1)
     atoms = all(
         not t.iterators and all(type(f) is Call and f.function in ("positive", "zero") for f in t.factors) for t in value.terms
     )

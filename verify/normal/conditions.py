@@ -17,18 +17,18 @@ NOTHING = Index(())
 
 def condition(context: Context, given: Compare) -> Compare | bool:
     """Return a condition in its one form, or its truth where that is known."""
-    known = context.forms.get(given)
-    if known is None:
-        known = context.forms[given] = _condition(context, given)
-    return known
+    form = context.forms.get(given)
+    if form is None:
+        form = context.forms[given] = _condition(context, given)
+    return form
 
 
 def _condition(context: Context, given: Compare) -> Compare | bool:
     if has_reals(given.left) or has_reals(given.right):
         return _over_reals(context, given)
     form = _written(given)
-    known = form if isinstance(form, bool) else context.decide(form)
-    return form if known is None else known
+    decided = form if isinstance(form, bool) else context.decide(form)
+    return form if decided is None else decided
 
 
 def _written(given: Compare) -> Compare | bool:
@@ -40,9 +40,9 @@ def _written(given: Compare) -> Compare | bool:
 
 
 def _over_reals(context: Context, given: Compare) -> Compare | bool:
-    known = context.assumptions.decide(given)
-    if known is not None:
-        return known
+    decided = context.assumptions.decide(given)
+    if decided is not None:
+        return decided
     if given.operator in ("<", "<="):
         return Compare(NOTHING, given.operator, given.right - given.left)
     return Compare(given.left - given.right, given.operator, NOTHING)
@@ -96,19 +96,19 @@ def _conjunction(context: Context, conditions: Conditions) -> Conditions | None:
                 others[equality] = None
             continue
         result.append(Compare(NOTHING, "<=", shape + offset))
-    for other in others:
-        if negation(other) in others:
+    for relation in others:
+        if negation(relation) in others:
             return None
-        if other.operator in ("<", "<="):
-            result.append(other)
+        if relation.operator in ("<", "<="):
+            result.append(relation)
             continue
-        shape, offset = _shape(other.left)
+        shape, offset = _shape(relation.left)
         low, high = limits.get(shape), limits.get(-shape)  # 0 <= shape + low, 0 <= high - shape; other: shape == -offset
         outside = (low is not None and low < offset) or (high is not None and high < -offset)
-        if outside and other.operator == "==":
+        if outside and relation.operator == "==":
             return None
         if not outside:
-            result.append(other)
+            result.append(relation)
     equalities = {_shape(o.left) for o in others if o.operator == "=="}
     tight = [c for c in result if c.operator != "<=" or not any(_follows(c.right, shape, offset) for shape, offset in equalities)]
     return tuple(sorted(tight, key=condition_text)) if len(tight) > 1 else tuple(tight)

@@ -88,9 +88,9 @@ class Context:
         """Return whether ranges and assumptions decide a condition by cheap reasoning, and how."""
         if has_reals(condition.left) or has_reals(condition.right):
             return self.assumptions.decide(condition)
-        known = truth(condition)
-        if known is not None:
-            return known
+        by_range = truth(condition)
+        if by_range is not None:
+            return by_range
         if condition not in self.decided:
             self.decided[condition] = self._decide(condition)
         return self.decided[condition]
@@ -110,8 +110,8 @@ class Context:
         return None
 
     def _nonnegative(self, value: Polynomial) -> bool:
-        known = value.constant
-        return known >= 0 if known is not None else self.assumptions.facts.nonnegative(value)
+        constant_value = value.constant
+        return constant_value >= 0 if constant_value is not None else self.assumptions.facts.nonnegative(value)
 
     def simplify(self, value: Index) -> Index:
         """Return an index with the assumed equalities applied and divisions resolved."""

@@ -34,9 +34,9 @@ class Substitution:
 def substitution(context: Context, term: Term) -> Substitution | None:
     """Return a substitution that rids a term of a floor-division or a remainder, None where there is none."""
     for condition in term.conditions:
-        found = _congruence(context, condition, term.iterators)
-        if found is not None:
-            return found
+        solved = _congruence(context, condition, term.iterators)
+        if solved is not None:
+            return solved
     places = [side for condition in term.conditions for side in (condition.left, condition.right)]
     for factor in term.factors:
         if isinstance(factor, Element):
@@ -57,28 +57,28 @@ def _congruence(context: Context, condition: Compare, iterators: tuple[Iterator,
         return None
     value = condition.left - condition.right
     remainder, offset = 0, 0
-    found: Modulo | None = None
+    modulus: Modulo | None = None
     for monomial, coefficient in value.terms:
         match monomial:
             case ():
                 offset = coefficient
-            case (Modulo() as atom,) if found is None and abs(coefficient) == 1:
-                found, remainder = atom, coefficient
+            case (Modulo() as atom,) if modulus is None and abs(coefficient) == 1:
+                modulus, remainder = atom, coefficient
             case _:
                 return None
-    base = None if found is None else found.divisor.constant
-    if found is None or base is None:
+    base = None if modulus is None else modulus.divisor.constant
+    if modulus is None or base is None:
         return None
-    wanted = -offset * remainder
-    if not 0 <= wanted < base:
+    target = -offset * remainder
+    if not 0 <= target < base:
         return None
     for iterator in iterators:
         values = _range(iterator)
-        slope = dict(found.numerator.terms).get((iterator,), 0)
-        rest = found.numerator - index(iterator) * slope
-        if values is None or not slope or gcd(slope, base) != 1 or iterator in iterators_of(rest):
+        slope = dict(modulus.numerator.terms).get((iterator,), 0)
+        others = modulus.numerator - index(iterator) * slope
+        if values is None or not slope or gcd(slope, base) != 1 or iterator in iterators_of(others):
             continue
-        start = ((wanted - rest) * pow(slope, -1, base) - values.start) % base
+        start = ((target - others) * pow(slope, -1, base) - values.start) % base
         whole = -(-len(values) // base)
         upper = context.fresh(Iterator(iterator.name, 0, whole))
         at = context.simplify(index(upper) * base + start + values.start)

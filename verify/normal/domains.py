@@ -66,7 +66,7 @@ def taken(context: Context, ways: Iterable[Way]) -> Stream[None]:
     before = context.ways
     if before is not None:
         choices = tuple(ways)
-        joints = dict.fromkeys(j for one in before for other in choices if (j := _joint(one, other)) is not None)
+        joints = dict.fromkeys(j for way in before for choice in choices if (j := _joint(way, choice)) is not None)
         if len(joints) > MOST_WAYS:
             raise TooLarge(f"branches of more than {MOST_WAYS} conditions", fix="prove the rule for smaller attribute values")
         context.ways = tuple(joints)
@@ -83,19 +83,19 @@ def holding(conditions: Iterable[Compare]) -> Way:
 
 def ways_to(context: Context, test: Value, *, truthful: bool) -> list[Way]:
     """Return under which conditions a test is not zero, or is."""
-    found = []
+    ways = []
     for way, (value,) in _cases(context, (truth(context, test),)):
-        known = constant(value)
-        if known is None:
+        constant_value = constant(value)
+        if constant_value is None:
             raise TooLarge("a condition that is no sum of conditions", fix="state the rule with plain comparisons")
-        if (known != 0) == truthful:
-            found.append(way)
-    return found
+        if (constant_value != 0) == truthful:
+            ways.append(way)
+    return ways
 
 
-def _joint(one: Way, other: Way) -> Way | None:
+def _joint(first: Way, second: Way) -> Way | None:
     """Return a conjunction of two, None where they exclude each other."""
-    joint = one | other
+    joint = first | second
     return None if any((test, not holds) in joint for test, holds in joint) else joint
 
 
@@ -140,7 +140,7 @@ def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Strea
         case "pow":
             exponent = constant(last)
             if exponent is None and not known(context, "positive", arguments[0]):
-                yield "power", single(Call("pow", tuple(close(context, one) for one in arguments)))
+                yield "power", single(Call("pow", tuple(close(context, argument) for argument in arguments)))
             elif exponent is not None and exponent.denominator != 1:
                 yield ("positive" if exponent < 0 else "root"), arguments[0]
             elif exponent is not None and exponent < 0:
@@ -162,12 +162,12 @@ def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
     if kind == "nonzero":
         yield from (Need(kind, part) for part in _factors(context, value))
         return
-    coefficient, factors, rest = content(context, value)
+    coefficient, factors, cofactor = content(context, value)
     whole = scaled(value, 1 / abs(coefficient))
     if coefficient < 0:
         yield Need(kind, whole)
         return
-    parts = [single(factor) for factor in factors] + ([] if constant(rest) is not None else [rest])
+    parts = [single(factor) for factor in factors] + ([] if constant(cofactor) is not None else [cofactor])
     unsettled = [part for part in parts if not known(context, "positive", part)]
     enough = tuple(part for part in parts if not known(context, kind, part))
     yield Need(kind, whole, enough, unsettled[0] if len(unsettled) == 1 else None)
@@ -175,7 +175,7 @@ def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
 
 def _factors(context: Context, value: Value) -> Stream[Value]:
     """Yield what is not zero if and only if a value is not: its factors, of a magnitude max(x, -x) those of x, of a root its radicand's."""
-    _, factors, rest = content(context, value)
+    _, factors, cofactor = content(context, value)
     for factor in factors:
         match factor:
             case Call("reciprocal" | "exp", _):
@@ -186,8 +186,8 @@ def _factors(context: Context, value: Value) -> Stream[Value]:
                 yield from _factors(context, first.value)
             case _ if not known(context, "nonzero", single(factor)):
                 yield single(factor)
-    if constant(rest) is None:
-        yield rest
+    if constant(cofactor) is None:
+        yield cofactor
 
 
 def _opposite(context: Context, first: Alternative, second: Alternative) -> bool:
@@ -202,7 +202,7 @@ def known(context: Context, kind: str, value: Value) -> bool:
     number = constant(value)
     if number is not None:
         return number >= 0 if kind == "root" else number != 0 if kind == "nonzero" else number > 0
-    found = sign(context, value)
+    known_sign = sign(context, value)
     if kind == "nonzero":
-        return found == 1 or sign(context, negated(value)) == 1
-    return found is not None if kind == "root" else found == 1
+        return known_sign == 1 or sign(context, negated(value)) == 1
+    return known_sign is not None if kind == "root" else known_sign == 1

@@ -88,31 +88,31 @@ def _opened(context: Context, alternative: Alternative) -> Candidate:
 def largest(context: Context, given: Sequence[Candidate]) -> Value:
     """Return the maximum of alternatives over their iterators; nothing at all has the maximum minus infinity."""
     outside: dict[str, Compare] = {}
-    for one in given:
-        for condition in one.conditions:
-            if not free_iterators(context, condition) & set(one.iterators):
+    for candidate in given:
+        for condition in candidate.conditions:
+            if not free_iterators(context, condition) & set(candidate.iterators):
                 outside[condition_text(condition)] = condition
     if outside:
         test = outside[min(outside)]
-        other = negation(test)
+        opposite = negation(test)
         return add(
             context,
             guarded(context, (test,), largest(context, _known(context, given, test))),
-            guarded(context, (other,), largest(context, _known(context, given, other))),
+            guarded(context, (opposite,), largest(context, _known(context, given, opposite))),
         )
     parts: list[Candidate] = []
-    for one in given:
-        parts += _divided(context, trimmed(context, one))
-    for one in parts:
-        for term in one.value.terms:
-            bound = {*term.iterators, *one.iterators}
+    for candidate in given:
+        parts += _divided(context, trimmed(context, candidate))
+    for candidate in parts:
+        for term in candidate.value.terms:
+            bound = {*term.iterators, *candidate.iterators}
             for condition in term.conditions:
                 if not free_iterators(context, condition) & bound:
-                    other = negation(condition)
+                    opposite = negation(condition)
                     return add(
                         context,
                         guarded(context, (condition,), largest(context, _known(context, parts, condition))),
-                        guarded(context, (other,), largest(context, _known(context, parts, other))),
+                        guarded(context, (opposite,), largest(context, _known(context, parts, opposite))),
                     )
     kept = _without_absorbed(context, parts)
     if not kept:
@@ -122,20 +122,20 @@ def largest(context: Context, given: Sequence[Candidate]) -> Value:
     return _bounded(context, kept) or _cornered(context, kept) or _monotone(context, kept)
 
 
-def trimmed(context: Context, one: Candidate) -> Candidate:
+def trimmed(context: Context, candidate: Candidate) -> Candidate:
     """Return the alternative without iterators over something that nothing depends on."""
-    used: set[Iterator] = set(free_iterators(context, one.value))
-    mentions = [(c, free_iterators(context, c)) for c in one.conditions]
+    used: set[Iterator] = set(free_iterators(context, candidate.value))
+    mentions = [(c, free_iterators(context, c)) for c in candidate.conditions]
     for condition, mentioned in mentions:
-        if condition not in one.filled:
+        if condition not in candidate.filled:
             used |= mentioned
-    while (more := used.union(*(m for _, m in mentions if m & used & set(one.iterators)))) != used:
+    while (more := used.union(*(m for _, m in mentions if m & used & set(candidate.iterators)))) != used:
         used = more
-    idle = {i for i in one.iterators if i not in used and (i in one.filled or _is_idle(context, i, mentions))}
+    idle = {i for i in candidate.iterators if i not in used and (i in candidate.filled or _is_idle(context, i, mentions))}
     if not idle:
-        return one
+        return candidate
     conditions = tuple(c for c, mentioned in mentions if not mentioned & idle)
-    return replace(one, iterators=tuple(i for i in one.iterators if i not in idle), conditions=conditions)
+    return replace(candidate, iterators=tuple(i for i in candidate.iterators if i not in idle), conditions=conditions)
 
 
 def _is_idle(context: Context, iterator: Iterator, mentions: list[tuple[Compare, frozenset[Iterator]]]) -> bool:
@@ -145,11 +145,11 @@ def _is_idle(context: Context, iterator: Iterator, mentions: list[tuple[Compare,
 def flattened(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
     """Return the alternatives with maxima inside their values taken apart."""
     result = []
-    for one in given:
-        for inner in candidates(context, one.value):
-            conditions = conjunction(context, (*one.conditions, *inner.conditions))
+    for candidate in given:
+        for inner in candidates(context, candidate.value):
+            conditions = conjunction(context, (*candidate.conditions, *inner.conditions))
             if conditions is not None:
-                result.append(Candidate((*one.iterators, *inner.iterators), conditions, inner.value, one.filled))
+                result.append(Candidate((*candidate.iterators, *inner.iterators), conditions, inner.value, candidate.filled))
     return result
 
 
@@ -157,27 +157,27 @@ def _known(context: Context, given: Sequence[Candidate], test: Compare) -> list[
     """Return the alternatives where a condition is known to hold."""
     alone = conjunction(context, (test,))
     result = []
-    for one in given:
-        if conjunction(context, (*one.conditions, test)) is None:
+    for candidate in given:
+        if conjunction(context, (*candidate.conditions, test)) is None:
             continue
-        kept = tuple(c for c in one.conditions if conjunction(context, (c, test)) != alone)
-        result.append(replace(one, conditions=kept, value=under(context, one.value, test)))
+        kept = tuple(c for c in candidate.conditions if conjunction(context, (c, test)) != alone)
+        result.append(replace(candidate, conditions=kept, value=under(context, candidate.value, test)))
     return result
 
 
-def _divided(context: Context, one: Candidate) -> list[Candidate]:
+def _divided(context: Context, candidate: Candidate) -> list[Candidate]:
     """Move the conditions of the value's terms that speak of the alternative's iterators to the alternative."""
-    for term in one.value.terms:
+    for term in candidate.value.terms:
         for condition in term.conditions:
             mentioned = free_iterators(context, condition)
-            if mentioned & set(one.iterators) and not mentioned & set(term.iterators):
+            if mentioned & set(candidate.iterators) and not mentioned & set(term.iterators):
                 result = []
                 for test in (condition, negation(condition)):
-                    conditions = conjunction(context, (*one.conditions, test))
+                    conditions = conjunction(context, (*candidate.conditions, test))
                     if conditions is not None:
-                        result += _divided(context, Candidate(one.iterators, conditions, under(context, one.value, test)))
+                        result += _divided(context, Candidate(candidate.iterators, conditions, under(context, candidate.value, test)))
                 return result
-    return [] if _is_lowest(one.value) else [one]
+    return [] if _is_lowest(candidate.value) else [candidate]
 
 
 def _is_lowest(value: Value) -> bool:
@@ -185,25 +185,26 @@ def _is_lowest(value: Value) -> bool:
     return term is not None and plain(term) and term.coefficient < 0 and len(term.factors) == 1 and is_infinity(term.factors[0])
 
 
-def _key(context: Context, one: Candidate) -> str:
-    return named(context, one.iterators, (*one.conditions, Call("=", (close(context, one.value),))))[2]
+def _key(context: Context, candidate: Candidate) -> str:
+    return named(context, candidate.iterators, (*candidate.conditions, Call("=", (close(context, candidate.value),))))[2]
 
 
 def _without_absorbed(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
     """Drop repeated alternatives, and those that another one is never below; return them in one order."""
-    by_key = {_key(context, one): one for one in given}
+    by_key = {_key(context, candidate): candidate for candidate in given}
     ordered = [by_key[key] for key in sorted(by_key)]
-    still = [one for one in ordered if not one.iterators]
+    still = [candidate for candidate in ordered if not candidate.iterators]
     if len(still) > MANY or (len(still) < 2 and len(ordered) == len(still)):
         return ordered
     dropped: set[int] = set()
-    for one in still:
-        for other in still:
-            if one is other or id(other) in dropped or id(one) in dropped:
+    for candidate in still:
+        for rival in still:
+            if candidate is rival or id(rival) in dropped or id(candidate) in dropped:
                 continue
-            if sign(context, add(context, other.value, negated(one.value))) is not None or _below(context, one.value, other.value):
-                dropped.add(id(one))
-    return [one for one in ordered if id(one) not in dropped]
+            lead = add(context, rival.value, negated(candidate.value))
+            if sign(context, lead) is not None or _below(context, candidate.value, rival.value):
+                dropped.add(id(candidate))
+    return [candidate for candidate in ordered if id(candidate) not in dropped]
 
 
 def _below(context: Context, value: Value, bound: Value) -> bool:
@@ -212,42 +213,42 @@ def _below(context: Context, value: Value, bound: Value) -> bool:
         return False
     goal = value_text(context, close(context, negated(bound)))
     inner = candidates(context, negated(value))
-    return any(not one.iterators and value_text(context, close(context, one.value)) == goal for one in inner)
+    return any(not candidate.iterators and value_text(context, close(context, candidate.value)) == goal for candidate in inner)
 
 
 def _bounded(context: Context, given: list[Candidate]) -> Value | None:
     """max min(v, b) = min(max v, b) for a bound b that does not vary, where every alternative has it."""
-    if not any(one.iterators for one in given):
+    if not any(candidate.iterators for candidate in given):
         return None
     lower: list[dict[str, Candidate]] = []
-    for one in given:
-        if not any(type(f) is Extremum and t.coefficient < 0 for t in one.value.terms for f in t.factors):
+    for candidate in given:
+        if not any(type(f) is Extremum and t.coefficient < 0 for t in candidate.value.terms for f in t.factors):
             return None
-        parts = candidates(context, negated(one.value))
+        parts = candidates(context, negated(candidate.value))
         lower.append({_key(context, part): part for part in parts})
-    bound = {i for one in given for i in one.iterators}
+    bound = {i for candidate in given for i in candidate.iterators}
     shared = set(lower[0]).intersection(*lower[1:])
     fixed = [key for key in sorted(shared) if not lower[0][key].iterators and not free_iterators(context, lower[0][key].value) & bound]
     if not fixed or any(len(parts) == len(fixed) for parts in lower):
         return None
-    rest = [
-        replace(one, value=negated(largest(context, [part for key, part in parts.items() if key not in fixed])))
-        for one, parts in zip(given, lower, strict=True)
+    remaining = [
+        replace(candidate, value=negated(largest(context, [part for key, part in parts.items() if key not in fixed])))
+        for candidate, parts in zip(given, lower, strict=True)
     ]
-    return minimum(context, [largest(context, flattened(context, rest)), *(negated(lower[0][key].value) for key in fixed)])
+    return minimum(context, [largest(context, flattened(context, remaining)), *(negated(lower[0][key].value) for key in fixed)])
 
 
 def _cornered(context: Context, given: list[Candidate]) -> Value | None:
     """max g(v) = g(max v) for a function with one corner that does not fall."""
     corners = []
-    for one in given:
-        corner = corner_of(context, one.value, frozenset(one.iterators)) if one.iterators else None
+    for candidate in given:
+        corner = corner_of(context, candidate.value, frozenset(candidate.iterators)) if candidate.iterators else None
         if corner is None:
             return None
         corners.append(corner)
     if len({corner.text(context) for corner in corners}) != 1 or not corners[0].rises(context):
         return None
-    inner = largest(context, [replace(one, value=single(c.variable)) for one, c in zip(given, corners, strict=True)])
+    inner = largest(context, [replace(candidate, value=single(c.variable)) for candidate, c in zip(given, corners, strict=True)])
     return corners[0].at(context, inner)
 
 
@@ -255,8 +256,8 @@ def _monotone(context: Context, given: list[Candidate]) -> Value:
     """max f(v) = f(max v) for an increasing f, f(min v) for a decreasing one, and likewise for -f."""
     factors: list[tuple[Call, ...]] = []
     signs: set[Fraction] = set()
-    for one in given:
-        term = only_term(one.value)
+    for candidate in given:
+        term = only_term(candidate.value)
         if term is None or not plain(term) or abs(term.coefficient) != 1 or not term.factors:
             return _translated(context, given)
         calls = tuple(f for f in term.factors if type(f) is Call)
@@ -271,7 +272,7 @@ def _monotone(context: Context, given: list[Candidate]) -> Value:
     def inside(arguments: Sequence[Value], *, increasing: bool, build: Build) -> Value:
         """outer * f(max arguments or min arguments)"""
         turn = Fraction(1 if increasing == (outer > 0) else -1)
-        inner = [replace(one, value=scaled(argument, turn)) for one, argument in zip(given, arguments, strict=True)]
+        inner = [replace(candidate, value=scaled(argument, turn)) for candidate, argument in zip(given, arguments, strict=True)]
         return scaled(split(context, (scaled(largest(context, inner), turn),), build), outer)
 
     if all(f.function == "exp" for calls in factors for f in calls):
@@ -293,21 +294,21 @@ def _translated(context: Context, given: list[Candidate]) -> Value:
     """max(v + c) = max(v) + c and max(p v) = p max(v) for a positive p."""
     base = _base(context, given)
     if base.terms:
-        given = [replace(one, value=add(context, one.value, negated(base))) for one in given]
+        given = [replace(candidate, value=add(context, candidate.value, negated(base))) for candidate in given]
         if len(given) > 1 or given[0].iterators:
             return add(context, largest(context, given), base)
     scale, factors = _scale(context, given)
     if scale != 1 or factors:
         out = scaled(product_of(context, factors), scale)
-        divided = [replace(one, value=_divided_by(context, one.value, scale, factors)) for one in given]
+        divided = [replace(candidate, value=_divided_by(context, candidate.value, scale, factors)) for candidate in given]
         return multiply(context, out, largest(context, divided))
-    still = [one for one in given if not one.iterators]
+    still = [candidate for candidate in given if not candidate.iterators]
     if context.resolving and len(given) > 1 and 0 < len(still) <= FEW:
-        moving = [one for one in given if one.iterators]
+        moving = [candidate for candidate in given if candidate.iterators]
         result = largest(context, moving) if moving else still.pop().value
-        for one in still:
-            difference = add(context, result, negated(one.value))
-            result = add(context, one.value, multiply(context, difference, positive(context, _direction(context, difference))))
+        for candidate in still:
+            difference = add(context, result, negated(candidate.value))
+            result = add(context, candidate.value, multiply(context, difference, positive(context, _direction(context, difference))))
         return result
     return single(_extremum(context, given))
 
@@ -316,11 +317,11 @@ def _direction(context: Context, value: Value) -> Value:
     """Return d with value = p d for a p that is not negative, so that value [value > 0] = value [d > 0]."""
     if not value.terms:
         return value
-    coefficient, factors, rest = content(context, value)
+    coefficient, factors, cofactor = content(context, value)
     result = number(1 if coefficient > 0 else -1)
-    if sign(context, rest) is None:
-        opposite = sign(context, negated(rest)) is not None
-        result = negated(result) if opposite else multiply(context, result, rest)
+    if sign(context, cofactor) is None:
+        opposite = sign(context, negated(cofactor)) is not None
+        result = negated(result) if opposite else multiply(context, result, cofactor)
     for factor in factors:
         if sign_of_factor(context, factor) is None:
             result = multiply(context, result, single(factor))
@@ -329,33 +330,33 @@ def _direction(context: Context, value: Value) -> Value:
 
 def _base(context: Context, given: list[Candidate]) -> Value:
     """Return terms to take out of all alternatives: those that all share, or those of the first that do not vary in it."""
-    moving = [one for one in given if one.iterators]
+    moving = [candidate for candidate in given if candidate.iterators]
     if moving:
         fixed: list[tuple[str, Value]] = []
-        for one in moving:
-            bound = set(one.iterators)
+        for candidate in moving:
+            bound = set(candidate.iterators)
             varying: list[Term] = []
             still: list[Term] = []
-            for term in one.value.terms:
+            for term in candidate.value.terms:
                 (varying if free_iterators(context, Value((term,))) & bound else still).append(term)
-            key = _key(context, replace(one, value=Value(tuple(varying))))
+            key = _key(context, replace(candidate, value=Value(tuple(varying))))
             fixed.append((key, Value(tuple(still))))
         return min(fixed, key=lambda pair: pair[0])[1]
-    texts = [{value_text(context, close(context, Value((t,)))): t for t in one.value.terms} for one in given]
+    texts = [{value_text(context, close(context, Value((t,)))): t for t in candidate.value.terms} for candidate in given]
     shared = set(texts[0]).intersection(*texts[1:])
     return Value(tuple(texts[0][text] for text in sorted(shared)))
 
 
 def _scale(context: Context, given: list[Candidate]) -> tuple[Fraction, list[Factor]]:
     """Return the positive number and the positive factors that all terms of all alternatives share."""
-    terms = [(one, t) for one in given for t in one.value.terms]
+    terms = [(candidate, t) for candidate in given for t in candidate.value.terms]
     if not terms:
         return Fraction(1), []
-    keyed = min(((_key(context, replace(one, value=Value((replace(t, coefficient=Fraction(1)),)))), abs(t.coefficient))
-                 for one, t in terms))  # fmt: skip
+    keyed = min(((_key(context, replace(candidate, value=Value((replace(t, coefficient=Fraction(1)),)))), abs(t.coefficient))
+                 for candidate, t in terms))  # fmt: skip
     products = []
-    for one, term in terms:
-        bound = {*one.iterators, *term.iterators}
+    for candidate, term in terms:
+        bound = {*candidate.iterators, *term.iterators}
         products.append([f for f in term.factors if sign_of_factor(context, f) is not None and not free_iterators(context, f) & bound])
     return keyed[1], shared_factors(context, products)
 
@@ -367,10 +368,10 @@ def _divided_by(context: Context, value: Value, scale: Fraction, factors: list[F
 
 def _extremum(context: Context, given: list[Candidate]) -> Extremum:
     keyed: dict[str, Alternative] = {}
-    for one in given:
-        value = close(context, one.value)
-        iterators, mapping, key = named(context, one.iterators, (*one.conditions, Call("=", (value,))), "max")
-        conditions = tuple(rename_condition(context, c, mapping) for c in one.conditions)
+    for candidate in given:
+        value = close(context, candidate.value)
+        iterators, mapping, key = named(context, candidate.iterators, (*candidate.conditions, Call("=", (value,))), "max")
+        conditions = tuple(rename_condition(context, c, mapping) for c in candidate.conditions)
         renamed = Value(tuple(rename_term(context, t, mapping) for t in value.terms)) if mapping else value
         keyed[key] = Alternative(iterators, conditions, renamed)
     return Extremum("max", tuple(keyed[key] for key in sorted(keyed)))

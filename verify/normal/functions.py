@@ -133,19 +133,19 @@ _DIRECT: Mapping[str, Function] = {
 
 def logarithm(context: Context, value: Value) -> Value:
     """log(a b) = log(a) + log(b) for what can be taken out of a sum"""
-    known = constant(value)
-    if known is not None:
-        return ZERO if known == 1 else opaque(context, "log", (value,))
-    coefficient, factors, rest = content(context, value)
+    constant_value = constant(value)
+    if constant_value is not None:
+        return ZERO if constant_value == 1 else opaque(context, "log", (value,))
+    coefficient, factors, cofactor = content(context, value)
     if coefficient < 0:
         return opaque(context, "log", (value,))
     parts = [] if coefficient == 1 else [opaque(context, "log", (number(coefficient),))]
-    unknown = sum(sign_of_factor(context, factor) != 1 for factor in factors) + (constant(rest) is None)
+    unknown = sum(sign_of_factor(context, factor) != 1 for factor in factors) + (constant(cofactor) is None)
     if unknown > 1:  # two of them may be negative
         context.use("positive argument of a logarithm")
     parts += [_logarithm_of_factor(context, factor) for factor in factors]
-    if constant(rest) is None:
-        parts.append(opaque(context, "log", (rest,)))
+    if constant(cofactor) is None:
+        parts.append(opaque(context, "log", (cofactor,)))
     return add(context, *parts)
 
 
@@ -162,13 +162,13 @@ def _logarithm_of_factor(context: Context, factor: Factor) -> Value:
 
 def root(context: Context, value: Value) -> Value:
     """sqrt(s^2 t v) = s sqrt(t v), positive factors apart"""
-    known = constant(value)
-    if known is not None:
-        if known < 0:
+    constant_value = constant(value)
+    if constant_value is not None:
+        if constant_value < 0:
             return opaque(context, "sqrt", (value,))
-        outside, inside = _square_part(known)
+        outside, inside = _square_part(constant_value)
         return number(outside) if inside == 1 else scaled(opaque(context, "sqrt", (number(inside),)), outside)
-    coefficient, factors, rest = content(context, value)
+    coefficient, factors, cofactor = content(context, value)
     if coefficient < 0:
         return opaque(context, "sqrt", (value,))
     outside, inside = _square_part(coefficient)
@@ -186,7 +186,7 @@ def root(context: Context, value: Value) -> Value:
             result = multiply(context, result, _root_of_positive(context, factor))
         else:
             kept.append(factor)
-    inner = scaled(rest, Fraction(inside))
+    inner = scaled(cofactor, Fraction(inside))
     if kept:
         inner = multiply(context, inner, Value((Term(Fraction(1), (), (), tuple(kept)),)))
     if constant(inner) is not None:
@@ -220,15 +220,15 @@ def _square_part(value: Fraction) -> tuple[Fraction, int]:
 
 def _power(context: Context, arguments: Sequence[Value]) -> Value:
     base, exponent = arguments
-    known = constant(exponent)
+    exponent_value = constant(exponent)
     if constant(base) == 1:
         return ONE
-    if known is None or known.denominator > 2 or abs(known) > LARGEST_POWER:
+    if exponent_value is None or exponent_value.denominator > 2 or abs(exponent_value) > LARGEST_POWER:
         return opaque(context, "pow", arguments)
-    result = power(context, base, math.floor(abs(known)))
-    if known.denominator == 2:
+    result = power(context, base, math.floor(abs(exponent_value)))
+    if exponent_value.denominator == 2:
         result = multiply(context, result, root(context, base))
-    return result if known >= 0 else call(context, "reciprocal", (result,))
+    return result if exponent_value >= 0 else call(context, "reciprocal", (result,))
 
 
 def _odd(name: str) -> Function:
@@ -285,9 +285,9 @@ def _ceil(context: Context, arguments: Sequence[Value]) -> Value:
 
 def _round(context: Context, arguments: Sequence[Value]) -> Value:
     """Round half to even; odd, and nothing is left to round in integers."""
-    known = constant(arguments[0])
-    if known is not None:
-        return number(round(known))
+    constant_value = constant(arguments[0])
+    if constant_value is not None:
+        return number(round(constant_value))
     return arguments[0] if _whole(arguments[0]) else _odd("round")(context, arguments)
 
 

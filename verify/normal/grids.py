@@ -77,10 +77,10 @@ def primitive(values: Sequence[Fraction | int]) -> tuple[Fraction, tuple[int, ..
 @lru_cache(maxsize=1 << 12)
 def structure(grid: Grid) -> Structure:
     """Return what a grid is made of."""
-    found = _Finder(len(grid.shape))
-    found.split(grid.array, tuple(range(len(grid.shape))), (0,) * len(grid.shape))
-    pieces = tuple(sorted(found.pieces, key=lambda piece: piece.axes))
-    return Structure(found.coefficient, tuple(found.restrictions), pieces)
+    finder = _Finder(len(grid.shape))
+    finder.split(grid.array, tuple(range(len(grid.shape))), (0,) * len(grid.shape))
+    pieces = tuple(sorted(finder.pieces, key=lambda piece: piece.axes))
+    return Structure(finder.coefficient, tuple(finder.restrictions), pieces)
 
 
 class _Finder:
@@ -107,9 +107,9 @@ class _Finder:
         array, axes, shifts = _dependent(*self._determined(array, axes, shifts))
         parts = _factors(array)
         if parts is not None:
-            (one, mine), (other, rest) = parts
-            self.split(one, tuple(axes[k] for k in mine), tuple(shifts[k] for k in mine))
-            self.split(other, tuple(axes[k] for k in rest), tuple(shifts[k] for k in rest))
+            (first, first_axes), (second, second_axes) = parts
+            self.split(first, tuple(axes[k] for k in first_axes), tuple(shifts[k] for k in first_axes))
+            self.split(second, tuple(axes[k] for k in second_axes), tuple(shifts[k] for k in second_axes))
             return
         scale, numbers = primitive(array.reshape(-1).tolist())
         self.coefficient *= int(scale)
@@ -170,7 +170,7 @@ def _equation(array: Array) -> tuple[int, tuple[int, ...], int] | None:
     """Return (axis, coefficients, offset) of an equation with coefficient 1 at the axis, met by all places that are not zero."""
     places = np.argwhere(array).tolist()
     first = places[0]
-    rows = _reduced([[a - b for a, b in zip(place, first, strict=True)] for place in places[1:]], array.ndim)
+    rows = _reduced([[a - b for a, b in zip(position, first, strict=True)] for position in places[1:]], array.ndim)
     for coefficients in _kernel(rows, array.ndim):
         for k, coefficient in enumerate(coefficients):
             if abs(coefficient) == 1:
@@ -184,15 +184,15 @@ def _reduced(rows: list[list[int]], width: int) -> list[list[Fraction]]:
     result: list[list[Fraction]] = []
     for row in rows:
         left = [Fraction(v) for v in row]
-        for known in result:
-            pivot = next(k for k, v in enumerate(known) if v)
+        for earlier in result:
+            pivot = next(k for k, v in enumerate(earlier) if v)
             if left[pivot]:
-                left = [v - left[pivot] * w for v, w in zip(left, known, strict=True)]
+                left = [v - left[pivot] * w for v, w in zip(left, earlier, strict=True)]
         pivot = next((k for k, v in enumerate(left) if v), width)
         if pivot == width:
             continue
         left = [v / left[pivot] for v in left]
-        result = [[v - known[pivot] * w for v, w in zip(known, left, strict=True)] for known in result] + [left]
+        result = [[v - earlier[pivot] * w for v, w in zip(earlier, left, strict=True)] for earlier in result] + [left]
         if len(result) == width:
             break
     return result
@@ -215,15 +215,15 @@ def _factors(array: Array) -> tuple[tuple[Array, tuple[int, ...]], tuple[Array, 
     """Return (f, axes), (g, others) with array = f g / f[0] where f and g share no axis, None where there are none."""
     for count in range(1, array.ndim // 2 + 1):
         for mine in combinations(range(array.ndim), count):
-            rest = tuple(k for k in range(array.ndim) if k not in mine)
-            matrix = np.transpose(array, (*mine, *rest)).reshape(math.prod(array.shape[k] for k in mine), -1)
+            other_axes = tuple(k for k in range(array.ndim) if k not in mine)
+            matrix = np.transpose(array, (*mine, *other_axes)).reshape(math.prod(array.shape[k] for k in mine), -1)
             row = next(k for k in range(len(matrix)) if matrix[k].any())
             column = next(k for k in range(matrix.shape[1]) if matrix[row, k])
             if (matrix * matrix[row, column] == np.outer(matrix[:, column], matrix[row])).all():
                 scale, numbers = primitive([Fraction(v, matrix[row, column]) for v in matrix[:, column].tolist()])
                 left = np.array(numbers, dtype=object).reshape([array.shape[k] for k in mine])
                 right = np.array([int(v * scale) for v in matrix[row].tolist()], dtype=object)
-                return (left, mine), (right.reshape([array.shape[k] for k in rest]), rest)
+                return (left, mine), (right.reshape([array.shape[k] for k in other_axes]), other_axes)
     return None
 
 
@@ -233,9 +233,9 @@ def _ordered(piece: Piece) -> tuple[int, Piece]:
     if rank > MOST_ORDERED:
         return 1, piece
     array = piece.grid.array
-    found = []
+    orders = []
     for order in permutations(range(rank)):
         scale, numbers = primitive(np.transpose(array, order).reshape(-1).tolist())
-        found.append((tuple(array.shape[k] for k in order), numbers, order, int(scale)))
-    shape, numbers, order, sign = min(found)
+        orders.append((tuple(array.shape[k] for k in order), numbers, order, int(scale)))
+    shape, numbers, order, sign = min(orders)
     return sign, Piece(Grid(shape, numbers), tuple(piece.axes[k] for k in order), tuple(piece.shifts[k] for k in order))

@@ -32,7 +32,7 @@ def joined(context: Context, value: Value) -> Value:
 def _joined(context: Context, terms: list[Term]) -> list[Term]:
     """Join terms with the same factors, two at a time; where some stay apart, without the conditions that others imply."""
     left = _joined_as_they_stand(context, terms)
-    if len(left) == 1 or not any(negation(c) in other.conditions for one in left for c in one.conditions for other in left):
+    if len(left) == 1 or not any(negation(c) in partner.conditions for term in left for c in term.conditions for partner in left):
         return left
     needed = [replace(term, conditions=_needed(context, term.conditions)) for term in left]
     return left if needed == left else _joined_as_they_stand(context, needed)
@@ -42,13 +42,13 @@ def _joined_as_they_stand(context: Context, terms: list[Term]) -> list[Term]:
     left = list(terms)
     position = 0
     while position < len(left):
-        found = _partner(context, left, position)
-        if found is None:
+        partner = _partner(context, left, position)
+        if partner is None:
             position += 1
             continue
-        other, conditions = found
+        second, conditions = partner
         whole = replace(left[position], conditions=conditions)
-        left = [term for number, term in enumerate(left) if number not in (position, other)] + [whole]
+        left = [term for number, term in enumerate(left) if number not in (position, second)] + [whole]
         position = 0
     return left
 
@@ -79,8 +79,8 @@ def _needed(context: Context, conditions: Conditions) -> Conditions:
     return conditions
 
 
-def _implied(context: Context, conditions: Conditions, wanted: list[Compare]) -> bool:
-    if not wanted:
+def _implied(context: Context, conditions: Conditions, goals: list[Compare]) -> bool:
+    if not goals:
         return True
     with context.where(conditions):
-        return all(context.decide(one) is True for one in wanted)
+        return all(context.decide(goal) is True for goal in goals)

@@ -84,6 +84,6 @@ def _parts(context: Context, value: Value, variable: str, test: str) -> list[lis
         power, tested = texts.count(variable), texts.count(test)
         if power > 1 or tested > 1:
             return None
-        rest: Sequence[Factor] = [f for f, text in zip(term.factors, texts, strict=True) if text not in (variable, test)]
-        terms[tested][power].append(replace(term, factors=tuple(rest)))
+        others: Sequence[Factor] = [f for f, text in zip(term.factors, texts, strict=True) if text not in (variable, test)]
+        terms[tested][power].append(replace(term, factors=tuple(others)))
     return [[add(context, *(Value((t,)) for t in group)) for group in pair] for pair in terms]

@@ -77,10 +77,10 @@ def factor_text(context: Context, factor: Factor, labels: Labels = NO_LABELS) ->
         labels = NO_LABELS
     if labels:
         return _factor_text(context, factor, labels)
-    known = context.texts.get(id(factor))
-    if known is None:
-        known = context.texts[id(factor)] = factor, _factor_text(context, factor, labels)
-    return known[1]
+    cached = context.texts.get(id(factor))
+    if cached is None:
+        cached = context.texts[id(factor)] = factor, _factor_text(context, factor, labels)
+    return cached[1]
 
 
 def _factor_text(context: Context, factor: Factor, labels: Labels) -> str:
@@ -122,10 +122,10 @@ def range_text(iterator: Iterator) -> str:
 
 def free_iterators(context: Context, part: Factor | Compare | Value) -> frozenset[Iterator]:
     """Return the iterators that a part mentions and does not bind."""
-    known = context.free.get(id(part))
-    if known is None:
-        known = context.free[id(part)] = part, _free(context, part)
-    return known[1]
+    cached = context.free.get(id(part))
+    if cached is None:
+        cached = context.free[id(part)] = part, _free(context, part)
+    return cached[1]
 
 
 def _free(context: Context, part: Factor | Compare | Value) -> frozenset[Iterator]:
@@ -156,12 +156,12 @@ def part_text(context: Context, part: Factor | Compare, labels: Labels) -> str:
 
 def blind_key(context: Context, term: Term) -> str:
     """Return text that terms equal up to renaming of their iterators share; the coefficient does not count."""
-    known = context.keys.get(id(term))
-    if known is None:
+    cached = context.keys.get(id(term))
+    if cached is None:
         labels = {i: f"?{range_text(i)}" for i in term.iterators}
         parts = sorted(part_text(context, part, labels) for part in (*term.conditions, *term.factors))
-        known = context.keys[id(term)] = term, "|".join((*sorted(labels.values()), *parts))
-    return known[1]
+        cached = context.keys[id(term)] = term, "|".join((*sorted(labels.values()), *parts))
+    return cached[1]
 
 
 def labelled(
@@ -270,14 +270,14 @@ def rename_factor(context: Context, factor: Factor, mapping: Mapping[Iterator, I
 
 
 def map_factor(
-    factor: Factor, place: Callable[[Index], Index], condition: Callable[[Compare], Compare], value: Callable[[Value], Value]
+    factor: Factor, map_index: Callable[[Index], Index], condition: Callable[[Compare], Compare], value: Callable[[Value], Value]
 ) -> Factor:
     """Return a factor of the same kind over mapped parts."""
     match factor:
         case Element(tensor, shape, indices):
-            return Element(tensor, shape, tuple(place(i) for i in indices))
+            return Element(tensor, shape, tuple(map_index(i) for i in indices))
         case IndexFactor(number):
-            return IndexFactor(place(number))
+            return IndexFactor(map_index(number))
         case Call(function, arguments):
             return Call(function, tuple(value(a) for a in arguments))
         case Product(iterators, conditions, inner):

@@ -86,30 +86,30 @@ def _text(context: Context, value: Value) -> tuple[str, Labels]:
 
 
 def _literals(context: Context, way: Way, labels: Labels) -> Literals:
-    found = set()
+    literals = set()
     for test, holds in way:
         names = {i: f"{i.name}:{range_text(i)}" for i in _bound(context, test)} | dict(labels)
         if isinstance(test, Compare):
-            text, other = condition_text(test, names), condition_text(negation(test), names)
-            found.add((text, holds) if text < other else (other, not holds))
+            text, opposite = condition_text(test, names), condition_text(negation(test), names)
+            literals.add((text, holds) if text < opposite else (opposite, not holds))
         else:
-            found.add((factor_text(context, test, names), holds))
-    return frozenset(found)
+            literals.add((factor_text(context, test, names), holds))
+    return frozenset(literals)
 
 
 def _met(context: Context, kind: str, value: Value, way: Way, given: Collection[Given]) -> bool:
     text, labels = _text(context, value)
     when = _literals(context, way, labels)
-    stronger = [one for one in given if one.kind in IMPLIED_BY[kind]]
+    stronger = [offer for offer in given if offer.kind in IMPLIED_BY[kind]]
     if kind == "power":
         (call,) = (factor for term in value.terms for factor in term.factors)
         assert isinstance(call, Call)
         base = _text(context, call.arguments[0])[0]
-        stronger = [one for one in stronger if one.text == (base if one.kind == "positive" else text)]
-        return _covered(when, [one.when for one in stronger])
-    if _covered(when, [one.when for one in stronger if one.text == text]):
+        stronger = [offer for offer in stronger if offer.text == (base if offer.kind == "positive" else text)]
+        return _covered(when, [offer.when for offer in stronger])
+    if _covered(when, [offer.when for offer in stronger if offer.text == text]):
         return True
-    return any(_instance(context, one, value, text, way, when) for one in stronger)
+    return any(_instance(context, offer, value, text, way, when) for offer in stronger)
 
 
 def _met_by_equal(context: Context, need: Need, given: Collection[Given], equal: Equality) -> bool:
@@ -117,13 +117,13 @@ def _met_by_equal(context: Context, need: Need, given: Collection[Given], equal:
     if _bound(context, need.value) or need.kind == "power":
         return False
     when = _literals(context, need.given, {})
-    there = _within(context, need.given)
-    own = {iterator for test, _ in need.given for iterator in _bound(context, test)}
+    within = _within(context, need.given)
+    bound_by_way = {iterator for test, _ in need.given for iterator in _bound(context, test)}
     return any(
-        one.kind in IMPLIED_BY[need.kind] and not _bound(context, one.value)
-        and all(iterator in own for test, _ in one.way for iterator in _bound(context, test))
-        and _holds(there, one.way, {}, {}, when) and equal(unique(context, one.value), unique(context, need.value))
-        for one in given
+        offer.kind in IMPLIED_BY[need.kind] and not _bound(context, offer.value)
+        and all(iterator in bound_by_way for test, _ in offer.way for iterator in _bound(context, test))
+        and _holds(within, offer.way, {}, {}, when) and equal(unique(context, offer.value), unique(context, need.value))
+        for offer in given
     )  # fmt: skip
 
 
@@ -138,16 +138,16 @@ def _covered(when: Literals, ways: Sequence[Literals], depth: int = DEEPEST) -> 
     return all(_covered(when | {(text, holds)}, left, depth - 1) for holds in (True, False))
 
 
-def _instance(context: Context, one: Given, value: Value, text: str, way: Way, when: Literals) -> bool:
+def _instance(context: Context, offer: Given, value: Value, text: str, way: Way, when: Literals) -> bool:
     """Return whether a value is one of those of which a need is given."""
-    bound = set(_bound(context, one.value))
+    bound = set(_bound(context, offer.value))
     labels = _text(context, value)[1]
-    there = _within(context, way)
-    for found in _unifications(one.value, value, free_iterators(context, value)):
-        places: dict[Iterator | Symbol, Size] = {iterator: place for iterator, place in found.items() if iterator in bound}
-        if places.keys() != bound or not all(_inside(there, iterator, found[iterator]) for iterator in bound):
+    within = _within(context, way)
+    for unifier in _unifications(offer.value, value, free_iterators(context, value)):
+        places: dict[Iterator | Symbol, Size] = {iterator: position for iterator, position in unifier.items() if iterator in bound}
+        if places.keys() != bound or not all(_inside(within, iterator, unifier[iterator]) for iterator in bound):
             continue
-        if _text(context, rebuild(context, one.value, places))[0] == text and _holds(there, one.way, labels, places, when):
+        if _text(context, rebuild(context, offer.value, places))[0] == text and _holds(within, offer.way, labels, places, when):
             return True
     return False
 
@@ -157,34 +157,34 @@ def _within(context: Context, way: Way) -> Context:
     return Context(context.assumptions.assume(*(test if holds else negation(test) for test, holds in way if isinstance(test, Compare))))
 
 
-def _inside(there: Context, iterator: Iterator, place: Index) -> bool:
-    ends = Compare(index(iterator.low), "<=", place), Compare(place, "<", index(iterator.high))
-    return all(there.assumptions.entails(end) for end in ends)
+def _inside(context: Context, iterator: Iterator, position: Index) -> bool:
+    ends = Compare(index(iterator.low), "<=", position), Compare(position, "<", index(iterator.high))
+    return all(context.assumptions.entails(end) for end in ends)
 
 
-def _holds(there: Context, asked: Way, labels: Labels, places: Places, when: Literals) -> bool:
+def _holds(context: Context, asked: Way, labels: Labels, places: Places, when: Literals) -> bool:
     """Return whether what a need is given under holds at the places where it is asked."""
     for test, holds in asked:
         if isinstance(test, Compare):
-            moved = Compare(placed(there, test.left, places), test.operator, placed(there, test.right, places))
-            if not there.assumptions.entails(moved if holds else negation(moved)):
+            moved = Compare(placed(context, test.left, places), test.operator, placed(context, test.right, places))
+            if not context.assumptions.entails(moved if holds else negation(moved)):
                 return False
-        elif _bound(there, test) or not _literals(there, frozenset({(test, holds)}), labels) <= when:
+        elif _bound(context, test) or not _literals(context, frozenset({(test, holds)}), labels) <= when:
             return False
     return True
 
 
 def _unifications(pattern: Value, value: Value, outside: frozenset[Iterator]) -> Stream[dict[Iterator, Index]]:
     """Yield what stands for the iterators of a pattern where one of its elements is to be one of a value."""
-    for one in _elements(pattern):
-        for other in _elements(value):
-            if one.tensor != other.tensor:
+    for element in _elements(pattern):
+        for target in _elements(value):
+            if element.tensor != target.tensor:
                 continue
             places: dict[Iterator, Index] = {}
-            for at, place in zip(one.indices, other.indices, strict=True):
+            for at, position in zip(element.indices, target.indices, strict=True):
                 iterator = next(iter(iterators_of(at)), None)
-                if iterator is not None and at == index(iterator) and iterators_of(place) <= outside:
-                    places.setdefault(iterator, place)
+                if iterator is not None and at == index(iterator) and iterators_of(position) <= outside:
+                    places.setdefault(iterator, position)
             yield places
 
 
@@ -200,5 +200,5 @@ def _elements(value: Value) -> Stream[Element]:
                 case Product(_, _, inner):
                     yield from _elements(inner)
                 case Extremum(_, alternatives):
-                    for one in alternatives:
-                        yield from _elements(one.value)
+                    for alternative in alternatives:
+                        yield from _elements(alternative.value)

@@ -24,10 +24,10 @@ _REDUCTIONS = 6
 
 def multiply(context: Context, left: Value, right: Value) -> Value:
     """Return the product, distributed over both sums."""
-    for value, other in ((left, right), (right, left)):
+    for value, partner in ((left, right), (right, left)):
         factor = constant(value)
         if factor is not None:
-            return scaled(other, factor)
+            return scaled(partner, factor)
     if len(left.terms) * len(right.terms) > LARGEST:
         raise TooLarge(f"a product of {len(left.terms)} by {len(right.terms)} terms", fix="prove the rule for smaller attribute values")
     result: list[Term] = []
@@ -60,11 +60,11 @@ def product_of(context: Context, factors: Sequence[Factor], depth: int = _REDUCT
     exponents = [f.arguments[0] for f in factors if type(f) is Call and f.function == "exp"]
     if len(exponents) < 2:
         return _without_exponents(context, factors, depth)
-    rest = [f for f in factors if not (type(f) is Call and f.function == "exp")]
+    kept = [f for f in factors if not (type(f) is Call and f.function == "exp")]
     calls, others = _exponentials(context, add(context, *exponents))
-    result = _without_exponents(context, (*rest, *calls), depth)
-    for other in others:
-        result = multiply(context, result, other)
+    result = _without_exponents(context, (*kept, *calls), depth)
+    for simpler in others:
+        result = multiply(context, result, simpler)
     return result
 
 
@@ -85,8 +85,8 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
                     return _without(context, left, (position, texts.index(text)), ONE, depth)
                 if isinstance(term.factors[0], Call) and term.factors[0].function == "sqrt" and texts.count(texts[position]) > 1:
                     radicand = term.factors[0].arguments[0]
-                    other = texts.index(texts[position], position + 1)
-                    return _without(context, left, (position, other), reciprocal(context, radicand), depth)
+                    twin = texts.index(texts[position], position + 1)
+                    return _without(context, left, (position, twin), reciprocal(context, radicand), depth)
             case Call("sqrt", (radicand,)) if texts.count(texts[position]) > 1:
                 if constant(radicand) is None:
                     context.use("argument of a root not negative")
@@ -110,8 +110,8 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
 
 def _without(context: Context, factors: list[Factor], positions: tuple[int, ...], by: Value, depth: int) -> Value:
     """Return by times the factors at the other positions."""
-    rest = [f for k, f in enumerate(factors) if k not in positions]
-    return multiply(context, product_of(context, rest, depth), by)
+    remaining = [f for k, f in enumerate(factors) if k not in positions]
+    return multiply(context, product_of(context, remaining, depth), by)
 
 
 def divide_by(context: Context, divisor: Call) -> None:
@@ -140,33 +140,33 @@ def _conditions_on_data(context: Context, factors: list[Factor]) -> list[Factor]
     kept = dict(distinct)
     for group in groups.values():
         for position, (offset, atom) in enumerate(group):
-            for other_offset, other in group[:position]:
-                if factor_text(context, atom) not in kept or factor_text(context, other) not in kept:
+            for other_offset, partner in group[:position]:
+                if factor_text(context, atom) not in kept or factor_text(context, partner) not in kept:
                     continue
-                implied = _meeting(context, offset, atom, other_offset, other)
+                implied = _meeting(context, offset, atom, other_offset, partner)
                 if implied is None:
                     return None
-                for one in implied:
-                    del kept[factor_text(context, one)]
+                for redundant in implied:
+                    del kept[factor_text(context, redundant)]
     return [f for f in factors if not (type(f) is Call and f.function in ("positive", "zero"))] + list(kept.values())
 
 
-def _meeting(context: Context, offset: Value, atom: Call, other_offset: Value, other: Call) -> list[Call] | None:
+def _meeting(context: Context, offset: Value, atom: Call, other_offset: Value, partner: Call) -> list[Call] | None:
     """Return which of two conditions on one value the other implies; None when they exclude each other."""
-    if atom.function != other.function:
+    if atom.function != partner.function:
         if atom.function == "positive":
-            atom, other, offset, other_offset = other, atom, other_offset, offset
+            atom, partner, offset, other_offset = partner, atom, other_offset, offset
         if above(context, other_offset, offset) == 1:  # v == -offset and v > -other_offset
-            return [other]
+            return [partner]
         return None if above(context, offset, other_offset) in (0, 1) else []
     weaker, stronger = above(context, offset, other_offset), above(context, other_offset, offset)
     if weaker == stronger == 0:
-        return [other]
+        return [partner]
     if atom.function == "zero":
         return None if 1 in (weaker, stronger) else []
     if weaker in (0, 1):
         return [atom]
-    return [other] if stronger in (0, 1) else []
+    return [partner] if stronger in (0, 1) else []
 
 
 def _reduced(context: Context, factors: list[Factor], position: int, relation: Call, depth: int) -> Value | None:
@@ -186,9 +186,9 @@ def _reduced(context: Context, factors: list[Factor], position: int, relation: C
             return None
         taken.append(free)
     others = [f for k, f in enumerate(factors) if k not in taken and k != position]
-    rest = Value(tuple(t for t in inner.terms if t is not leading))
+    remainder = Value(tuple(t for t in inner.terms if t is not leading))
     for_rest = ZERO
-    for term in rest.terms:
+    for term in remainder.terms:
         for_rest = add(context, for_rest, scaled(product_of(context, (*term.factors, relation), depth - 1), term.coefficient))
     total = negated(for_rest) if relation.function == "zero" else add(context, ONE, negated(for_rest))
     if relation.function == "reciprocal":
@@ -217,18 +217,18 @@ def _without_squares(context: Context, factors: list[Factor], position: int, rel
     if not squares:
         return None
     value = Value((Term(term.coefficient, (), (), tuple(left.values())),))
-    known = sign(context, value)
-    if known != 1 and not left:
+    known_sign = sign(context, value)
+    if known_sign != 1 and not left:
         return None
-    return others if known == 1 else [*others, Call("positive", (close(context, value),))]
+    return others if known_sign == 1 else [*others, Call("positive", (close(context, value),))]
 
 
 def exponential(context: Context, value: Value) -> Value:
     """exp(a + b) = exp(a) exp(b), one factor for each term; the value has no conditions left to split."""
     calls, others = _exponentials(context, value)
     result = with_factors(Fraction(1), calls)
-    for other in others:
-        result = multiply(context, result, other)
+    for simpler in others:
+        result = multiply(context, result, simpler)
     return result
 
 
@@ -323,24 +323,24 @@ def _pivoted(context: Context, value: Value) -> tuple[Value, Value]:
         out = exponential(context, pivot)
         if len(out.terms) != 1 or not plain(out.terms[0]):
             continue
-        rest = multiply(context, exponential(context, negated(pivot)), value)
-        text = value_text(context, close(context, rest))
+        quotient = multiply(context, exponential(context, negated(pivot)), value)
+        text = value_text(context, close(context, quotient))
         if best is None or (len(text), text) < best[:2]:
-            best = len(text), text, out, rest
+            best = len(text), text, out, quotient
     return (ONE, value) if best is None else best[2:]
 
 
 def reciprocal(context: Context, value: Value) -> Value:
     """1 / value, in which no condition is left to split"""
-    known = constant(value)
-    if known is not None:
-        return number(1 / known) if known else single(Call("reciprocal", (ZERO,)))
-    coefficient, factors, rest = content(context, value)
+    constant_value = constant(value)
+    if constant_value is not None:
+        return number(1 / constant_value) if constant_value else single(Call("reciprocal", (ZERO,)))
+    coefficient, factors, cofactor = content(context, value)
     result = number(1 / coefficient)
     for factor in factors:
         result = multiply(context, result, _inverse(context, factor))
-    if constant(rest) is None:
-        call = Call("reciprocal", (close(context, rest),))
+    if constant(cofactor) is None:
+        call = Call("reciprocal", (close(context, cofactor),))
         if context.dividing:
             context.nonzero.add(factor_text(context, call))
         result = multiply(context, result, single(call))
@@ -355,7 +355,7 @@ def _inverse(context: Context, factor: Factor) -> Value:
         case Call("exp", (exponent,)):
             return exponential(context, negated(exponent))
         case Call("sqrt", (radicand,)):
-            known = constant(radicand)
-            if known:
-                return scaled(single(factor), 1 / known)
+            constant_value = constant(radicand)
+            if constant_value:
+                return scaled(single(factor), 1 / constant_value)
     return single(Call("reciprocal", (close(context, single(factor)),)))

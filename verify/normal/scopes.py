@@ -63,13 +63,13 @@ class Instantiation:
         if not inner:
             return self.scalar(scope.body, where)
         lowest = scope.reduction == "min"
-        found = [
+        candidates = [
             Candidate(tuple(inner), conditions, negated(value) if lowest else value)
             for conditions, value in self._alternatives(scope.body, where, (), -math.inf if scope.reduction == "max" else math.inf)
         ]
-        if len(found) == 1:  # a maximum of nothing does not exist: shape rules refuse a window in the padding alone
-            found = [replace(found[0], filled=(*found[0].conditions, *found[0].iterators))]
-        result = extremum(self.context, found)
+        if len(candidates) == 1:  # a maximum of nothing does not exist: shape rules refuse a window in the padding alone
+            candidates = [replace(candidates[0], filled=(*candidates[0].conditions, *candidates[0].iterators))]
+        result = extremum(self.context, candidates)
         return negated(result) if lowest else result
 
     def _holds_infinity(self, function: str, arguments: Sequence[Value]) -> bool:
@@ -142,12 +142,12 @@ class Instantiation:
                 pieces_otherwise = self._otherwise(tests)
                 alone = pieces_otherwise[0] if len(pieces_otherwise) == 1 else ()
                 with self.context.where(alone), taken(self.context, map(holding, pieces_otherwise)):
-                    other = self.scalar(otherwise, where)
+                    else_value = self.scalar(otherwise, where)
                 parts = [guarded(self.context, tests, parts[0])]
-                if other.terms:
-                    parts += [guarded(self.context, piece, other) for piece in pieces_otherwise]
+                if else_value.terms:
+                    parts += [guarded(self.context, piece, else_value) for piece in pieces_otherwise]
                 whole = add(self.context, *parts)
-                return joined(self.context, whole) if other.terms and self.context.at_sizes else whole
+                return joined(self.context, whole) if else_value.terms and self.context.at_sizes else whole
 
     def _chosen(self, test: Scalar, then: Scalar, otherwise: Scalar, where: Places) -> Value:
         """Return a choice by data; what its branches ask, they ask where they are chosen."""
@@ -171,13 +171,13 @@ def placed(context: Context, value: Index, where: Places) -> Index:
 
 def extremum(context: Context, given: Sequence[Candidate]) -> Value:
     """Return the maximum of alternatives, conditions on what is fixed outside of them taken outward."""
-    bound = frozenset(i for one in given for i in one.iterators)
+    bound = frozenset(i for candidate in given for i in candidate.iterators)
 
     def build(values: Sequence[Value]) -> Value:
-        simpler = [replace(one, value=_resolved(context, v)) for one, v in zip(given, values, strict=True)]
+        simpler = [replace(candidate, value=_resolved(context, v)) for candidate, v in zip(given, values, strict=True)]
         return largest(context, flattened(context, simpler))
 
-    return split(context, [one.value for one in given], build, bound)
+    return split(context, [candidate.value for candidate in given], build, bound)
 
 
 def _resolved(context: Context, value: Value) -> Value:
@@ -198,9 +198,9 @@ def chooses(value: Value, *, inside: bool = False) -> bool:
         for factor in term.factors:
             match factor:
                 case Extremum(_, alternatives) if not inside:
-                    if len(alternatives) > 1 and any(not one.iterators for one in alternatives):
+                    if len(alternatives) > 1 and any(not alternative.iterators for alternative in alternatives):
                         return True
-                    if any(chooses(one.value) for one in alternatives):
+                    if any(chooses(alternative.value) for alternative in alternatives):
                         return True
                 case Call("positive" | "zero", _):
                     if not inside:
@@ -229,9 +229,9 @@ def tidy(context: Context, term: Term) -> Value:
             at = _solved(condition, iterator)
             if at is not None:
                 inside = (Compare(index(iterator.low), "<=", at), Compare(at, "<", index(iterator.high)))
-                rest = replace(term, iterators=(), conditions=tuple(c for c in term.conditions if c != condition) + inside)
+                body = replace(term, iterators=(), conditions=tuple(c for c in term.conditions if c != condition) + inside)
                 left = [i for i in term.iterators if i != iterator]  # they stay free while they may occur in what is put in
-                return total(context, left, rebuild(context, Value((rest,)), {iterator: at}))
+                return total(context, left, rebuild(context, Value((body,)), {iterator: at}))
     if (simpler := _simpler_sums(context, term)) is not None:
         return simpler
     idle = [iterator for iterator in unused(context, term) if filled(context, iterator)]
@@ -247,12 +247,12 @@ def _simpler_sums(context: Context, term: Term) -> Value | None:
     if split is not None:
         conditions = tuple(c for c in term.conditions if c is not split.solved)
         left = (*split.iterators, *(i for i in term.iterators if i != split.iterator))
-        rest = rebuild(context, Value((replace(term, iterators=(), conditions=conditions),)), {split.iterator: split.value})
-        return total(context, left, guarded(context, split.added, rest))
-    found = contracted(context, term)
-    if found is None:
+        body = rebuild(context, Value((replace(term, iterators=(), conditions=conditions),)), {split.iterator: split.value})
+        return total(context, left, guarded(context, split.added, body))
+    contraction = contracted(context, term)
+    if contraction is None:
         return None
-    rest_of_term, table = found
+    rest_of_term, table = contraction
     return total(context, rest_of_term.iterators, multiply(context, Value((replace(rest_of_term, iterators=()),)), table))
 
 
@@ -264,8 +264,8 @@ def _solved(condition: Compare, iterator: Iterator) -> Index | None:
     coefficient = dict(value.terms).get((iterator,))
     if coefficient not in (1, -1):
         return None
-    rest = value - index(iterator) * coefficient
-    solved = rest * -coefficient
+    others = value - index(iterator) * coefficient
+    solved = others * -coefficient
     return None if iterator in iterators_of(solved) else solved
 
 
@@ -313,13 +313,13 @@ def rebuild_factor(context: Context, factor: Factor, where: Places) -> Value:
             tests = conjunction(context, _placed_conditions(context, conditions, inner))
             return ONE if tests is None else product_over(context, fresh, tests, rebuild(context, value, inner))
         case Extremum("max", alternatives):
-            found = []
-            for one in alternatives:
-                fresh, inner = _renewed(context, one.iterators, where)
-                tests = conjunction(context, _placed_conditions(context, one.conditions, inner))
+            candidates = []
+            for alternative in alternatives:
+                fresh, inner = _renewed(context, alternative.iterators, where)
+                tests = conjunction(context, _placed_conditions(context, alternative.conditions, inner))
                 if tests is not None:
-                    found.append(Candidate(fresh, tests, rebuild(context, one.value, inner)))
-            return extremum(context, found)
+                    candidates.append(Candidate(fresh, tests, rebuild(context, alternative.value, inner)))
+            return extremum(context, candidates)
         case Extremum():
             raise AssertionError("a minimum is the negative of a maximum")
 

@@ -20,9 +20,9 @@ def filled(context: Context, iterator: Iterator) -> bool:
 
 def sign(context: Context, value: Value) -> int | None:
     """Return 1 for a value known to be positive, 0 for one known not to be negative, else None."""
-    known = constant(value)
-    if known is not None:
-        return 1 if known > 0 else (0 if known == 0 else None)
+    constant_value = constant(value)
+    if constant_value is not None:
+        return 1 if constant_value > 0 else (0 if constant_value == 0 else None)
     polynomial = index_polynomial(value)
     if polynomial is not None:
         if context.decide(Compare(NOTHING, "<", polynomial)):
@@ -82,7 +82,7 @@ def sign_of_factor(context: Context, factor: Factor) -> int | None:
 
 def _is_magnitude(context: Context, alternatives: tuple[Alternative, ...]) -> bool:
     """Return whether one of the alternatives is the negative of another: max(v, -v) = |v|."""
-    plainly = [one.value for one in alternatives if not one.iterators and not one.conditions]
+    plainly = [alternative.value for alternative in alternatives if not alternative.iterators and not alternative.conditions]
     texts = {value_text(context, value) for value in plainly}
     return any(value_text(context, negated(value)) in texts for value in plainly)
 

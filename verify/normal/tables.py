@@ -46,13 +46,13 @@ def tabulated(context: Context, shape: Sequence[int], values: Sequence[Fraction 
     coefficient, numbers = primitive(array.reshape(-1).tolist())
     if not coefficient:
         return ZERO
-    found = structure(Grid(array.shape, numbers))
+    factored = structure(Grid(array.shape, numbers))
     conditions = [
-        Compare(index(0), "==" if one.relation == "==" else "<=", _combined(one.coefficients, places) + one.offset)
-        for one in found.restrictions
+        Compare(index(0), "==" if restriction.relation == "==" else "<=", _combined(restriction.coefficients, places) + restriction.offset)
+        for restriction in factored.restrictions
     ]
-    factors = [_element(p.grid, [places[a] - s for a, s in zip(p.axes, p.shifts, strict=True)]) for p in found.pieces]
-    whole = Value((Term(coefficient * found.coefficient, (), (), tuple(factors)),))
+    factors = [_element(p.grid, [places[a] - s for a, s in zip(p.axes, p.shifts, strict=True)]) for p in factored.pieces]
+    whole = Value((Term(coefficient * factored.coefficient, (), (), tuple(factors)),))
     return guarded(context, conditions, whole) if conditions else whole
 
 
@@ -61,46 +61,46 @@ def _reduced(array: Array, places: Sequence[Index]) -> tuple[Array, list[Index]]
     kept: list[Index] = []
     pending = list(places)
     while pending:  # the axis of the next place is behind those that are kept
-        axis, place = len(kept), pending.pop(0)
-        digits = _radix(place, array.shape[axis])
+        axis, position = len(kept), pending.pop(0)
+        digits = _radix(position, array.shape[axis])
         if digits is not None:
             base, upper, lower = digits
             array = array.reshape(*array.shape[:axis], array.shape[axis] // base, base, *array.shape[axis + 1 :])
             pending = [upper, lower, *pending]
             continue
-        limits = bounds(place)
+        limits = bounds(position)
         low, high = (0, array.shape[axis] - 1) if limits is None else (max(limits[0], 0), min(limits[1], array.shape[axis] - 1))
         array = array[(slice(None),) * axis + (slice(low, high + 1),)]
         if not array.size:
             return array, kept
-        same = next((k for k, other in enumerate(kept) if (place - other).constant is not None and place.constant is None), None)
-        if place.constant is not None:
+        same = next((k for k, earlier in enumerate(kept) if (position - earlier).constant is not None and position.constant is None), None)
+        if position.constant is not None:
             array = np.asarray(array.take(0, axis=axis), dtype=object)
         elif same is None:
-            kept.append(place - low)
+            kept.append(position - low)
         else:
-            array = _diagonal(array, same, axis, (place - low - kept[same]).constant or 0)
+            array = _diagonal(array, same, axis, (position - low - kept[same]).constant or 0)
             if not array.size:
                 return array, kept
     return array, kept
 
 
-def _radix(place: Index, size: int) -> tuple[int, Index, Index] | None:
+def _radix(position: Index, size: int) -> tuple[int, Index, Index] | None:
     """Return (b, e, f) with place = b e + f and 0 <= f < b, both varying, where b divides the size."""
-    for base in sorted({abs(c) for m, c in place.terms if m and 1 < abs(c) < size and not size % c}):
-        lower = Index(tuple((m, c) for m, c in place.terms if c % base))
+    for base in sorted({abs(c) for m, c in position.terms if m and 1 < abs(c) < size and not size % c}):
+        lower = Index(tuple((m, c) for m, c in position.terms if c % base))
         limits = bounds(lower)
         if lower.constant is None and limits is not None and limits[0] >= 0 and limits[1] < base:
-            return base, Index(tuple((m, c // base) for m, c in place.terms if not c % base)), lower
+            return base, Index(tuple((m, c // base) for m, c in position.terms if not c % base)), lower
     return None
 
 
-def _diagonal(array: Array, axis: int, other: int, shift: int) -> Array:
+def _diagonal(array: Array, axis: int, second_axis: int, shift: int) -> Array:
     """Return the array read at i along the axis and at i + shift along the other, which is gone; zero where that is outside."""
     rows = [
-        np.moveaxis(array, axis, 0)[i].take(i + shift, axis=other - 1)
-        if 0 <= i + shift < array.shape[other]
-        else np.zeros_like(np.moveaxis(array, axis, 0)[i].take(0, axis=other - 1))
+        np.moveaxis(array, axis, 0)[i].take(i + shift, axis=second_axis - 1)
+        if 0 <= i + shift < array.shape[second_axis]
+        else np.zeros_like(np.moveaxis(array, axis, 0)[i].take(0, axis=second_axis - 1))
         for i in range(array.shape[axis])
     ]
     return np.stack(rows, axis=axis)
@@ -108,8 +108,8 @@ def _diagonal(array: Array, axis: int, other: int, shift: int) -> Array:
 
 def _combined(coefficients: Sequence[int], places: Sequence[Index]) -> Index:
     total = index(0)
-    for coefficient, place in zip(coefficients, places, strict=True):
-        total = total + place * coefficient
+    for coefficient, position in zip(coefficients, places, strict=True):
+        total = total + position * coefficient
     return total
 
 
@@ -150,16 +150,17 @@ class _Contraction:
 
 def contracted(context: Context, term: Term) -> tuple[Term, Value] | None:
     """Return (rest, table): the term is the sum over the rest's iterators of both's product, with an iterator less."""
-    found = [one for iterator in _of_tables(context, term) if (one := _contraction(context, iterator, term)) is not None]
-    if not found:
+    tried = [_contraction(context, iterator, term) for iterator in _of_tables(context, term)]
+    contractions = [contraction for contraction in tried if contraction is not None]
+    if not contractions:
         return None
-    best = min(found, key=lambda one: one.entries)
+    best = min(contractions, key=lambda contraction: contraction.entries)
     gone = {id(part) for part in best.parts}
-    rest = replace(
+    remaining = replace(
         term, iterators=tuple(i for i in term.iterators if i != best.iterator),
         conditions=tuple(c for c in term.conditions if id(c) not in gone), factors=tuple(f for f in term.factors if id(f) not in gone),
     )  # fmt: skip
-    return rest, tabulated(context, best.sizes, _summed(best.grids, best.sizes), best.places)
+    return remaining, tabulated(context, best.sizes, _summed(best.grids, best.sizes), best.places)
 
 
 def _of_tables(context: Context, term: Term) -> list[Iterator]:
@@ -191,25 +192,25 @@ def _contraction(context: Context, iterator: Iterator, term: Term) -> _Contracti
             reads.append((grid, factor.indices))
     for condition in term.conditions:
         if iterator in free_iterators(context, condition):
-            found = _truths(condition)
-            if found is None:
+            condition_table = _truths(condition)
+            if condition_table is None:
                 return None
             parts.append(condition)
-            reads.append(found)
+            reads.append(condition_table)
     axes: dict[Index, tuple[int, int]] = {}  # place: number and size of its axis
     grids: list[tuple[Grid, tuple[Reading, ...]]] = []
     for grid, places in reads:
         readings: list[Reading] = []
-        for place, size in zip(places, grid.shape, strict=True):
-            read = _reading(place, size, iterator, values)
+        for position, size in zip(places, grid.shape, strict=True):
+            read = _reading(position, size, iterator, values)
             if read is None:
                 return None
             axis, extent, offsets = read
             if axis is None:
                 readings.append((-1, offsets))
                 continue
-            number, known = axes.get(axis, (len(axes), extent))
-            axes[axis] = number, min(known, extent)
+            number, smallest = axes.get(axis, (len(axes), extent))
+            axes[axis] = number, min(smallest, extent)
             readings.append((number, offsets))
         grids.append((grid, tuple(readings)))
     sizes = tuple(size for _, size in axes.values())
@@ -228,19 +229,19 @@ def _truths(condition: Compare) -> tuple[Grid, tuple[Index, ...]] | None:
     return Grid((limits[1] - limits[0] + 1,), tuple(int(test(v, 0)) for v in range(limits[0], limits[1] + 1))), (value - limits[0],)
 
 
-def _reading(place: Index, size: int, iterator: Iterator, values: range) -> tuple[Index | None, int, tuple[int, ...]] | None:
+def _reading(position: Index, size: int, iterator: Iterator, values: range) -> tuple[Index | None, int, tuple[int, ...]] | None:
     """Return (axis, its size, what each value adds) with place = axis + what is added; None where it is not of that form."""
-    found = iterators_of(place)
-    if iterator not in found:
-        return place, size, (0,) * len(values)
-    if found == {iterator} and not any(isinstance(atom, Symbol | RealSymbol | DataIndex) for atom in atoms(place)):
-        return None, 0, tuple(substitute(place, {iterator: value}).constant or 0 for value in values)
-    slope = dict(place.terms).get((iterator,), 0)
-    rest = place - index(iterator) * slope
-    limits = bounds(rest)
-    if iterator in iterators_of(rest) or limits is None:
+    iterators = iterators_of(position)
+    if iterator not in iterators:
+        return position, size, (0,) * len(values)
+    if iterators == {iterator} and not any(isinstance(atom, Symbol | RealSymbol | DataIndex) for atom in atoms(position)):
+        return None, 0, tuple(substitute(position, {iterator: value}).constant or 0 for value in values)
+    slope = dict(position.terms).get((iterator,), 0)
+    others = position - index(iterator) * slope
+    limits = bounds(others)
+    if iterator in iterators_of(others) or limits is None:
         return None
-    return rest - limits[0], limits[1] - limits[0] + 1, tuple(limits[0] + slope * value for value in values)
+    return others - limits[0], limits[1] - limits[0] + 1, tuple(limits[0] + slope * value for value in values)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -252,10 +253,10 @@ def _summed(grids: tuple[tuple[Grid, tuple[Reading, ...]], ...], sizes: tuple[in
     for grid, readings in grids:
         places, inside = [], np.ones([1] * (rank + 1), dtype=bool)
         for (axis, offsets), size in zip(readings, grid.shape, strict=True):
-            place = np.array(offsets).reshape([-1] + [1] * rank)
-            place = place if axis < 0 else place + axes[axis]
-            inside = inside & (place >= 0) & (place < size)
-            places.append(np.clip(place, 0, size - 1))
+            position = np.array(offsets).reshape([-1] + [1] * rank)
+            position = position if axis < 0 else position + axes[axis]
+            inside = inside & (position >= 0) & (position < size)
+            places.append(np.clip(position, 0, size - 1))
         total = total * np.where(inside, grid.array[tuple(places)], 0)
     whole = np.broadcast_to(total, (total.shape[0], *sizes)).sum(axis=0)
     return tuple(int(value) for value in np.asarray(whole).reshape(-1).tolist())
