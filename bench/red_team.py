@@ -112,7 +112,7 @@ def files(names: Sequence[str]) -> list[Path]:
 
 
 def judged(path: Path, seconds: float) -> list[Judged]:
-    """Return what the prover and the gate say of the rules of a file."""
+    """Return the judgements of prover and gate on the rules of a file."""
     judgements = []
     for each in read_rules(path):
         start = time.process_time()
@@ -132,7 +132,7 @@ def judged(path: Path, seconds: float) -> list[Judged]:
 
 
 def at_gate(judgement: Judged, rule: Rule | MergeRule, proof: Proof, path: Path) -> Judged:
-    """Add what the gate does with a rule of a file for which this proof was made."""
+    """Add the gate's decisions on a rule for which this proof was made."""
     keep(Certificate.of(proof, rule_key(rule)))
     try:
         (gated,) = admitted([rule], where={rule.name: path})
@@ -161,7 +161,7 @@ def applies(rule: Rule | MergeRule, instance: Instance) -> bool:
 
 
 def line(judgement: Judged) -> str:
-    """Return what is printed of a rule."""
+    """Return the printed line of a rule."""
     mark = "WRONG" if judgement.is_wrong else "true" if judgement.true else "false"
     columns = f"{judgement.file}.{judgement.name:32} {mark:6} {judgement.verdict:24} {judgement.seconds:6.2f} s  {judgement.at_the_gate:19}"
     return f"{columns}  {judgement.scope or judgement.reason}"[:170]

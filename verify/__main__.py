@@ -178,9 +178,8 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
     if not arguments.shipped:
         yield from (_proved(rule, effort, position, len(rules)) for position, rule in enumerate(rules))
         return
-    from verify.certificates import Certificate, keep
+    from verify.certificates import Certificate, keep, prove_shipped
     from verify.fingerprint import rule_key
-    from verify.shipped import prove_shipped
 
     with open_runner(arguments.runner) as runner:
         made = runner.run(prove_shipped, [(rule.name, effort, seconds) for rule in rules])
@@ -211,11 +210,11 @@ def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -
 
 def write_certificates(rules: Sequence[Rule | MergeRule], proofs: Sequence[Proof]) -> None:
     """Write the file of certificates beside the shipped rules."""
-    from verify.certificates import Certificate, format_certificates, place_of_shipped
+    from verify.certificates import Certificate, format_certificates, shipped_file
     from verify.fingerprint import rule_key
 
     made = [Certificate.of(proof, rule_key(rule)) for rule, proof in zip(rules, proofs, strict=True)]
-    place_of_shipped().write_text(format_certificates(made), encoding="utf-8")
+    shipped_file().write_text(format_certificates(made), encoding="utf-8")
 
 
 def line(proof: Proof, widths: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""Assumptions over symbolic sizes and iterators, and what they entail.
+"""Assumptions over symbolic sizes and iterators, and entailment.
 
 Iterators lie in their ranges and symbols are at least their minimum wherever they occur, without being told. Divisors
 are positive where this can be shown; nothing is concluded about a division by anything else.

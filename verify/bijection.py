@@ -56,7 +56,7 @@ _DIVISORS = 3
 
 @dataclass(frozen=True)
 class Match:
-    """How two terms agree: ``forward`` maps the first's iterators; what must hold in addition on each side."""
+    """How two terms agree: ``forward`` maps the first's iterators; each side has additional conditions."""
 
     forward: dict[int, Polynomial]
     of_first: tuple[Literal0, ...]
@@ -65,7 +65,7 @@ class Match:
 
 @dataclass
 class Pairing:
-    """One attempt at a proof: names for new iterators, and what stayed open."""
+    """One attempt at a proof: names for new iterators, and the term that stayed open."""
 
     names: Names
     open_term: Summand | None = None
@@ -77,7 +77,7 @@ class Pairing:
         """Say which term stayed without a partner."""
         return f"no partner for {describe(self.open_term)}" if self.open_term else "the sides did not pair"
 
-    def place(self) -> dict[str, int]:
+    def open_position(self) -> dict[str, int]:
         """Return values of iterators at which the term without a partner counts; only where all sizes are numbers."""
         if self.open_term is None or self.open_facts is None or not self.open_facts.at_sizes:
             return {}
@@ -135,7 +135,7 @@ class Pairing:
         return False
 
     def _paired(self, terms: list[Summand], facts: Facts) -> list[Summand]:
-        """Return what is left of signed terms when those that cancel are gone."""
+        """Return the signed terms that remain when others have cancelled."""
         terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
         terms = [term for term in terms if not _alone(term, terms) or possible(facts.extended(term.conditions))]
         if any(_alone(term, terms) for term in terms):
@@ -170,7 +170,7 @@ class Pairing:
         return terms
 
     def unpaired(self, left: Sum, right: Sum, facts: Facts) -> tuple[Summand, ...]:
-        """Return what is left of left minus right when the terms that cancel are gone, whatever else finds no partner."""
+        """Return the terms of left minus right that find no partner, signature by signature."""
         groups: dict[tuple[str, ...], list[Summand]] = {}
         for term in (*left.terms, *(_negated(t) for t in right.terms)):
             groups.setdefault(signature(term), []).append(term)
@@ -264,7 +264,7 @@ class Pairing:
         self, first: Summand, second: Summand, parts: tuple[tuple[Part, Part], ...],
         forward: dict[int, Polynomial], backward: dict[int, Polynomial], facts: Facts,
     ) -> Match | None:  # fmt: skip
-        """Check the obligations of a map; what does not follow of domains becomes a condition of the match."""
+        """Check the obligations of a map; conditions of domains that do not follow become conditions of the match."""
         if any(closure(v) & set(first.iterators) for v in forward.values()) or any(
             closure(v) & set(second.iterators) for v in backward.values()
         ):
@@ -323,7 +323,7 @@ def equal_values(left: Value, right: Value, assumptions: Assumptions) -> Outcome
             return Equal()
     except Unsupported as reason:
         return Open(str(reason), assumptions.conditions)
-    return Open(pairing.obligation(), assumptions.conditions, pairing.place())
+    return Open(pairing.obligation(), assumptions.conditions, pairing.open_position())
 
 
 def unpaired(left: Value, right: Value, assumptions: Assumptions) -> tuple[Summand, ...] | None:
@@ -361,7 +361,7 @@ def _restricted(solution: dict[int, Polynomial], unknowns: set[int], forbidden: 
 
 
 def _missing(first: Summand, forward: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
-    """Return what does not follow: the map leads into the first term's domain."""
+    """Return the conditions that do not follow, of those under which the map leads into the first term's domain."""
     needed: list[Literal0] = []
     for atom, value in forward.items():
         low, high = entry(atom).low, entry(atom).high

@@ -1,4 +1,4 @@
-"""What is known about the signs of index polynomials: ranges of symbols, and polynomials known not to be negative.
+"""Signs of index polynomials: ranges of symbols, and polynomials known to be >= 0.
 
 Cheap on purpose: a question costs microseconds and may stay open. ``verify.assumptions`` decides what this cannot.
 """
@@ -114,7 +114,7 @@ class Bounds:
         return any(m in falling and any(not isinstance(atom, Symbol) for atom in m) for m, _ in fact.terms)
 
     def interval(self, value: Index) -> Interval:
-        """Return what the ranges of the atoms imply, None for an open end."""
+        """Return the interval that the ranges of the atoms imply, None for an open end."""
         low: int | None = 0
         high: int | None = 0
         for monomial, coefficient in value.terms:
@@ -234,7 +234,7 @@ class Bounds:
         ]  # fmt: skip
 
     def extreme_parts(self, value: Index) -> list[tuple[Atom, int]] | None:
-        """Return what each atom must be when value == 0 lies at an end of the value's range."""
+        """Return the values of atoms that value == 0 forces, where zero is an end of the value's range."""
         low, high = self.interval(value)
         if low != 0 and high != 0:
             return None
@@ -281,7 +281,7 @@ def positive_content(value: Index, bounds: Bounds) -> tuple[int, Monomial]:
 
 
 def without_content(value: Index, bounds: Bounds) -> Index:
-    """Return a value divided by what is positive and divides every term: its sign and its zeros are the same."""
+    """Return a value divided by its positive common factors: sign and zeros stay the same."""
     number, common = positive_content(value, bounds)
     if number == 1 and not common:
         return value

@@ -43,7 +43,7 @@ FLOAT32 = "constants are compared to float32 precision"
 MEMBERS = (2, 3)
 """Numbers of members of a merge that are proved."""
 REST = "the rest of its paths"
-"""What is left out where a rule forks more often than may be followed."""
+"""The case of all paths beyond ``RUNS``."""
 MOST_NUMBERS = 64
 """Constants and attributes of one number, alone or together, that one rule may ask for."""
 RUNS = 16000
@@ -76,7 +76,7 @@ class Case:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """Constants of one number."""
     is_opaque: bool = False
-    """Whether it depends on what a rounded number is compared with: no instance can be told to be one of it."""
+    """Whether it depends on a comparison of rounded numbers, so that no instance is certain to be one of it."""
     same: bool = False
     """Whether the right side is the left side."""
     ill_typed: str = ""
@@ -86,7 +86,7 @@ class Case:
 
 @dataclass
 class Survey:
-    """What a run over all paths of a rule saw beside its cases."""
+    """Statistics of a run over all paths of a rule, beside its cases."""
 
     refused: Counter[str] = field(default_factory=Counter)
     """How often the guard refused, by reason."""
@@ -94,7 +94,7 @@ class Survey:
     ranks: tuple[int, ...] = ()
     runs: int = 0
     opaque: bool = False
-    """Whether a function of integers was left opaque: what is not proved then may still hold."""
+    """Whether a function of integers was left opaque: an open case may then still hold."""
 
 
 class _Refused(Ended):
@@ -134,7 +134,7 @@ def cases(
 
 
 def looks_at_types(rule: Rule | MergeRule) -> bool:
-    """Return whether what a rule builds may depend on the element types of its variables."""
+    """Return whether a rule reads the element types of its variables."""
     laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
     return any("dtype" in fields_of(law) for law in laws)
 
@@ -187,7 +187,7 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             survey.runs += 1
             try:
                 _fill(rule, binder)
-            except LeftOut as leaving:  # it ends here, and is a case all the same: what is not covered is said
+            except LeftOut as leaving:  # a case all the same: the proof has to name it as not covered
                 path.left_out = str(leaving)
             path.conclusion = True
             return binder
@@ -234,10 +234,10 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, asked: list[Fix
     except TooLong as long:
         raise OutOfTime(str(long)) from long
     except WrongNumber as wrong:
-        _again(asked, replace(fixed, numbers={**fixed.numbers, wrong.variable: _portable(wrong.number)}), fixed)
+        _request_run(asked, replace(fixed, numbers={**fixed.numbers, wrong.variable: _portable(wrong.number)}), fixed)
         raise Ended from wrong
     except WrongAttribute as wrong:
-        _again(asked, replace(fixed, values={**fixed.values, (wrong.variable, wrong.attribute): _portable(wrong.value)}), fixed)
+        _request_run(asked, replace(fixed, values={**fixed.values, (wrong.variable, wrong.attribute): _portable(wrong.value)}), fixed)
         raise Ended from wrong
     except Mismatch as refusal:
         survey.refused[refusal.reason] += 1
@@ -272,13 +272,13 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, asked: list[Fix
 
 
 def _refuse_left_out(path: Path) -> None:
-    """Raise ``LeftOut`` on a path that is not covered: a rule's function may have caught what was raised then."""
+    """Raise ``LeftOut`` on a path that is not covered: a rule's function may have caught the exception."""
     if path.left_out:
         raise LeftOut(path.left_out)
 
 
-def _again(asked: list[Fixed], fixed: Fixed, current: Fixed) -> None:
-    """Ask for a run with a number fixed, unless the rule asks for a second value of what is fixed already."""
+def _request_run(asked: list[Fixed], fixed: Fixed, current: Fixed) -> None:
+    """Request a run with a number fixed, unless the rule asks for a second value of a fixed one."""
     if fixed not in asked and set(fixed.numbers) | set(fixed.values) != set(current.numbers) | set(current.values):
         asked.append(fixed)
 
@@ -294,7 +294,7 @@ def _portable(number: Any) -> float | Quotient:
     return Quotient(*number.ideal, number.roundings, number.key)
 
 
-def _own(rule: Rule | MergeRule) -> tuple[str, ...]:
+def _member_variables(rule: Rule | MergeRule) -> tuple[str, ...]:
     """Return the variables that every member of a merge has for itself."""
     return () if isinstance(rule, Rule) else tuple(v.name for v in rule.member.variables if v.name not in rule.shared)
 
@@ -308,14 +308,14 @@ def _fill(rule: Rule | MergeRule, binder: Binder) -> None:
         binder.fill(rule.pattern)
     else:
         for position in range(binder.path.choose("members", MEMBERS)):
-            binder.fill(_renamed(rule.member.pattern, _own(rule), position + 1))
+            binder.fill(_renamed(rule.member.pattern, _member_variables(rule), position + 1))
 
 
 def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
     """Run the rule's function on what its pattern was filled with."""
     if isinstance(rule, Rule) and rule.ranks is not None:
         return _built_by_function(rule, binder)
-    path, member, own_names = binder.path, rule if isinstance(rule, Rule) else rule.member, _own(rule)
+    path, member, own_names = binder.path, rule if isinstance(rule, Rule) else rule.member, _member_variables(rule)
 
     def bound(variable: Variable, name: str) -> RuleTensor:
         term = binder.leaves[name]

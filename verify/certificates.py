@@ -1,4 +1,4 @@
-"""Certificates: what was proved, filed under a hash of all that the proof depends on.
+"""Certificates: verdicts of proofs, filed under a hash of everything that the proof depends on.
 
 Those of the shipped rules lie beside them and are held current by a test (``make prove`` writes them anew); those of a
 user's rules lie in the user's data directory. A certificate of other text is no certificate: the rule is proved again.
@@ -7,18 +7,22 @@ user's rules lie in the user's data directory. A certificate of other text is no
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule, Verdict
 from verify.fingerprint import rule_key, verifier_key
 from verify.proof import Proof
+
+if TYPE_CHECKING:
+    from verify.prove import Effort
 
 SHIPPED = "certificates.json"
 """The file in the package ``egraph.rules``."""
@@ -28,7 +32,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of one rule, and the hash of the texts for which that holds."""
+    """The verdict on one rule, and the hash of the texts for which it holds."""
 
     name: str
     key: str
@@ -55,7 +59,7 @@ class Certificate:
         )  # fmt: skip
 
     def to_proof(self, rule: Rule | MergeRule) -> Proof:
-        """Return what was proved then; what stood in the way of other verdicts is not kept."""
+        """Return the proof that was certified; the obligations of other verdicts are not kept."""
         return Proof(
             self.name, self.verdict, self.scope, self.seconds, self.tests, self.exact_tests, self.paths, rule.rounding,
             frozenset(self.facts), reason=self.reason, covers=self.covers,
@@ -77,19 +81,19 @@ class Certificates:
     by_name: Mapping[str, Certificate]
 
     def current(self, rule: Rule | MergeRule) -> Certificate | None:
-        """Return the certificate of a rule if it was made for the rule as it is."""
+        """Return the certificate of a rule if it was made for the rule's current text."""
         certificate = self.by_name.get(rule.name)
         return certificate if certificate is not None and certificate.key == rule_key(rule) else None
 
 
-def place_of_shipped() -> Path:
-    """Return where the certificates of the shipped rules lie."""
+def shipped_file() -> Path:
+    """Return the file of the shipped rules' certificates."""
     return Path(str(resources.files("egraph.rules").joinpath(SHIPPED)))
 
 
 def shipped() -> Certificates:
     """Return the certificates that lie beside the shipped rules; raises RuleError where the file is damaged."""
-    file = place_of_shipped()
+    file = shipped_file()
     return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else Certificates("", {})
 
 
@@ -144,23 +148,43 @@ def certify(
     return certified
 
 
-def _place(key: str, folder: Path | None) -> Path:
+def prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
+    """Prove a shipped rule, wherever a runner runs that, and keep its certificate, so that an interrupted `make prove` can go on.
+
+    Beyond ``seconds`` of processor time the general proof is given up. A counterexample travels as text, since nodes are objects
+    of their process.
+    """
+    from egraph.rules import rule_named
+    from runtime.garbage_collection import rare_collections
+    from verify.prove import prove
+
+    rule = rule_named(name)
+    with rare_collections():
+        proof = prove(rule, replace(effort, seconds=math.inf, general_seconds=seconds))
+    keep(Certificate.of(proof, rule_key(rule)))
+    if proof.counterexample is None:
+        return proof
+    text = "\n".join((proof.reason, *proof.counterexample.lines(), proof.counterexample.script()))
+    return replace(proof, counterexample=None, reason=text)
+
+
+def _file(key: str, folder: Path | None) -> Path:
     return (folder or user_folder()) / f"{key}-{verifier_key()}.json"
 
 
 def kept(rule: Rule | MergeRule, folder: Path | None = None) -> Certificate | None:
-    """Return the user's certificate of a rule as it is, made by this prover, if there is one."""
+    """Return the user's certificate of a rule, made by this prover for its current text, if there is one."""
     key = rule_key(rule)
     try:
-        certificate = Certificate.from_json(rule.name, json.loads(_place(key, folder).read_text(encoding="utf-8")))
+        certificate = Certificate.from_json(rule.name, json.loads(_file(key, folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # not there, or damaged: a proof tells it anew
+        return None  # not there, or damaged: the rule is proved again
     return certificate if certificate.key == key else None
 
 
 def keep(certificate: Certificate, folder: Path | None = None) -> None:
     """Keep a certificate; where that cannot be written, the next run proves again."""
-    path = _place(certificate.key, folder)
+    path = _file(certificate.key, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent)

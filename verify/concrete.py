@@ -85,7 +85,7 @@ def digit(
 
 
 def _names(monomial: Monomial) -> list[str]:
-    """Return what orders monomials alike in every process: numbers of atoms depend on what was proved before."""
+    """Return a key that orders monomials alike in every process: numbers of atoms depend on earlier proofs."""
     return sorted(entry(atom).key for atom in monomial)
 
 

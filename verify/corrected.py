@@ -84,12 +84,12 @@ def prove_corrected(rule: Rule, effort: Effort = EFFORT) -> Proof:
     refused = next((each.reason for _, each in differing if not each.programs), "")
     return replace(
         proof, verdict="proved for these sizes", failure="", scope=scope, reason=f"of the others: {refused}" if refused else "",
-        covers={"tree": False}, counterexample=None, obligations=(), where=told_of(best.where, instance),
+        covers={"tree": False}, counterexample=None, obligations=(), where=described_at(best.where, instance),
         cases=len(proved), exact_cases=0, seconds=time.process_time() - start,
     )  # fmt: skip
 
 
-def told_of(where: Disagreement | None, instance: Instance) -> str:
+def described_at(where: Disagreement | None, instance: Instance) -> str:
     """Return ``equal except where h = 7 mod 8, for <left side> == <right side>``."""
     if where is None:
         return ""

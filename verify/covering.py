@@ -13,7 +13,7 @@ from itertools import islice, product
 from verify.facts import Facts
 from verify.forms import Best, Choice, Sum, replaced_literal, replaced_sum
 from verify.index_equations import solve
-from verify.literals import Literal0, closure, negation
+from verify.literals import Literal0, closure, isolated, negation
 from verify.pairing import equations_of_choices
 from verify.polynomials import ONE, Polynomial, entry, range_of, replaced
 from verify.solver import holds, possible
@@ -154,7 +154,7 @@ def _number(value: Sum) -> tuple[Polynomial, Polynomial] | None:
 
 
 def _needed(candidate: Choice, witness: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
-    """Return what does not follow: the witness lies in the candidate's domain."""
+    """Return the conditions that do not follow, of those under which the witness lies in the candidate's domain."""
     needed = [bound for atom, value in witness.items() for bound in _in_range(atom, value)]
     needed += [replaced_literal(condition, witness) for condition in candidate.conditions]
     return tuple(condition for condition in needed if not holds(inside, condition))
@@ -207,10 +207,8 @@ def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: s
     conditions = [replaced_literal(c, solution) for c in candidate.conditions]
     conditions += [bound for a, v in solution.items() for bound in _in_range(a, v)]
     for condition in conditions:
-        value = facts.canonical(condition.value)
-        coefficient = value.terms.get((atom,), 0)
-        solved = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
-        if abs(coefficient) == 1 and not closure(solved) & free and solved not in ends:
+        solved = isolated(facts.canonical(condition.value), atom)
+        if solved is not None and not closure(solved) & free and solved not in ends:
             ends.append(solved)
     return ends
 

@@ -1,14 +1,16 @@
-"""Which partial functions an expression applies: where one side of an equation lacks one, the equation needs it defined.
+"""Find where an expression may have no value: its partial functions, infinite constants and NaN.
 
 ``x + 1/y - 1/y = x`` holds wherever the left side is defined. The laws of the reals do not see the difference, so
-it is looked for in the expressions themselves, before terms cancel.
+it is looked for in the expressions themselves, before terms cancel. NaN has no laws, it only spreads.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 
+from egraph.tensor.expr.bodies import walked_through
 from egraph.tensor.expr.index import has_reals
 from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope
 
@@ -19,7 +21,7 @@ _PARTIAL = {
 
 
 def differences(left: Scope, right: Scope) -> frozenset[str]:
-    """Return the facts that only one side needs."""
+    """Return the facts that the partial functions of one side alone need."""
     return frozenset(_PARTIAL[name] for name in _partial(left) ^ _partial(right))
 
 
@@ -68,8 +70,36 @@ def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
             return factor == twin
         case "div" | "reciprocal" | "log" | "sqrt", Number(value):
             return value > 0
-        case "pow", Number(value):
-            return value >= 0 and value == int(value)
+        case "pow", Number(Fraction() as value):
+            return value >= 0 and value.denominator == 1
         case "div" | "reciprocal", IndexNumber(value):
             return not has_reals(value)  # sizes and counts of windows are at least one; a number with a name may be zero
+    return False
+
+
+SPREADING = frozenset({
+    "add", "sub", "mul", "div", "neg", "reciprocal", "max", "min", "abs", "sign", "exp", "log", "sqrt", "erf", "tanh", "sin", "cos",
+    "floor", "ceil", "round",
+})  # fmt: skip
+"""Functions of which every NaN among the arguments makes the result NaN: no power, no comparison, no choice."""
+
+
+def has_nan(scope: Scope) -> bool:
+    """Return whether an expression contains a NaN."""
+    return any(isinstance(part, Number) and isinstance(part.value, float) and math.isnan(part.value) for part in walked_through(scope.body))
+
+
+def is_nan(body: Scalar) -> bool:
+    """Return whether a scalar is certainly NaN at every position."""
+    match body:
+        case Number(float() as value):
+            return math.isnan(value)
+        case Apply("where", (_, then, otherwise)):
+            return is_nan(then) and is_nan(otherwise)
+        case Apply(function, arguments):
+            return function in SPREADING and any(map(is_nan, arguments))
+        case Guarded(_, then, otherwise):
+            return is_nan(then) and is_nan(otherwise)
+        case Read(Scope() as source, _):
+            return is_nan(source.body)
     return False

@@ -18,14 +18,14 @@ from egraph.tensor.boxes import Box, Mask, boxes_of, cells, describe_boxes, rest
 from egraph.tensor.expr.bodies import walked_through
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Iterator, index
-from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from egraph.tensor.expr.scope import Read, Scope, Tensor
 from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
 from verify.equality import residues
 from verify.facts import Facts
 from verify.forms import Summand
 from verify.literals import Literal0, closure
-from verify.named_arrays import PRIME, Algebra, Untestable
+from verify.named_arrays import Algebra, Untestable
 from verify.normal.context import TooLarge
 from verify.polynomials import FloorAtom, Polynomial, entry
 from verify.sampling import Position, Sampler, is_rational
@@ -97,7 +97,7 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
 
 
 def _refine(left: Scope, right: Scope, mask: Mask) -> None:
-    """Take out of a mask what is seen to agree and proved to; what there is no more work for stays in it."""
+    """Take out of a mask the positions that agree on random operands and are proved to, as far as the work allows."""
     for box in _agreeing(left, right, mask):
         selection = tuple(slice(r.start, r.stop, r.step) for r in box)
         try:
@@ -143,7 +143,7 @@ def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: i
     """Return at which positions two expressions are seen to differ, on random operands in a prime field; None where it has not all
     of their functions.
 
-    What is marked differs for certain. What is not differs with a probability of at most ``error_bound(left, right, tests)``.
+    What is marked differs for certain. What is not differs with a probability of at most (n/p)^tests for n reads in a product.
     """
     if not positions:
         return None
@@ -170,41 +170,11 @@ def _values(side: Scope, positions: Sequence[Position]) -> NDArray[np.float64] |
         return None
 
 
-def error_bound(left: Scope, right: Scope, tests: int) -> float:
-    """(n/p)^tests: how likely programs with n reads in a product that differ at a position agree there on random operands."""
-    return float((max(_degree(side.body) for side in (left, right)) / PRIME) ** tests)
-
-
-def points_of(box: Box) -> tuple[Position, ...]:
-    """Return a box's first position and its neighbour along every axis on which the box has one: multilinear programs whose
-    sums have the same ranges all over the box agree on it where they agree at these.
-    """
-    first = tuple(r[0] for r in box)
-    return (first, *((*first[:axis], r[1], *first[axis + 1 :]) for axis, r in enumerate(box) if len(r) > 1))
-
-
 def _renamed(side: Scope, test: int) -> Scope:
     """Return an expression over operands of other names, so that they have other random contents."""
     tensors = [each.source for each in walked_through(side.body) if isinstance(each, Read) and isinstance(each.source, Tensor)]
     names = {tensor.name: Tensor(f"{tensor.name}{'~' * test}", tensor.shape, tensor.dtype) for tensor in tensors}
     return inline(side, names) if test else side
-
-
-def _degree(body: Scalar) -> int:
-    """Return how many reads of operands a product in a scalar has at most."""
-    match body:
-        case Apply("mul" | "div", arguments):
-            return sum(map(_degree, arguments))
-        case Apply(_, arguments):
-            return max(map(_degree, arguments), default=0)
-        case Guarded(_, then, otherwise):
-            return max(_degree(then), _degree(otherwise))
-        case Read(Scope() as inner, _):
-            return _degree(inner.body)
-        case Read():
-            return 1
-        case _:
-            return 0
 
 
 def _projected(term: Summand, shape: Sequence[int]) -> Mask:

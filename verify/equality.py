@@ -36,7 +36,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     for axis, (size, right_size) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not assumptions.equal(size, right_size):
             return Open(f"axis {axis}: {index(size)} == {index(right_size)}", assumptions.conditions)
-    output = places_of(left, assumptions)
+    output = output_positions(left, assumptions)
     seen = _Seen(is_partial(right))
     try:
         outcome = _compared(left, right, output, assumptions, seen)
@@ -47,14 +47,14 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     return Equal(outcome.facts | seen.facts | differences(left, right))
 
 
-def places_of(side: Scope, assumptions: Assumptions) -> Output:
+def output_positions(side: Scope, assumptions: Assumptions) -> Output:
     """Return the generic position of the output."""
     return tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(side.shape))
 
 
 @dataclass
 class _Seen:
-    """What was seen on the way: the facts that laws rest on, and what the partial functions of either side ask for."""
+    """The facts that laws rest on, and the needs of the partial functions of either side."""
 
     asking: bool
     """Whether the right side has partial functions at all."""
@@ -73,8 +73,8 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
 
 
 def residues(left: Scope, right: Scope, assumptions: Assumptions) -> Iterable[tuple[Phases, Residue]]:
-    """Yield what is left of left minus right over the whole output, or over each phase of it; None where anything may differ."""
-    output = places_of(left, assumptions)
+    """Yield the unpaired terms of left minus right over the whole output, or over each phase; None where anything may differ."""
+    output = output_positions(left, assumptions)
     seen = _Seen(is_partial(right))
     for phases, values in _parts(left, right, output, assumptions, seen):
         beyond_left = bool(seen.right) and bool(beyond(seen.right, seen.left, assumptions, lambda first, second: first == second))

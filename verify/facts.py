@@ -1,4 +1,4 @@
-"""What holds on a path, solved: equalities as a substitution, the rest as polynomials that are not negative.
+"""The assumptions of a proof in solved form: equalities as a substitution, the rest as polynomials >= 0.
 
 Canonical form of a polynomial: equalities applied, floor-divisions with symbolic divisors taken apart where ranges
 allow (``(i*N + j) // N = i`` for ``0 <= j < N``). All reasoning here is cheap and incomplete; ``verify.solver`` is asked after.
@@ -12,9 +12,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
-from verify import ranges
-from verify.concrete import digit
-from verify.literals import Literal0, closure, divisions, domain, tightened
+from verify.budget import spend
+from verify.concrete import digit, follows, least, multiplied_out
+from verify.literals import Literal0, at_minimums, closure, divisions, domain, isolated, tightened
 from verify.polynomials import (
     ONE,
     ZERO,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from verify.witnesses import Instance
 
 _ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
+_DEPTH = 24
+"""Atoms that are replaced by the ends of their ranges, one inside the other, at most."""
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Facts:
     reduced: dict[Polynomial, Polynomial] = field(default_factory=dict)
     """Polynomials and their canonical forms; forgotten when the memo of atoms is."""
     defined: dict[int, tuple[Polynomial, ...]] = field(default_factory=dict)
-    """What is not negative because of what an atom is, as questions to the solver say it."""
+    """Polynomials that are >= 0 by the definition of an atom, as the solver is given them."""
     known: dict[Polynomial, bool] = field(default_factory=dict)
     bounded: dict[Polynomial, bool] = field(default_factory=dict)
     solved: dict[Literal0, bool] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Facts:
         return result
 
     def kept(self) -> list[Literal0]:
-        """Return what holds beside the substitution."""
+        """Return the literals that the substitution does not express."""
         return [
             *(Literal0(value, "==") for value in self.equalities),
             *(Literal0(value, ">=") for value in self.inequalities),
@@ -123,7 +125,7 @@ class Facts:
             self._keep(literal)
 
     def _difference(self, equalities: list[Polynomial]) -> Polynomial | None:
-        """Return what two equalities with a common term say together: a b = c and a d = c give b = d for a positive a."""
+        """Return a consequence of two equalities with a common term: a b = c and a d = c give b = d for a positive a."""
         for number, first in enumerate(equalities):
             for second in equalities[:number]:
                 for monomial, coefficient in first.terms.items():
@@ -146,12 +148,11 @@ class Facts:
         return value
 
     def _settled(self, literal: Literal0) -> bool:
-        """Return whether a literal needs no keeping: it is true of numbers, or false and so noted."""
+        """Return whether a literal is constant; a false one is noted as a contradiction."""
         number = literal.value.constant
         if number is None:
             return False
-        holds = {">=": number >= 0, ">": number > 0, "==": number == 0, "!=": number != 0}[literal.relation]
-        self.contradiction = self.contradiction or not holds
+        self.contradiction = self.contradiction or not literal.holds_of(number)
         return True
 
     def _keep(self, literal: Literal0) -> None:
@@ -179,7 +180,7 @@ class Facts:
         self.defined.clear()
 
     def _solve(self, value: Polynomial) -> tuple[int, Polynomial, list[Polynomial]] | None:
-        """Solve value == 0 for an atom with a unit coefficient; return it, what it is, and what its range says of that."""
+        """Solve value == 0 for an atom with a unit coefficient; return the atom, its value, and polynomials >= 0 by its range."""
         divisible = self._divisible(value)
         if divisible is not None:
             return divisible
@@ -189,17 +190,16 @@ class Facts:
                 continue
             (atom,) = monomial
             kind = entry(atom).kind
-            remainder = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != monomial})
-            if not isinstance(kind, Symbol | Iterator | RealSymbol) or atom in closure(remainder):
+            if not isinstance(kind, Symbol | Iterator | RealSymbol) or (replacement := isolated(value, atom)) is None:
                 continue
             # An iterator before a symbol; a symbol that is a sum of others before one that is a difference.
-            rank = (not isinstance(kind, Iterator), any(c < 0 for m, c in remainder.terms.items() if m), entry(atom).key)
+            rank = (not isinstance(kind, Iterator), any(c < 0 for m, c in replacement.terms.items() if m), entry(atom).key)
             if best is None or rank < best[0]:
-                best = rank, atom, remainder
+                best = rank, atom, replacement
         if best is None:
             return None
-        _, atom, remainder = best
-        return atom, remainder, domain(atom, remainder)
+        _, atom, replacement = best
+        return atom, replacement, domain(atom, replacement)
 
     def _divisible(self, value: Polynomial) -> tuple[int, Polynomial, list[Polynomial]] | None:
         """Solve ``n % d == 0``: n is d times a new symbol."""
@@ -244,7 +244,7 @@ class Facts:
         return result
 
     def _atom(self, atom: int) -> Polynomial | None:
-        """Return what stands for an atom, None for itself."""
+        """Return the polynomial that replaces an atom, None for itself."""
         same = Polynomial({(atom,): 1})
         replacement = self.memo.get(atom)
         if replacement is None:
@@ -322,7 +322,7 @@ class Facts:
         answer = self.known.get(value)
         if answer is None:
             self.known[value] = False  # asked again below itself, it counts as open
-            answer = ranges.bounded(self, value) or ranges.with_condition(self, value) or ranges.with_conditions(self, value)
+            answer = _bounded(self, value) or _with_condition(self, value) or _with_conditions(self, value)
             self.known[value] = answer
         return answer
 
@@ -335,3 +335,71 @@ def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
             if monomial[0] not in closure(others) | closure(kind.divisor):
                 return monomial[0], others
     return None
+
+
+def _with_condition(facts: Facts, value: Polynomial) -> bool:
+    """Return whether the polynomial without one inequality that holds is certainly >= 0."""
+    negative = {m for m, c in value.terms.items() if c < 0}
+    helpful = (fact for fact in facts.inequalities if any(fact.terms.get(m, 0) < 0 for m in negative))
+    return any(_bounded(facts, value - fact) for fact in helpful)
+
+
+def _with_conditions(facts: Facts, value: Polynomial) -> bool:
+    """Return whether, where all sizes are numbers, a sum of inequalities that hold says it, or products multiplied out do."""
+    if not facts.at_sizes:
+        return False
+    if follows(value, facts.inequalities, lambda remainder: _bounded(facts, remainder)):
+        return True
+    whole = multiplied_out(value)
+    return whole is not None and facts.nonnegative(facts.canonical(whole))
+
+
+def _bounded(facts: Facts, value: Polynomial, depth: int = 0) -> bool:
+    """Return whether a polynomial is >= 0 with atoms replaced by the ends of their ranges, those that depend on others first."""
+    answer = facts.bounded.get(value)
+    if answer is None:
+        low = least(value) if facts.at_sizes else None
+        answer = facts.bounded[value] = _in_ranges(facts, value, depth) if low is None else low >= 0
+    return answer
+
+
+def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:
+    spend()
+    if all(c >= 0 for c in value.terms.values()) and all(_positive(a) for a in value.atoms()):
+        return True
+    atoms = value.atoms()
+    if not atoms or depth > _DEPTH:
+        return not atoms and value.terms.get((), 0) >= 0
+    top = max(entry(a).level for a in atoms)
+    if top == 0:
+        return at_minimums(value)
+    atom = min((a for a in atoms if entry(a).level == top), key=lambda a: entry(a).key)
+    parts = value.collect(atom)
+    if len(parts) != 2:
+        return False
+    others, slope = parts
+    kind = entry(atom).kind
+    rising = _bounded(facts, slope, depth + 1)
+    if not rising and not _bounded(facts, -slope, depth + 1):
+        return False
+    if isinstance(kind, FloorAtom):
+        above, below = kind.numerator, kind.divisor
+        if not _bounded(facts, below - ONE, depth + 1):
+            return False
+        # below * value is known to within less than below, and value is an integer
+        end = slope * (above - below + ONE if rising else above) + others * below + below - ONE
+        return _bounded(facts, end, depth + 1) or (rising and _bounded(facts, above, depth + 1) and _bounded(facts, others, depth + 1))
+    low, high = entry(atom).low, entry(atom).high
+    if low is None or high is None:
+        return False
+    return _bounded(facts, others + slope * facts.canonical(low if rising else high - ONE), depth + 1)
+
+
+def _positive(atom: int) -> bool:
+    kind = entry(atom).kind
+    match kind:
+        case Symbol():
+            return kind.minimum >= 0
+        case Iterator():
+            return kind.low == 0
+    return False

@@ -106,7 +106,7 @@ def bound(atom: int) -> Iterator:
 
 
 def form_of(value: Value, facts: Facts, names: Names) -> Sum:
-    """Return a value in the prover's form, its bound iterators renamed; raise ``Unsupported`` for what it cannot hold."""
+    """Return a value in the prover's form, its bound iterators renamed; raises ``Unsupported``."""
     return _value(value, facts, names, {})
 
 
@@ -179,7 +179,7 @@ def _part(factor: Element | Call | Extremum | Product, facts: Facts, names: Name
 
 
 def choices_of(part: Part) -> tuple[Choice, ...]:
-    """Return what a part is made of: its choices, or its arguments as choices without iterators."""
+    """Return the choices of a part; arguments count as choices without iterators."""
     match part:
         case Read():
             return ()
@@ -194,7 +194,7 @@ def choices_of(part: Part) -> tuple[Choice, ...]:
 
 
 Renaming: TypeAlias = Mapping[int, int]
-"""New names of what is bound; without one, a bound iterator keeps its own. They are unique, so nothing is captured."""
+"""New names of bound iterators; others keep theirs. Names are unique, so nothing is captured."""
 KEPT: Renaming = {}
 
 

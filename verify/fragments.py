@@ -1,4 +1,4 @@
-"""Fragments over symbolic types: what a rule builds while it is proved, and what it means as one scope.
+"""Fragments over symbolic types: the terms that a rule builds while it is proved, and their meanings as scopes.
 
 Operators are typed by their own shape rules (``OpSpec.shape``) over sizes that reason, and mean what ``OpSpec.meaning`` says.
 """
@@ -58,13 +58,13 @@ class Workshop:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.looked = False
-        """Whether the rule has looked at a type: what it builds may then depend on sizes."""
+        """Whether the rule has looked at a type: its terms may then depend on sizes."""
         self.rounded = False
         """Whether a number that was computed, and rounded, stands in a term."""
         self._terms: dict[tuple[Any, ...], SymbolicTerm] = {}
         self._meanings: dict[int, Scope | Tensor] = {}
         self.numbers: dict[str, Any] = {}
-        """What all elements of a variable are, where that is known."""
+        """The number that all elements of a variable are, where one is assumed."""
 
     def saved(self) -> tuple[dict[tuple[Any, ...], SymbolicTerm], dict[str, Any]]:
         return dict(self._terms), dict(self.numbers)
@@ -123,7 +123,7 @@ class Workshop:
         return tuple(simplify(self.path.canonical(index_of(size))) for size in term.shape)
 
     def meaning(self, term: SymbolicTerm) -> Scope | Tensor:
-        """Return what a term computes, over its variables as named tensors."""
+        """Return the meaning of a term over its variables as named tensors."""
         value = self._meanings.get(id(term))
         if value is None:
             value = self._meanings[id(term)] = self._leaf_meaning(term) if not term.op else self._operator_meaning(term)
@@ -161,7 +161,7 @@ class Workshop:
         return True
 
     def _any_function(self, term: SymbolicTerm, operands: Sequence[Tensor]) -> Scope:
-        """Return a function of one element that nothing is known of but its name: what is proved of it holds whatever its attributes."""
+        """Return an uninterpreted function of one element: a proof about it holds for any attributes."""
         if len(operands) != 1 or OPS[term.op].category != "elementwise":
             raise LeftOut(f"{term.op} with an infinite attribute")
         name = f"~{term.op} {_key(tuple(value for _, value in term.attributes))}"
@@ -207,7 +207,7 @@ def operators(term: SymbolicTerm) -> set[str]:
 
 
 def _key(value: Any) -> Any:
-    """Return what tells attribute values apart without comparing symbolic numbers."""
+    """Return a key of an attribute value that needs no comparison of symbolic numbers."""
     if isinstance(value, tuple):
         return tuple(map(_key, value))
     match value:

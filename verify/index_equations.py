@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from egraph.tensor.expr.index import Iterator
 from verify.facts import Facts
-from verify.literals import closure, closure_of
+from verify.literals import closure, closure_of, isolated
 from verify.polynomials import ONE, FloorAtom, Polynomial, divide, entry, replaced
 
 _STEPS = 64
@@ -45,7 +45,7 @@ def _step(equations: Sequence[Polynomial], unknowns: Set[int], facts: Facts) -> 
             return number, *solved, []
     for number, (equation, atoms) in enumerate(zip(equations, hidden, strict=True)):
         for atom in sorted(atoms, key=lambda a: entry(a).key):
-            if isinstance(entry(atom).kind, FloorAtom) and (value := _isolated(equation, atom)) is not None:
+            if isinstance(entry(atom).kind, FloorAtom) and (value := isolated(equation, atom)) is not None:
                 others = [e for i, e in enumerate(equations) if i != number]
                 if any(atom in closure(e) for e in others):
                     return number, atom, value, []
@@ -54,24 +54,15 @@ def _step(equations: Sequence[Polynomial], unknowns: Set[int], facts: Facts) -> 
             return number, *radix
     for number, (equation, atoms) in enumerate(zip(equations, hidden, strict=True)):
         for atom in sorted(atoms, key=lambda a: entry(a).key, reverse=True):
-            if atom in unknowns and (value := _isolated(equation, atom)) is not None:
+            if atom in unknowns and (value := isolated(equation, atom)) is not None:
                 return number, atom, value, []
     return None
-
-
-def _isolated(equation: Polynomial, atom: int) -> Polynomial | None:
-    """Return the value with atom == value where the atom has a unit coefficient and nothing else depends on it."""
-    coefficient = equation.terms.get((atom,), 0)
-    if abs(coefficient) != 1:
-        return None
-    others = Polynomial({m: -c * coefficient for m, c in equation.terms.items() if m != (atom,)})
-    return None if atom in closure(others) else others
 
 
 def _single(equation: Polynomial, atom: int, unknowns: Set[int], facts: Facts) -> tuple[int, Polynomial] | None:
     if atom not in unknowns:
         return None
-    value = _isolated(equation, atom)
+    value = isolated(equation, atom)
     if value is not None:
         return atom, value
     parts = equation.collect(atom)

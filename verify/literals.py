@@ -1,4 +1,4 @@
-"""Literals: polynomials compared with zero; and what an atom depends on."""
+"""Literals: polynomials compared with zero; the atoms that an atom depends on."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ class Literal0:
 
     value: Polynomial
     relation: Relation
+
+    def holds_of(self, number: int) -> bool:
+        """number RELATION 0"""
+        return {">=": number >= 0, ">": number > 0, "==": number == 0, "!=": number != 0}[self.relation]
 
 
 def has_reals(value: Polynomial) -> bool:
@@ -69,10 +73,19 @@ def closure(value: Polynomial) -> set[int]:
 
 @lru_cache(maxsize=1 << 16)
 def closure_of(atom: int) -> frozenset[int]:
-    """Return an atom with every atom of what it is made of; what an atom stands for never changes."""
+    """Return an atom with every atom that it depends on; definitions of atoms never change."""
     atom_entry = entry(atom)
     below = {a for part in (*inside(atom), atom_entry.low, atom_entry.high) if part is not None for a in part.atoms()}
     return frozenset({atom}).union(*map(closure_of, below))
+
+
+def isolated(value: Polynomial, atom: int) -> Polynomial | None:
+    """Return x with ``atom == x`` where value == 0, for an atom with a unit coefficient on which nothing else depends; else None."""
+    coefficient = value.terms.get((atom,), 0)
+    if abs(coefficient) != 1:
+        return None
+    others = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
+    return None if atom in closure(others) else others
 
 
 def divisions(value: Polynomial) -> int:
@@ -81,7 +94,7 @@ def divisions(value: Polynomial) -> int:
 
 
 def domain(atom: int, value: Polynomial) -> list[Polynomial]:
-    """Return what is not negative when an iterator or symbol is the value."""
+    """Return polynomials that are >= 0 where an iterator or symbol equals the value."""
     atom_entry = entry(atom)
     if isinstance(atom_entry.kind, Symbol):
         return [value - constant(atom_entry.kind.minimum)]

@@ -26,7 +26,7 @@ Key: TypeAlias = "str | float | tuple[Key, ...]"
 FINITE, SPECIAL = "finite", {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 KINDS_OF_NUMBERS, KINDS_OF_ATTRIBUTES = (FINITE, "inf", "-inf", "nan"), (FINITE, "inf", "-inf")
 MOST_ROUNDINGS = 8
-"""Operations in a row of which the errors are told together; what is computed in more is taken for any number."""
+"""Most operations in a row whose rounding errors are bounded together; results of more stand for any number."""
 
 
 class SymbolicNumber(NotWhole):
@@ -144,7 +144,7 @@ def _scalar(value: Index) -> Scalar:
 
 
 class OnPath:
-    """What integers and numbers are on a path of a proof: unknowns that what is decided on the path narrows down."""
+    """Integers and numbers on a path of a proof: unknowns that decisions on the path narrow down."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -210,7 +210,7 @@ class OnPath:
         raise self.path.leaving(f"{operator} of sizes")
 
     def _with_special(self, operator: ArithmeticOperator, left: Any, right: Any) -> float:
-        """Return what an infinity or NaN and a finite number give: that depends on the finite one's sign alone."""
+        """Return the result for an infinity or NaN and a finite number, which depends on the finite one's sign alone."""
         signed = [float(_sign(self, each)) if isinstance(each, SymbolicNumber) else float(each) for each in (left, right)]
         result = PLAIN.arithmetic(operator, *signed)
         if operator in ("//", "%", "**"):
@@ -234,7 +234,7 @@ class OnPath:
         return self._any(operator, left, right)
 
     def _any(self, name: str, *values: Any) -> SymbolicNumber:
-        """Return what is computed as any number: the same one wherever it is computed again."""
+        """Return an unknown number for a result, the same one for the same computation."""
         return SymbolicNumber(self.path, self.path.computed((name, *map(_key, values))))
 
     def compare(self, operator: Comparison, left: Any, right: Any) -> bool:
@@ -257,7 +257,7 @@ class OnPath:
         return self.path.ask(Compare(zero, operator, difference))  # type: ignore[arg-type]  # one of the four that indices have
 
     def _compared_rounded(self, operator: Comparison, left: Any, right: Any) -> bool:
-        """Compare what was rounded: either may come out; that one is less says so of what was rounded, if one alone was, once."""
+        """Compare rounded numbers: either outcome is possible; ``<`` holds of the exact numbers too where one was rounded, once."""
         if operator in ("==", "!="):
             return self.path.either(("==", *sorted(map(str, (_key(left), _key(right)))))) == (operator == "==")
         if operator == "<=":
@@ -321,7 +321,7 @@ class Ideal:
 
 
 def snapshot(value: Any) -> Any:
-    """Return an attribute's value or a number as it is on the path now."""
+    """Return the current value of an attribute or a number on its path."""
     match value:
         case tuple():
             return tuple(map(snapshot, value))

@@ -1,4 +1,4 @@
-"""What an attempt to prove two values equal ends in."""
+"""Outcomes of an attempt to prove two values equal."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from egraph.rewrite.clock import look
 from egraph.rule import Mismatch, Rule
 from egraph.tensor.boxes import Box, Mask, axis_names, boxes_of, mask_of, widened
 from egraph.tensor.expr.compose import at
+from egraph.tensor.expr.conditions import negation
 from egraph.tensor.expr.index import Floor, Index, Modulo, Symbol, atoms, index, simplify
 from egraph.tensor.expr.scope import Compare, Scope
 from egraph.tensor.ops.reference import fragment_expression
@@ -29,11 +30,10 @@ from egraph.tensor.ops.scopes import grid
 from verify.budget import Exhausted, at_most
 from verify.cases import Case, cases
 from verify.disagreement import seen_to_differ
-from verify.equality import places_of, prove_equal
+from verify.equality import output_positions, prove_equal
 from verify.models import small_values
 from verify.open_cases import MOST_ELEMENTS, Values, bindings_at, holds_at, symbols_of, value_at
 from verify.outcome import Equal
-from verify.paths import negated
 from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Instance, instantiate
 
@@ -427,7 +427,8 @@ def proved_outside(case: Case, boxes: Sequence[Runs]) -> bool:
 def _proved_at(case: Case, boxes: Sequence[Runs], bases: Sequence[int], phases: Sequence[int]) -> bool:
     """Return whether the sides are proved equal outside of the boxes where each position is ``phase`` modulo ``base``."""
     left, right = (_phase_of(side, bases, phases) for side in (case.left[0], case.right[0]))
-    output = [base * position + phase for base, position, phase in zip(bases, places_of(left, case.assumptions), phases, strict=True)]
+    positions = output_positions(left, case.assumptions)
+    output = [base * position + phase for base, position, phase in zip(bases, positions, phases, strict=True)]
     outside: list[list[Compare]] = []
     for box in boxes:
         inside: list[Compare] = []
@@ -442,7 +443,7 @@ def _proved_at(case: Case, boxes: Sequence[Runs], bases: Sequence[int], phases: 
             else:
                 inside += run.conditions(position)
         else:
-            outside.append([negated(condition) for condition in inside if not case.assumptions.entails(condition)])
+            outside.append([negation(condition) for condition in inside if not case.assumptions.entails(condition)])
     for chosen in product(*outside):
         assumptions = case.assumptions.assume(*chosen)
         if not isinstance(prove_equal(left, right, assumptions), Equal) and assumptions.consistent():

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from egraph.errors import TypeMismatch
+from egraph.tensor.expr.conditions import negation
 from egraph.tensor.expr.index import Index, RealSymbol, Symbol, index
 from egraph.tensor.expr.scope import Compare
 from verify.bounds import divide_terms
@@ -24,13 +25,13 @@ Choice = TypeVar("Choice")
 
 
 class Restorable(Protocol):
-    """What a path has built so far, which later paths go on with."""
+    """The state that a path has built, from which later paths continue."""
 
     def saved(self) -> Any:
-        """Return what ``restore`` needs."""
+        """Return the argument of ``restore``."""
 
     def restore(self, saved: Any) -> None:
-        """Forget everything since."""
+        """Return to the saved state."""
 
 
 State = TypeVar("State", bound=Restorable)
@@ -41,7 +42,7 @@ ENUMERATED = (1, 2, 3, 4)
 
 
 class LeftOut(Ended):
-    """This path leaves what is covered; the text says what is not."""
+    """The path is not covered; the text says why."""
 
 
 class TooManyPaths(Exception):
@@ -56,19 +57,19 @@ class Path(Solved):
     """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
     choices: dict[str, Any] = field(default_factory=dict)
     left_out: str = ""
-    """Why this path is not covered; kept here too, for functions that catch what is raised."""
+    """Why this path is not covered; kept here too, since a function may catch the exception."""
     alternatives: list[Path] = field(default_factory=list)
-    """The ways not taken: what is assumed there."""
+    """The paths not taken."""
     opaque: bool = False
-    """Whether functions of integers are left as they stand: what is proved of any function then holds of theirs."""
+    """Whether functions of integers stay uninterpreted: a proof for any function covers theirs."""
     values: list[tuple[str, tuple[Index, ...], Index]] = field(default_factory=list)
     """Opaque functions at arguments, and the unknowns that stand for their values."""
     rounded: dict[Any, Index] = field(default_factory=dict)
-    """What was computed of numbers and rounded beyond what can be told, and the unknowns that stand for it."""
+    """Computations whose rounding errors are not bounded, and the unknowns that stand for their results."""
     signed: dict[Symbol, str] = field(default_factory=dict)
     """Unknowns of either sign, and the choice that a question about one makes of them: whether it is negative."""
     truths: dict[Any, bool] = field(default_factory=dict)
-    """Comparisons of rounded numbers, of which either outcome is possible, and what is taken here."""
+    """Comparisons of rounded numbers, which may turn out either way, and their outcomes on this path."""
     _settling: list[Deferred] = field(default_factory=list)
 
     def copy(self) -> Path:
@@ -78,7 +79,7 @@ class Path(Solved):
         return made
 
     def restore(self, source: Path) -> None:
-        """Assume what the other path assumes."""
+        """Take over the assumptions of another path."""
         self.conclusion, self._version, self._fresh = source.conclusion, source._version, source._fresh
         self.opaque, self.values = source.opaque, list(source.values)
         self.rounded, self.truths, self.signed = dict(source.rounded), dict(source.truths), dict(source.signed)
@@ -116,7 +117,7 @@ class Path(Solved):
                 break
         otherwise = self.copy()
         try:
-            otherwise.assume(negated(condition))
+            otherwise.assume(negation(condition))
             self.alternatives.append(otherwise)
         except Ended:
             pass
@@ -139,7 +140,7 @@ class Path(Solved):
         return self.truths[question]
 
     def computed(self, how: Any) -> Index:
-        """Return an unknown number for what is computed: one for the same computation."""
+        """Return the unknown that stands for a computation, the same one each time."""
         if how not in self.rounded:
             self.rounded[how] = self.real(f"rounded_{len(self.rounded)}")
         return self.canonical(self.rounded[how])
@@ -164,7 +165,7 @@ class Path(Solved):
         return settled.constant
 
     def leaving(self, reason: str) -> LeftOut:
-        """Return what says that this path is not covered, from now on."""
+        """Mark the path as not covered and return the exception to raise."""
         self.left_out = reason
         return LeftOut(reason)
 
@@ -210,7 +211,7 @@ class Path(Solved):
         self.assume(Compare(index(symbol), "==", -size if negative else size))
 
     def settle_all(self) -> None:
-        """Decide every open broadcast that the right side asks for, and say of the others what they are."""
+        """Decide every open broadcast that the right side depends on."""
         while waiting := [each for each in self.deferred if each.obligation]:
             self._settle_one(waiting[0])
 
@@ -298,7 +299,7 @@ class Path(Solved):
         return None
 
     def broadcasts(self) -> list[Compare]:
-        """Return what the open broadcasts say: each operand is 1 or the result, and not both are 1 unless the result is."""
+        """Return the open broadcasts as conditions: each operand is 1 or the result, and not both are 1 unless the result is."""
         conditions: list[Compare] = []
         for each in self.deferred:
             left, right, result = (self.canonical(value) for value in (each.left, each.right, each.result))
@@ -311,19 +312,6 @@ class Path(Solved):
     def equalities(self) -> list[Compare]:
         """Return the equalities that are kept as rewrites of products and divisions, which the conditions leave out."""
         return [Compare(Index(((monomial, 1),)), "==", value) for monomial, value in self._rewrites.items()]
-
-
-def negated(condition: Compare) -> Compare:
-    """Return the opposite condition."""
-    match condition.operator:
-        case "<":
-            return Compare(condition.right, "<=", condition.left)
-        case "<=":
-            return Compare(condition.right, "<", condition.left)
-        case "==":
-            return Compare(condition.left, "!=", condition.right)
-        case "!=":
-            return Compare(condition.left, "==", condition.right)
 
 
 def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], limit: int) -> Iterator[tuple[Path, T]]:

@@ -1,4 +1,4 @@
-"""What proving a rule found: the verdict with its scope, and what stands in the way where there is no proof."""
+"""The outcome of proving a rule: the verdict with its scope, and the open obligations where there is no proof."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Proof:
         return self.reason or next((obligation.text for obligation in self.obligations), "")
 
     def explanation(self) -> tuple[str, ...]:
-        """Return what a person needs to repair the rule; empty for a proved one."""
+        """Return the lines that help to repair the rule; none for a proved one."""
         lines: list[str] = [self.scope] if self.verdict == "proved for these sizes" else []
         lines += [self.reason] if self.reason else []
         if self.counterexample:

@@ -26,15 +26,14 @@ from verify.application import objection as open_at
 from verify.bindings import Fixed
 from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
+from verify.definedness import has_nan, is_nan
 from verify.equality import prove_equal
-from verify.identities import respelt
-from verify.nan import has_nan, is_nan
-from verify.opaque import TRANSCENDENTAL, applies, forgotten, without_laws
 from verify.open_cases import attempts_for, examined
 from verify.outcome import Equal, Open, Outcome
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
 from verify.random_testing import Difference, RuleTest, check_rule, draws
+from verify.readings import TRANSCENDENTAL, applies, forgotten, rewritten, without_laws
 from verify.rounding import ONLY_ROUNDING, case_objection, objection
 from verify.scope import MEMBERS, Judged, described, tree_of
 
@@ -48,7 +47,7 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 HIGHER = tuple(range(7))
 """Ranks that are tried where nothing passes a guard below."""
 LAWS = "laws of exponentials and logarithms"
-"""What overflows on one side alone."""
+"""The fact that one side may overflow where the other does not."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Attempt:
 
 
 def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
-    """Return the verdict on a rule, with what it rests on and, where there is no proof, what stands in the way."""
+    """Return the verdict on a rule, with the facts that it rests on, or with the open obligations."""
     start = time.process_time()
     blank = Proof(rule.name, "unknown", "", 0.0, 0, 0, 0, rule.rounding)
     try:
@@ -111,7 +110,7 @@ def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
 
 
 def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort: Effort) -> Proof | None:
-    """Return what random testing decides alone: a difference, a crash, equal sides."""
+    """Return the verdict of random testing where it decides alone: a difference, a crash, equal sides."""
     if test.differences:
         example = smallest(rule, test.differences[0], effort.seed)
         return replace(blank, verdict="refuted", failure="difference", counterexample=example, reason="the two sides differ")
@@ -160,7 +159,7 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
 
 
 def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
-    """Look at instances of the open cases; return how the sides differ at one, or note whether all are equal at their instances."""
+    """Return a difference at an instance of an open case; count the open cases without an instance known to be equal."""
     if isinstance(rule, Rule) and rule.ranks is not None:
         return None
     for case in attempt.open:
@@ -172,7 +171,7 @@ def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
 
 
 def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
-    """Judge the cases; functions of integers are left opaque where that is enough, since what defines them forks every path.
+    """Judge the cases, functions of integers left opaque where that is enough, since their definitions fork every path.
 
     A guard that nothing passes at the usual ranks is tried at higher ones.
     """
@@ -188,7 +187,7 @@ def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
-    """Return what is told of a rule whose applications can be proved at their own sizes, though not in general; '' otherwise."""
+    """Return the scope of a rule whose random applications are all proved at their own sizes; '' where one is not."""
     instances = list(islice(draws(rule, effort.seed, effort.tries), effort.applications))
     proved = sum(not open_at(rule, instance.bindings) for instance in instances)
     return f"each application at its own sizes, as {proved} of {len(instances)} random ones" if proved == len(instances) > 0 else ""
@@ -276,11 +275,11 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
 
 
 def _compared(left: Scope, right: Scope, case: Case) -> Outcome:
-    """Compare two sides as they are, and in other spellings where that is not enough, or not without assuming something."""
+    """Compare two sides, and in other spellings where that stays open or rests on facts."""
     outcome = _equal(left, right, case)
     if isinstance(outcome, Equal) and not outcome.facts:
         return outcome
-    for first, second in respelt(left, right):
+    for first, second in rewritten(left, right):
         again = _equal(first, second, case)
         if isinstance(again, Equal) and (isinstance(outcome, Open) or again.facts < outcome.facts):
             outcome = again

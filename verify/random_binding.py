@@ -70,7 +70,7 @@ class Draw:
         self.shapes[variable.name] = bound if bound is not None else result if result is not None else shape
         return self.shapes[variable.name]
 
-    def _known(self, term: Pattern | Variable) -> Shape | None:
+    def _shape_of(self, term: Pattern | Variable) -> Shape | None:
         """Return the shape of a term all of whose variables are bound."""
         if isinstance(term, Variable):
             return self.shapes.get(term.name)
@@ -89,7 +89,7 @@ class Draw:
         return shape
 
     def _inferred(self, term: Pattern) -> Shape | None:
-        below = [self._known(operand) for operand in term.operands]
+        below = [self._shape_of(operand) for operand in term.operands]
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
         if bundle is None or any(shape is None for shape in below):
             return None
@@ -103,12 +103,12 @@ class Draw:
         return tuple(TensorType(kind, shape) for kind, shape in zip(self._kinds[id(term)], shapes, strict=True))
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
-        operand_shapes = [self._known(operand) for operand in term.operands]
+        operand_shapes = [self._shape_of(operand) for operand in term.operands]
         if result is None and all(shape is None for shape in operand_shapes):
             lead = max(term.operands, key=_demand)
             if _demand(lead) > _DEMANDING.get(term.op, 0):
                 operand_shapes[term.operands.index(lead)] = self.fill(lead, None)
-                operand_shapes = [shape or self._known(operand) for shape, operand in zip(operand_shapes, term.operands, strict=True)]
+                operand_shapes = [shape or self._shape_of(operand) for shape, operand in zip(operand_shapes, term.operands, strict=True)]
         shapes, bundle = self._proposal(term, result, operand_shapes)
         if isinstance(term.attributes, str):
             self.bundles[term.attributes] = bundle
@@ -280,7 +280,7 @@ _TYPES: Mapping[tuple[str, int], str] = {
 
 
 def asks_for_numbers(rule: Rule) -> bool:
-    """Return whether what a rule builds may depend on a constant's one number."""
+    """Return whether a rule asks for the one number that a constant is."""
     return "number" in fields_of(rule.law)
 
 

@@ -22,8 +22,8 @@ from egraph.tensor.expr.functions import PRIME, prime_inverse, prime_power
 from egraph.tensor.expr.index import Iterator, Symbol
 from egraph.tensor.expr.scope import Scalar, Scope
 from egraph.tensor.ops.reference import meaning
-from verify.opaque import applies
 from verify.random_testing import RATIONAL, Instance, draws
+from verify.readings import applies
 from verify.special_values import broken, broken_case, scopes_of
 
 Array = np.ndarray

@@ -89,7 +89,7 @@ def _shown(value: Any) -> str:
 
 
 def answer(name: str, binding: Binding) -> Any:
-    """Return what a match says about a choice; raises KeyError where it says nothing."""
+    """Return a match's value of a choice; raises KeyError where it has none."""
     match name.split(" "):
         case ["rank", "of", subject] if "." in subject:
             return len(_attribute(binding, subject))

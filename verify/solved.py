@@ -16,7 +16,7 @@ from verify.bounds import Bounds, divide_terms, without_content
 
 
 class Ended(Exception):
-    """This path leads nowhere: its decisions contradict each other, or it leaves what is covered."""
+    """The path ends: its decisions contradict each other, or it is not covered."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Deferred:
 
 @dataclass
 class Solved:
-    """What is assumed, in solved form."""
+    """Assumptions in solved form."""
 
     conditions: list[Compare] = field(default_factory=list)
-    """What is assumed and not expressed by a substitution."""
+    """Assumptions that no substitution expresses."""
     bounds: Bounds = field(default_factory=Bounds)
     deferred: list[Deferred] = field(default_factory=list)
     _solved: dict[Atom, Index] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Solved:
         return Symbol(f"{prefix}_{self._fresh}", minimum)
 
     def decide(self, condition: Compare) -> bool | None:
-        """Return what the path implies about a condition, None when that is open or hard to see."""
+        """Return whether the path implies a condition or its negation; None when that stays open."""
         difference = self.canonical(condition.right - condition.left)
         match condition.operator:
             case "<=" | "<":
@@ -73,7 +73,7 @@ class Solved:
                 return answer if answer is None or condition.operator == "==" else not answer
 
     def assume(self, condition: Compare) -> None:
-        """Add what a condition says; raise ``Ended`` when that contradicts the path."""
+        """Assume a condition; raise ``Ended`` when it contradicts the path."""
         difference = self.canonical(condition.right - condition.left)
         if condition.operator == "==":
             self._equate(difference)
@@ -193,7 +193,7 @@ class Solved:
                 self.assume(least)
 
     def _refresh(self, changed: Atom) -> None:
-        """Bring everything known about an atom into the solved form without it."""
+        """Eliminate a solved atom from all assumptions and memos."""
         for key, value in list(self._memo.items()):
             if changed in atoms_of(key) or changed in atoms_of(value):
                 del self._memo[key]
@@ -265,7 +265,7 @@ class Solved:
         return right if left == right or left.constant == 1 else left if right.constant == 1 else None
 
     def _narrow(self) -> None:
-        """Use what has become known about the operands of open broadcasts."""
+        """Decide open broadcasts whose operands are now determined."""
         for each in list(self.deferred):
             if each not in self.deferred:
                 continue

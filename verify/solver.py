@@ -33,7 +33,7 @@ def holds(facts: Facts, goal: Literal0) -> bool:
     value = facts.canonical(goal.value)
     number = value.constant
     if number is not None:
-        return {">=": number >= 0, ">": number > 0, "==": number == 0, "!=": number != 0}[goal.relation]
+        return goal.holds_of(number)
     goal = Literal0(value, goal.relation)
     if goal not in facts.solved:
         facts.solved[goal] = _cheap(facts, goal) or (not refuted(facts, goal) and entailed(facts, goal))
@@ -72,7 +72,7 @@ def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
 
 
 def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
-    """Return the literals with everything that holds of their atoms: ranges, definitions of floor-divisions."""
+    """Return the literals with the ranges and the definitions of their atoms."""
     question = [*added, *facts.kept()]
     seen: set[int] = set()
     pending = [a for literal in question for a in _in_order(literal.value)]
@@ -96,7 +96,7 @@ def _in_order(value: Polynomial) -> dict[int, None]:
 
 
 def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
-    """Return what linear arithmetic over products cannot see: bounds of quotients, and inequalities times what is not negative.
+    """Return consequences that linear arithmetic over products misses: bounds of quotients, inequalities times factors >= 0.
 
     ``e >= k * d`` makes ``e // d >= k``, ``e < k * d`` makes ``e // d < k``; ``p >= 0`` makes ``p * b >= 0`` for the
     factors b with which p's atoms occur in products.
@@ -129,7 +129,7 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
 
 
 def _factors(products: Iterable[Monomial]) -> dict[Monomial, list[tuple[Monomial, int]]]:
-    """Return for what is left of products without a factor that is not negative: the products and the factors."""
+    """Map each product without one factor >= 0 to the product and that factor."""
     factors: dict[Monomial, list[tuple[Monomial, int]]] = {}
     for monomial in products:
         for atom in set(monomial):
@@ -145,7 +145,7 @@ def _not_negative(atom: int) -> bool:
 
 
 def definition(facts: Facts, atom: int) -> list[Polynomial]:
-    """Return what is not negative because of what an atom is."""
+    """Return polynomials that are >= 0 by the definition of an atom."""
     atom_entry, itself = entry(atom), Polynomial({(atom,): 1})
     match atom_entry.kind:
         case Symbol(_, minimum):

@@ -7,7 +7,7 @@ from math import prod
 from egraph.tensor.expr.index import Iterator
 from verify.facts import Facts
 from verify.forms import Names, Read, Summand, mentions, name_of, renamed_term, replaced_term, signature
-from verify.literals import Literal0, closure
+from verify.literals import Literal0, closure, isolated
 from verify.polynomials import ONE, FloorAtom, Polynomial, constant, entry, range_of
 
 MOST_TERMS = 25
@@ -20,12 +20,12 @@ def tidy(term: Summand, facts: Facts) -> Summand | None:
         term = step
     if facts.extended(term.conditions).contradiction or not facts.canonical(term.numerator).terms:
         return None
-    conditions = tuple(dict.fromkeys(c for c in term.conditions if not _known(c, facts)))
+    conditions = tuple(dict.fromkeys(c for c in term.conditions if not _follows_from_ranges(c, facts)))
     term = Summand(term.numerator, term.denominator, term.iterators, conditions, term.parts)
     return _counted(term, facts)
 
 
-def _known(condition: Literal0, facts: Facts) -> bool:
+def _follows_from_ranges(condition: Literal0, facts: Facts) -> bool:
     """Return whether a condition follows from ranges alone."""
     value = facts.canonical(condition.value)
     if condition.relation == ">=":
@@ -44,12 +44,9 @@ def _determined(term: Summand, facts: Facts) -> Summand | None:
             continue
         value = facts.canonical(condition.value)
         for atom in term.iterators:
-            coefficient = value.terms.get((atom,), 0)
-            if abs(coefficient) != 1:
+            if (solved := isolated(value, atom)) is None:
                 continue
-            solved = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
-            if atom in closure(solved):
-                continue
+            coefficient = value.terms[(atom,)]
             low, high = range_of(atom)
             if condition.relation == "==":
                 return _without(term, atom, solved, (Literal0(solved - low, ">="), Literal0(high - ONE - solved, ">=")))

@@ -76,8 +76,7 @@ class Instance:
         return value
 
     def satisfies(self, literal: Literal0) -> bool:
-        value = self.of(literal.value)
-        return {">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[literal.relation]
+        return literal.holds_of(self.of(literal.value))
 
 
 def refuted(facts: Facts, goal: Literal0) -> bool:
@@ -104,7 +103,7 @@ def instances(facts: Facts) -> list[Instance]:
 
 
 def _inherited(facts: Facts) -> list[Instance]:
-    """Return the instances of what the facts extend at which they hold, too: none where these are too few."""
+    """Return the instances of the base facts that satisfy these too; none where they are too few."""
     inherited = [instance.copy(seed) for seed, instance in enumerate(instances(facts.base))] if facts.base is not None else []
     inherited = [instance for instance in inherited if _meets(facts, instance)]
     return inherited if len(inherited) >= _FEWEST else []

@@ -76,7 +76,7 @@ class System:
         return Affine(constant, tuple(sorted((u, c) for u, c in total.items() if c)))
 
     def _free(self, unknown: int) -> Affine | None:
-        """Return what a solved unknown is over free ones, and remember it; None for a free one."""
+        """Return a solved unknown in terms of free ones, and remember it; None for a free one."""
         form = self.solved.get(unknown)
         if form is None:
             return None

@@ -57,7 +57,7 @@ class Found:
 
 
 def summary(result: Found, seconds: float) -> str:
-    """Return what was found about a corpus in a few lines."""
+    """Return the results of a corpus in a few lines."""
     counts = ", ".join(f"{count} {decision}" for decision, count in result.counts.items())
     agreeing, compared = result.agreeing
     guarded = sum(bool(each.guard) for each in result.judged if each.decision == "refuted")

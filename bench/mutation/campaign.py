@@ -136,7 +136,7 @@ def _together(rules: Sequence[Rule | MergeRule], chunk: Sequence[Tried], seed: i
 
 
 def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
-    """Return what a task gives in a process of its own, None where that dies."""
+    """Return the result of a task in a process of its own, None where that dies."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=lambda: sender.send(task()))

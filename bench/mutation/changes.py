@@ -28,7 +28,7 @@ class Surroundings:
 
 
 def changes(definition: ast.FunctionDef, around: Surroundings) -> Iterator[Change]:
-    """Yield what can be changed in a function, in a fixed order."""
+    """Yield the possible changes of a function, in a fixed order."""
     right = _right_side(definition, around)
     operands = _parameters(definition, ("Tensor", "Weight"))
     for parent in ast.walk(definition):
@@ -172,7 +172,7 @@ def _of_keywords(node: ast.Call) -> Iterator[Change]:
 
 
 def _replacements(slot: Place, node: ast.expr, around: Surroundings) -> Iterator[Change]:
-    """Yield what can stand in a node's place: an operand for an operator, another number or name for one from around."""
+    """Yield replacements of a node: an operand for an operator, another number or name from its surroundings."""
     match node:
         case ast.BinOp(left=left, right=right):
             yield "operand dropped", node, partial(slot.put, left)

@@ -1,4 +1,4 @@
-"""Judge mutants: what the prover says of them, and what the reference says on random instances."""
+"""Judge mutants: by the prover, and by the reference on random instances."""
 
 from __future__ import annotations
 

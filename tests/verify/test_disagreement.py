@@ -23,13 +23,13 @@ from egraph.tensor.boxes import Mask, boxes_of, cells, describe_boxes, mask_of, 
 from egraph.tensor.expr.index import Symbol
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import fragment_expression
+from tests.support.few_points import FewPoints, error_bound, few_points
 from tests.support.fragments import conv, cut, leaf, matmul, reshape, transpose
 from tests.support.fresh import in_a_fresh_process
 from tests.support.mutants import everywhere, pairs
 from verify.application import equal_at_sizes
 from verify.cases import cases
-from verify.disagreement import Disagreement, disagreement, error_bound
-from verify.few_points import FewPoints, few_points
+from verify.disagreement import Disagreement, disagreement
 from verify.named_arrays import PRIME
 from verify.open_cases import Values
 from verify.parametric import parametric, proved_outside

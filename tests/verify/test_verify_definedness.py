@@ -124,3 +124,10 @@ def test_infinities_that_meet_on_the_right_side_alone_are_not_cancelled(meeting:
 )
 def test_infinities_that_meet_no_other_are_harmless(harmless: Scalar) -> None:
     assert isinstance(prove_equal(_scope(_at(X)), _scope(harmless), Assumptions()), Equal)
+
+
+def test_an_infinite_power_is_defined_where_both_sides_have_it() -> None:
+    power = call("pow", _at(X), INFINITE)
+    left, right = call("mul", power, _at(Y)), call("mul", _at(Y), power)
+    assert isinstance(prove_equal(_scope(left), _scope(right), Assumptions()), Equal)
+    assert isinstance(prove_equal(_scope(_at(Y)), _scope(call("sub", call("add", _at(Y), power), power)), Assumptions()), Open)

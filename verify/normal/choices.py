@@ -25,7 +25,7 @@ DEEPEST = 12
 def split(
     context: Context, values: Sequence[Value], build: Build, inner: frozenset[Iterator] = frozenset(), depth: int = DEEPEST
 ) -> Value:
-    """Return build(values), the values' conditions on what is fixed outside of their sums and of ``inner`` taken outward."""
+    """Return build(values), with the conditions that depend on no iterator of a sum or of ``inner`` taken outward."""
     test = index_condition(context, values, inner)
     if test is not None:
         if not depth:

@@ -1,4 +1,4 @@
-"""What a normalisation carries along: assumptions, facts used so far, fresh names, memos."""
+"""The state of a normalisation: assumptions, facts used so far, fresh names, memos."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Context:
     assumptions: Assumptions
     facts: set[str] = field(default_factory=set)
     needs: list[Any] = field(default_factory=list)
-    """What partial functions ask of their arguments (``verify.normal.domains.Need``)."""
+    """The needs of partial functions (``verify.normal.domains.Need``)."""
     ways: tuple[frozenset[Any], ...] | None = None
-    """Under which conditions what is looked at counts (``verify.normal.domains.Way``); None where nothing is noted."""
+    """Conjunctions under which the current part counts (``verify.normal.domains.Way``); None where no needs are recorded."""
     guards: tuple[Compare, ...] = ()
-    """What holds here beyond the assumptions as they were given."""
+    """Conditions that hold here beyond the given assumptions."""
     resolving: bool = False
     """Whether maxima of two plain values are written with conditions on data (the second pass)."""
     infinite: bool = False

@@ -1,4 +1,4 @@
-"""Where partial functions are applied: what a side asks of its divisors, roots and logarithms, and where it asks it.
+"""The needs of partial functions: conditions on divisors, roots, logarithms and infinities, and where they arise.
 
 ``x = exp(log(x))`` holds wherever its right side is defined, and makes no number of every x below zero. So what a scope asks is
 noted where it applies the function, before any law has seen the result: sqrt(x) sqrt(x) asks for x >= 0 though it is x. A branch
@@ -51,7 +51,7 @@ class Need:
 
 
 def note(context: Context, function: str, arguments: Sequence[Value]) -> None:
-    """Note what a partial function asks of its arguments."""
+    """Record the needs of a function applied to arguments."""
     assert context.ways is not None
     for way, values in _cases(context, tuple(arguments)):
         ways = [joint for each in context.ways if (joint := _joint(each, way)) is not None]
@@ -62,7 +62,7 @@ def note(context: Context, function: str, arguments: Sequence[Value]) -> None:
 
 @contextmanager
 def taken(context: Context, ways: Iterable[Way]) -> Stream[None]:
-    """Note what is asked meanwhile as asked only under one of the conjunctions."""
+    """Record the needs that arise meanwhile as needs under one of the conjunctions."""
     before = context.ways
     if before is not None:
         choices = tuple(ways)
@@ -82,7 +82,7 @@ def holding(conditions: Iterable[Compare]) -> Way:
 
 
 def ways_to(context: Context, test: Value, *, truthful: bool) -> list[Way]:
-    """Return under which conditions a test is not zero, or is."""
+    """Return the conjunctions under which a test is not zero, or is."""
     ways = []
     for way, (value,) in _cases(context, (truth(context, test),)):
         constant_value = constant(value)
@@ -100,7 +100,7 @@ def _joint(first: Way, second: Way) -> Way | None:
 
 
 def _cases(context: Context, values: tuple[Value, ...], way: Way = frozenset()) -> Stream[tuple[Way, tuple[Value, ...]]]:
-    """Yield what values are without conditions, and where."""
+    """Yield the values free of conditions, each with the conjunction under which it holds."""
     if len(way) > MOST_WAYS:
         raise TooLarge(f"a function over more than {MOST_WAYS} conditions", fix="prove the rule for smaller attribute values")
     test = index_condition(context, values, frozenset())
@@ -139,7 +139,7 @@ def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Strea
             yield "root", last
         case "pow":
             exponent = constant(last)
-            if exponent is None and not known(context, "positive", arguments[0]):
+            if exponent is None and not is_certainly(context, "positive", arguments[0]):
                 yield "power", single(Call("pow", tuple(close(context, argument) for argument in arguments)))
             elif exponent is not None and exponent.denominator != 1:
                 yield ("positive" if exponent < 0 else "root"), arguments[0]
@@ -148,11 +148,11 @@ def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Strea
 
 
 def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
-    """Yield what it takes that a value is of a kind: a product is not zero where no factor is."""
+    """Yield the needs under which a value is of a kind: a product is not zero where no factor is."""
     if kind == "infinite":
         yield Need(kind, value)
         return
-    if known(context, kind, value):
+    if is_certainly(context, kind, value):
         if constant(value) is None and sign(context, value) == 1:
             yield Need("positive", value, settled=True)
         return
@@ -168,13 +168,13 @@ def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
         yield Need(kind, whole)
         return
     parts = [single(factor) for factor in factors] + ([] if constant(cofactor) is not None else [cofactor])
-    unsettled = [part for part in parts if not known(context, "positive", part)]
-    enough = tuple(part for part in parts if not known(context, kind, part))
+    unsettled = [part for part in parts if not is_certainly(context, "positive", part)]
+    enough = tuple(part for part in parts if not is_certainly(context, kind, part))
     yield Need(kind, whole, enough, unsettled[0] if len(unsettled) == 1 else None)
 
 
 def _factors(context: Context, value: Value) -> Stream[Value]:
-    """Yield what is not zero if and only if a value is not: its factors, of a magnitude max(x, -x) those of x, of a root its radicand's."""
+    """Yield values that are nonzero if and only if a value is: its factors, those of x for max(x, -x), of the radicand for a root."""
     _, factors, cofactor = content(context, value)
     for factor in factors:
         match factor:
@@ -184,7 +184,7 @@ def _factors(context: Context, value: Value) -> Stream[Value]:
                 yield from _factors(context, radicand)
             case Extremum("max", (first, second)) if _opposite(context, first, second):
                 yield from _factors(context, first.value)
-            case _ if not known(context, "nonzero", single(factor)):
+            case _ if not is_certainly(context, "nonzero", single(factor)):
                 yield single(factor)
     if constant(cofactor) is None:
         yield cofactor
@@ -197,7 +197,7 @@ def _opposite(context: Context, first: Alternative, second: Alternative) -> bool
     return value_text(context, close(context, first.value)) == value_text(context, close(context, negated(second.value)))
 
 
-def known(context: Context, kind: str, value: Value) -> bool:
+def is_certainly(context: Context, kind: str, value: Value) -> bool:
     """Return whether a value is of a kind by its form."""
     number = constant(value)
     if number is not None:

@@ -53,7 +53,7 @@ def minimum(context: Context, values: Sequence[Value]) -> Value:
 
 
 def candidates(context: Context, value: Value) -> list[Candidate]:
-    """Return alternatives whose maximum is the value: those of a maximum inside, plus and times what is around it."""
+    """Return alternatives whose maximum is the value: those of a maximum inside, with its factors and summands applied."""
     if _is_lowest(value):
         return []
     inside: tuple[Term, Extremum] | None = None
@@ -97,8 +97,8 @@ def largest(context: Context, given: Sequence[Candidate]) -> Value:
         opposite = negation(test)
         return add(
             context,
-            guarded(context, (test,), largest(context, _known(context, given, test))),
-            guarded(context, (opposite,), largest(context, _known(context, given, opposite))),
+            guarded(context, (test,), largest(context, _where(context, given, test))),
+            guarded(context, (opposite,), largest(context, _where(context, given, opposite))),
         )
     parts: list[Candidate] = []
     for candidate in given:
@@ -111,8 +111,8 @@ def largest(context: Context, given: Sequence[Candidate]) -> Value:
                     opposite = negation(condition)
                     return add(
                         context,
-                        guarded(context, (condition,), largest(context, _known(context, parts, condition))),
-                        guarded(context, (opposite,), largest(context, _known(context, parts, opposite))),
+                        guarded(context, (condition,), largest(context, _where(context, parts, condition))),
+                        guarded(context, (opposite,), largest(context, _where(context, parts, opposite))),
                     )
     kept = _without_absorbed(context, parts)
     if not kept:
@@ -153,7 +153,7 @@ def flattened(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
     return result
 
 
-def _known(context: Context, given: Sequence[Candidate], test: Compare) -> list[Candidate]:
+def _where(context: Context, given: Sequence[Candidate], test: Compare) -> list[Candidate]:
     """Return the alternatives where a condition is known to hold."""
     alone = conjunction(context, (test,))
     result = []

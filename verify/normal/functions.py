@@ -1,4 +1,4 @@
-"""Scalar functions of values: arithmetic, the laws of each function, and what stays uninterpreted."""
+"""Scalar functions and constants as values: arithmetic, the laws of each function, uninterpreted calls, rounded numbers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _less(context: Context, arguments: Sequence[Value]) -> Value:
 
 
 def _less_equal(context: Context, arguments: Sequence[Value]) -> Value:
-    """a <= b is not b < a, but for what is no number"""
+    """a <= b is not b < a, but for NaN"""
     context.use("comparison of numbers")
     return add(context, ONE, negated(_less(context, (arguments[1], arguments[0]))))
 
@@ -132,7 +132,7 @@ _DIRECT: Mapping[str, Function] = {
 
 
 def logarithm(context: Context, value: Value) -> Value:
-    """log(a b) = log(a) + log(b) for what can be taken out of a sum"""
+    """log(a b) = log(a) + log(b) for common factors of a sum"""
     constant_value = constant(value)
     if constant_value is not None:
         return ZERO if constant_value == 1 else opaque(context, "log", (value,))
@@ -304,3 +304,36 @@ _LAWS: Mapping[str, Function] = {
     "ceil": _ceil,
     "round": _round,
 }
+
+
+LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
+"""Largest denominators of the fractions that a float is taken to stand for, and of the fractions whose roots it is taken for."""
+
+
+def constant_number(context: Context, value: Fraction | float) -> Value:
+    """Return a constant; an infinity is a number of its own, about which only its sign is known."""
+    if isinstance(value, Fraction):
+        return _meant(context, value)
+    if math.isnan(value):
+        return single(Call("nan", ()))
+    context.infinite = True
+    return scaled(single(Call(INFINITY, ())), Fraction(1 if value > 0 else -1))
+
+
+def _meant(context: Context, value: Fraction) -> Value:
+    """Return the fraction, or the root of one, that a float with many digits is the rounding of; else the float itself."""
+    if value.denominator < 1 << 30:
+        return number(value)
+    simple = value.limit_denominator(LARGEST_DENOMINATOR)
+    if _rounds_to(simple, value):
+        context.use("constants are rounded")
+        return number(simple)
+    square = (value * value).limit_denominator(LARGEST_SQUARE)
+    if _rounds_to(square, value * value):
+        context.use("constants are rounded")
+        return scaled(root(context, number(square)), Fraction(1 if value > 0 else -1))
+    return number(value)
+
+
+def _rounds_to(simple: Fraction, value: Fraction) -> bool:
+    return simple != 0 and abs(simple - value) <= abs(value) / (1 << 50)

@@ -1,4 +1,4 @@
-"""Tables of integers as data: what they are zero outside of, what they do not depend on, which are products of smaller ones.
+"""Tables of integers as data: their support, the axes that they do not depend on, their factorisation into smaller ones.
 
 Everything here is exact and knows nothing of iterators: a table is analysed once, axis by axis, and read anywhere.
 """
@@ -76,7 +76,7 @@ def primitive(values: Sequence[Fraction | int]) -> tuple[Fraction, tuple[int, ..
 
 @lru_cache(maxsize=1 << 12)
 def structure(grid: Grid) -> Structure:
-    """Return what a grid is made of."""
+    """Return the structure of a grid: restrictions, and pieces whose product it is."""
     finder = _Finder(len(grid.shape))
     finder.split(grid.array, tuple(range(len(grid.shape))), (0,) * len(grid.shape))
     pieces = tuple(sorted(finder.pieces, key=lambda piece: piece.axes))

@@ -133,7 +133,7 @@ LAWS = (
     *(Law(f"{name} rises", "order", f"max({name}(x), {name}(y))", f"{name}(max(x, y))", ("extrema._monotone", "extrema.inside"))
       for name in ("exp", "log", "sqrt", "tanh", "erf", "floor", "round")),
     Law("largest of a range", "finite", "max(f[i] for i in range(k + 1) if f[i] >= x or i == 0)", "max(f[i] for i in range(k + 1))",
-        ("extrema._known", "extrema._divided", "extrema.largest"), ("f[0] >= x",)),
+        ("extrema._where", "extrema._divided", "extrema.largest"), ("f[0] >= x",)),
     Law("alternative that does not vary", "finite", "max(x for i in range(k + 1))", "x", ("extrema.trimmed",)),
     Law("maximum beside minus infinity", "finite", "max(x, -inf)", "x", ("extrema.candidates",)),
     # Exponentials and logarithms: a and b are exponents, p and q positive
@@ -163,7 +163,7 @@ LAWS = (
     Law("whole numbers are round", "finite", "round(i) + floor(i)", "2 * i", ("functions._round", "functions._floor")),
     Law("sign of infinity", "finite", "inf + x > 0 and not -inf + x > 0", "True", ("choices._positive",), (), "finite"),
     Law("constants as fractions", "finite", "Fraction(float(x)).limit_denominator(10**6)", "x",
-        ("constants._meant", "constants.constant_number"),
+        ("functions._meant", "functions.constant_number"),
         (), "constants are rounded"),
     # Sums over iterators, guards
     Law("guards", "finite", "(x if c and d else 0)", "((x if c else 0) if d else 0)", ("algebra.guarded",)),

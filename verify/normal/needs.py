@@ -21,7 +21,7 @@ from verify.normal.naming import Labels, close, condition_text, factor_text, fre
 from verify.normal.scopes import Places, placed, rebuild
 from verify.normal.terms import Call, Element, Extremum, Factor, Product, Value
 
-TOLD = {
+REQUESTS = {
     "nonzero": "divides by {}, which may be zero", "positive": "takes the logarithm of {}, which may be negative",
     "root": "takes the root of {}, which may be negative", "power": "takes a power, {}, whose base may be negative",
     "infinite": "computes {} with infinities, which may be no number",
@@ -31,14 +31,14 @@ IMPLIED_BY = {
     "infinite": ("infinite",),
 }  # fmt: skip
 DEEPEST = 8
-"""Conditions by which cases are told apart."""
+"""Most conditions that cases are distinguished by."""
 Literals = frozenset[tuple[str, bool]]
 Equality = Callable[[Value, Value], bool]
 
 
 @dataclass(frozen=True)
 class Given:
-    """A need of the left side: ``text`` tells its value up to names, ``when`` where it is asked."""
+    """A need of the left side: ``text`` is its value up to names, ``when`` the conditions under which it arises."""
 
     kind: str
     value: Value
@@ -48,7 +48,7 @@ class Given:
 
 
 def beyond(right: Sequence[Need], left: Sequence[Need], assumptions: Assumptions, equal: Equality) -> str:
-    """Return what the right side asks for and the left side does not, '' where there is nothing.
+    """Return a need of the right side that no need of the left side meets, '' where there is none.
 
     ``equal`` tells values that are equal though they are written differently, by phases or by digits.
     """
@@ -61,7 +61,7 @@ def beyond(right: Sequence[Need], left: Sequence[Need], assumptions: Assumptions
         if not _met(context, need.kind, need.value, need.given, given) and not (
             need.parts and all(_met(context, need.kind, part, need.given, given) for part in need.parts)
         ) and not _met_by_equal(context, need, given, equal):
-            return f"the right side {TOLD[need.kind].format(need.value)}, and the left side does not"
+            return f"the right side {REQUESTS[need.kind].format(need.value)}, and the left side does not"
     return ""
 
 
@@ -139,7 +139,7 @@ def _covered(when: Literals, ways: Sequence[Literals], depth: int = DEEPEST) -> 
 
 
 def _instance(context: Context, offer: Given, value: Value, text: str, way: Way, when: Literals) -> bool:
-    """Return whether a value is one of those of which a need is given."""
+    """Return whether a value is an instance of a need of the left side."""
     bound = set(_bound(context, offer.value))
     labels = _text(context, value)[1]
     within = _within(context, way)
@@ -163,7 +163,7 @@ def _inside(context: Context, iterator: Iterator, position: Index) -> bool:
 
 
 def _holds(context: Context, asked: Way, labels: Labels, places: Places, when: Literals) -> bool:
-    """Return whether what a need is given under holds at the places where it is asked."""
+    """Return whether the conditions of a need hold at the positions where it is asked for."""
     for test, holds in asked:
         if isinstance(test, Compare):
             moved = Compare(placed(context, test.left, places), test.operator, placed(context, test.right, places))
@@ -175,7 +175,7 @@ def _holds(context: Context, asked: Way, labels: Labels, places: Places, when: L
 
 
 def _unifications(pattern: Value, value: Value, outside: frozenset[Iterator]) -> Stream[dict[Iterator, Index]]:
-    """Yield what stands for the iterators of a pattern where one of its elements is to be one of a value."""
+    """Yield substitutions for the iterators of a pattern that make one of its elements one of a value."""
     for element in _elements(pattern):
         for target in _elements(value):
             if element.tensor != target.tensor:

@@ -115,7 +115,7 @@ def _without(context: Context, factors: list[Factor], positions: tuple[int, ...]
 
 
 def divide_by(context: Context, divisor: Call) -> None:
-    """Record that a reciprocal was cancelled, unless what it divides by cannot be zero."""
+    """Record that a reciprocal was cancelled, unless its divisor cannot be zero."""
     inner = divisor.arguments[0]
     if factor_text(context, divisor) not in context.nonzero and 1 not in (sign(context, inner), sign(context, negated(inner))):
         context.use("nonzero divisor")

@@ -14,12 +14,11 @@ from verify.budget import spend
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, truth, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
-from verify.normal.constants import constant_number
 from verify.normal.context import ONE, ZERO, Context, constant, negated, number, single
 from verify.normal.digits import substitution
 from verify.normal.domains import PARTIAL, WITH_INFINITIES, Way, holding, holds_infinity, note, taken, ways_to
 from verify.normal.extrema import Candidate, flattened, largest
-from verify.normal.functions import call, divided
+from verify.normal.functions import call, constant_number, divided
 from verify.normal.joining import joined
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
@@ -73,7 +72,7 @@ class Instantiation:
         return negated(result) if lowest else result
 
     def _holds_infinity(self, function: str, arguments: Sequence[Value]) -> bool:
-        """Return whether a function that may make NaN of infinities is applied to one, where what is asked is noted."""
+        """Return whether a function that may make NaN of infinities is applied to one, where needs are recorded."""
         noted = self.context.ways is not None and self.context.infinite and function in WITH_INFINITIES
         return noted and any(holds_infinity(self.context, argument) for argument in arguments)
 
@@ -150,7 +149,7 @@ class Instantiation:
                 return joined(self.context, whole) if else_value.terms and self.context.at_sizes else whole
 
     def _chosen(self, test: Scalar, then: Scalar, otherwise: Scalar, where: Places) -> Value:
-        """Return a choice by data; what its branches ask, they ask where they are chosen."""
+        """Return a choice by data; the needs of a branch arise where it is chosen."""
         values = [self.scalar(test, where)]
         for branch, truthful in ((then, True), (otherwise, False)):
             with taken(self.context, ways_to(self.context, values[0], truthful=truthful)):
@@ -170,7 +169,7 @@ def placed(context: Context, value: Index, where: Places) -> Index:
 
 
 def extremum(context: Context, given: Sequence[Candidate]) -> Value:
-    """Return the maximum of alternatives, conditions on what is fixed outside of them taken outward."""
+    """Return the maximum of alternatives, with conditions that depend on none of their iterators taken outward."""
     bound = frozenset(i for candidate in given for i in candidate.iterators)
 
     def build(values: Sequence[Value]) -> Value:

@@ -15,7 +15,7 @@ LARGEST_INT32 = 2**31 - 1
 NO_OVERFLOW = "sums and products of int32 that do not overflow"
 """The fact about data that a conversion rests on where its argument may be beyond int32."""
 MAGNITUDES = {"bool": 1, "uint8": 255, "int8": 128}
-"""The largest magnitude of an element, by type; what is no sum or product is within its own type."""
+"""The largest magnitude of an element, by type."""
 
 
 def magnitude(value: Scalar) -> float:

@@ -1,20 +1,23 @@
-"""Forget what scalar functions mean: sides that are equal even then need no law about finite or non-zero values."""
+"""Read the sides of a rule in other ways: functions written by others, or as ones of which nothing is known.
+
+The first may help a proof and are exactly the same functions, NaN included. Sides that are equal under the second need no law about
+finite or nonzero values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from egraph.tensor.expr.bodies import Rewriter, rebuilt
 from egraph.tensor.expr.functions import FUNCTIONS
 from egraph.tensor.expr.index import Index, substitute
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
+from egraph.tensor.expr.scope import ONE, Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
+from egraph.tensor.expr.scope import apply as call
 
 KEPT = frozenset({"add", "sub", "neg", "mul"})
 """Functions whose laws hold for all numbers, up to rounding."""
-
-
 TRANSCENDENTAL = frozenset({"exp", "log"})
 """Functions whose laws hold of real numbers alone: exp(x) exp(y) overflows where exp(x + y) does not."""
 
@@ -66,3 +69,57 @@ class _Forgetting(Rewriter):
 def _guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
     """Return a guard as it stands, whatever ranges decide."""
     return Guarded(tuple(conditions), then, otherwise)
+
+
+def _both(a: Scalar, b: Scalar) -> Scalar:
+    """x <= y and y <= x is x == y"""
+    match _ordered(a), _ordered(b):
+        case (x, y), (z, w) if x == w and y == z:
+            return call("equal", x, y)
+    return call("and_", a, b)
+
+
+def _ordered(test: Scalar) -> tuple[Scalar, Scalar] | None:
+    match test:
+        case Apply("less_equal", (x, y)) | Apply("greater_equal", (y, x)):
+            return x, y
+    return None
+
+
+def _tangent(x: Scalar) -> Scalar:
+    """tanh(x) = 2 / (1 + exp(-2 x)) - 1"""
+    twice = call("reciprocal", call("add", ONE, call("exp", call("neg", call("add", x, x)))))
+    return call("sub", call("add", twice, twice), ONE)
+
+
+SPELLINGS: tuple[Mapping[str, Callable[..., Scalar]], ...] = (
+    {"and_": _both},
+    {"tanh": _tangent},
+)
+"""Groups of functions, each with how it is written by others; the functions of a group are rewritten together."""
+
+
+def rewritten(left: Scope, right: Scope) -> list[tuple[Scope, Scope]]:
+    """Return both sides in other spellings, where they have functions that can be."""
+    pairs = []
+    for spelling in SPELLINGS:
+        writer = _Writer(spelling)
+        sides = writer.scope(left), writer.scope(right)
+        if writer.changed:
+            pairs.append(sides)
+    return pairs
+
+
+@dataclass
+class _Writer(Rewriter):
+    spelling: Mapping[str, Callable[..., Scalar]]
+    changed: bool = False
+
+    def scalar(self, body: Scalar) -> Scalar:
+        match body:
+            case Apply(function, arguments) if function in self.spelling:
+                self.changed = True
+                return self.spelling[function](*map(self.scalar, arguments))
+            case Read(Scope() as source, indices):
+                return Read(self.scope(source), indices)
+        return rebuilt(body, self.scalar)
