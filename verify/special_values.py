@@ -66,7 +66,8 @@ class Broken:
 
 
 NAMES: Mapping[Kind, str] = {
-    "zeros": "zeros of both signs", "not finite": "infinities and NaN", "subnormal": "subnormal numbers", "huge": "huge numbers", "wide": "numbers of many magnitudes",
+    "zeros": "zeros of both signs", "not finite": "infinities and NaN", "subnormal": "subnormal numbers", "huge": "huge numbers",
+    "wide": "numbers of many magnitudes",
 }  # fmt: skip
 
 

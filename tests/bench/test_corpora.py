@@ -56,7 +56,7 @@ def test_same_padding_is_symmetric(size: int, kernel: int, stride: int, pad: int
 
 def test_linear_systems_are_solved_at_random() -> None:
     """Every draw meets the equations, and different draws solve them differently."""
-    found = set()
+    kinds = set()
     for seed in range(40):
         system = System(Random(seed))
         a, b, c, d = (system.unknown((1, 2, 3, 5)) for _ in range(4))
@@ -68,8 +68,8 @@ def test_linear_systems_are_solved_at_random() -> None:
             continue
         drawn = tuple(system.value(x, values) for x in (a, b, c, d))
         assert drawn[0] + drawn[1] == drawn[2] + drawn[3] and 2 * drawn[0] == 3 * drawn[2] and min(drawn) >= 1
-        found.add(drawn)
-    assert len(found) > 3
+        kinds.add(drawn)
+    assert len(kinds) > 3
     system = System(Random(0))
     with pytest.raises(Refused):
         system.equate(Affine(2), Affine(3))
@@ -82,13 +82,13 @@ def test_false_entries_are_refuted_and_no_other(name: str) -> None:
     for entry in read_corpus(DATA / f"{name}.json"):
         if "axiom" in entry.name:
             continue
-        found = judge(entry, None, Pains(tests=24))
-        assert found.agrees in (True, None), (entry.name, entry.text, found)
-        decisions.add(found.decision)
-        if found.decision == "refuted":
-            assert "left" in found.reason and found.guard, entry.name
+        judgement = judge(entry, None, Pains(tests=24))
+        assert judgement.agrees in (True, None), (entry.name, entry.text, judgement)
+        decisions.add(judgement.decision)
+        if judgement.decision == "refuted":
+            assert "left" in judgement.reason and judgement.guard, entry.name
         else:
-            assert found.decision == "tested only", (entry.name, found.reason)
+            assert judgement.decision == "tested only", (entry.name, judgement.reason)
     assert decisions == {"refuted", "tested only"}
 
 
@@ -144,36 +144,36 @@ def judged(name: str, *entries: str) -> dict[str, Judgement]:
 
 def test_true_entries_are_proved() -> None:
     """Multi-output rules, constants, splits, average pools as convolutions, identity kernels."""
-    found = judged("taso", "taso-000", "taso-063", "taso-070", "taso-121")
-    found |= judged("tensat", "taso-full-090", "taso-full-101", "taso-full-880")
-    decisions = {name: judgement.decision for name, judgement in found.items()}
+    judgements = judged("taso", "taso-000", "taso-063", "taso-070", "taso-121")
+    judgements |= judged("tensat", "taso-full-090", "taso-full-101", "taso-full-880")
+    decisions = {name: judgement.decision for name, judgement in judgements.items()}
     assert decisions.pop("taso-070") == "proved where the right side is well-typed"
     assert set(decisions.values()) == {"proved"}, decisions
 
 
 def test_false_entries_are_proved_under_their_precondition() -> None:
-    found = judged("taso", "taso-098", "taso-127")
-    assert {judgement.guard for judgement in found.values()} == {"every convolution is ungrouped"}
-    assert all(judgement.decision == "refuted" and judgement.agrees for judgement in found.values())
+    judgements = judged("taso", "taso-098", "taso-127")
+    assert {judgement.guard for judgement in judgements.values()} == {"every convolution is ungrouped"}
+    assert all(judgement.decision == "refuted" and judgement.agrees for judgement in judgements.values())
 
 
 def test_what_must_be_rejected_is_rejected() -> None:
     """What is not refuted is accepted under a stated precondition alone."""
-    found = judged("rejected")
-    assert len(found) > 8
-    for judgement in found.values():
+    judgements = judged("rejected")
+    assert len(judgements) > 8
+    for judgement in judgements.values():
         assert judgement.agrees or judgement.decision == "not expressible", judgement
         assert judgement.decision == "refuted" or judgement.guard or judgement.reason, judgement
 
 
 def test_informal_statements_are_read() -> None:
     """Attributes that a statement leaves out may be anything; the precondition that makes it true is found."""
-    found = judged("xla")
-    inexpressible = {name for name, judgement in found.items() if judgement.decision == "not expressible"}
+    judgements = judged("xla")
+    inexpressible = {name for name, judgement in judgements.items() if judgement.decision == "not expressible"}
     assert inexpressible == {"tr-xla-divmod-rule06"}
-    assert all(judgement.agrees for name, judgement in found.items() if name not in inexpressible), found
-    assert found["tr-xla-reverse-rule01"].guard == "the reversed axis has one element"
-    assert found["tr-xla-divmod-rule06"].reason
+    assert all(judgement.agrees for name, judgement in judgements.items() if name not in inexpressible), judgements
+    assert judgements["tr-xla-reverse-rule01"].guard == "the reversed axis has one element"
+    assert judgements["tr-xla-divmod-rule06"].reason
 
 
 def test_what_a_statement_leaves_out_is_not_judged(tmp_path: Path) -> None:
@@ -206,15 +206,16 @@ def test_operands_of_a_convolution_are_exchanged(tmp_path: Path) -> None:
 
 def test_the_command_compares_with_the_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(DATA / "taso.json"), "--only", "taso-12", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(e["id"], e["verdict"], e["agrees"]) for e in told["entries"]] == [("taso-121", "proved", True), ("taso-127", "refuted", True)]
-    assert told["summary"] == {"proved": 1, "refuted": 1}
+    report = json.loads(capsys.readouterr().out)
+    rows = [(entry["id"], entry["verdict"], entry["agrees"]) for entry in report["entries"]]
+    assert rows == [("taso-121", "proved", True), ("taso-127", "refuted", True)]
+    assert report["summary"] == {"proved": 1, "refuted": 1}
     assert main([str(DATA / "nothing.json")]) == 2
 
 
 def test_what_is_said_twice_is_judged_once() -> None:
     """An entry in the words of an earlier one has its verdict and says so; the prover is asked for the others alone."""
-    first, other = read_corpus(DATA / "taso.json")[:2]
+    first, second = read_corpus(DATA / "taso.json")[:2]
     again = replace(first, name="again")
     asked: list[str] = []
 
@@ -222,11 +223,11 @@ def test_what_is_said_twice_is_judged_once() -> None:
         asked.append(rule.name)
         return prove(rule, Effort(tests=0))
 
-    found = list(judge_all((first, again, other), prover))
-    assert [each.entry.name for each in found] == [first.name, "again", other.name]
-    assert found[1].decision == found[0].decision and found[1].repeats == first.name and not found[2].repeats
-    assert not any(name.startswith("again") for name in asked) and any(name.startswith(other.name) for name in asked)
-    assert first.meaning and first.meaning != other.meaning
+    judgements = list(judge_all((first, again, second), prover))
+    assert [each.entry.name for each in judgements] == [first.name, "again", second.name]
+    assert judgements[1].decision == judgements[0].decision and judgements[1].repeats == first.name and not judgements[2].repeats
+    assert not any(name.startswith("again") for name in asked) and any(name.startswith(second.name) for name in asked)
+    assert first.meaning and first.meaning != second.meaning
 
 
 def equations(tmp_path: Path, *pairs: tuple[str, str]) -> tuple[Entry, ...]:
@@ -252,9 +253,9 @@ def test_entries_that_differ_by_names_say_the_same(tmp_path: Path) -> None:
     assert first.meaning == other_names.meaning == swapped.meaning
     assert len({first.meaning, *(other.meaning for other in others)}) == 3
     assert len({entry.meaning for entry in equations(tmp_path, ("(relu input_1)", "input_1"), ("(relu input_7)", "input_7"))}) == 2
-    one, other = judge_all((first, other_names), None, Pains(tests=24))
-    assert one.decision == other.decision == "refuted" and other.repeats == "0"
-    assert other.guard == one.guard == "every convolution is ungrouped"
+    first_judgement, second_judgement = judge_all((first, other_names), None, Pains(tests=24))
+    assert first_judgement.decision == second_judgement.decision == "refuted" and second_judgement.repeats == "0"
+    assert second_judgement.guard == first_judgement.guard == "every convolution is ungrouped"
 
 
 def test_names_in_a_precondition_are_those_of_its_entry() -> None:
@@ -270,8 +271,8 @@ def test_padding_is_any_function_of_the_sizes_where_that_is_enough(tmp_path: Pat
     merged = ("(conv2d 2 2 0 0 a b)", "(conv2d 2 2 0 0 a (merge b 2))")
     of_one = ("(poolmax 1 1 2 2 0 a)", "(poolmax 1 1 2 2 1 a)")
     false = ("(poolmax 3 3 2 2 0 a)", "(poolmax 3 3 2 2 1 a)"), ("(poolmax 3 3 2 2 0 a)", "(poolavg 3 3 2 2 0 a)")
-    found = [judge(entry, prover).decision for entry in equations(tmp_path, merged, of_one, *false)]
-    assert found == ["proved where the right side is well-typed", "proved", "refuted", "refuted"]
+    decisions = [judge(entry, prover).decision for entry in equations(tmp_path, merged, of_one, *false)]
+    assert decisions == ["proved where the right side is well-typed", "proved", "refuted", "refuted"]
     rule = equations(tmp_path, merged)[0].readings[0].rules(True, ())[0]
     assert prove(rule, Effort(tests=0)).paths < 8
 

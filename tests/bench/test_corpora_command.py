@@ -23,10 +23,10 @@ def test_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     corpora = [str(DATA / f"{name}.json") for name in ("taso", "tensat")]
     assert main([*corpora, "--only", "-12", "--results", str(tmp_path)]) == 0
     assert " 1/2 taso-121" in " " + capsys.readouterr().out
-    told = json.loads((tmp_path / "corpora.json").read_text())
-    assert [corpus["corpus"] for corpus in told["corpora"]] == ["taso", "tensat"]
-    assert [each["verdict"] for each in told["corpora"][0]["judged"]] == ["proved", "refuted"]
-    assert told["command"].startswith("python -m bench.corpora taso.json tensat.json --only -12 ")
+    report = json.loads((tmp_path / "corpora.json").read_text())
+    assert [corpus["corpus"] for corpus in report["corpora"]] == ["taso", "tensat"]
+    assert [each["verdict"] for each in report["corpora"][0]["judged"]] == ["proved", "refuted"]
+    assert report["command"].startswith("python -m bench.corpora taso.json tensat.json --only -12 ")
     lines = (tmp_path / "corpora.json").read_text().splitlines()
     assert [json.loads(line.strip().rstrip(","))["id"] for line in lines if '"id"' in line] == ["taso-121", "taso-127"]
     page = (tmp_path / "corpora.md").read_text()

@@ -17,9 +17,9 @@ def judged(name: str) -> list[Judgement]:
 
 def test_laws_are_told_from_what_only_looks_like_one() -> None:
     """Slices, paddings, logic, selections, extrema, exponentials, roots, floors, products: what is true is proved, what is false is not."""
-    found = judged("laws")
-    assert len(found) > 100
-    for judgement in found:
+    judgements = judged("laws")
+    assert len(judgements) > 100
+    for judgement in judgements:
         false = judgement.entry.claim == "refuted"
         assert (judgement.decision == "refuted") == false, (judgement.entry.text, judgement.decision, judgement.reason)
         assert false or judgement.decision.startswith("proved"), (judgement.entry.text, judgement.reason)
@@ -27,9 +27,9 @@ def test_laws_are_told_from_what_only_looks_like_one() -> None:
 
 def test_informal_rewrites_are_judged() -> None:
     """Windows, layouts, activations, reductions: a false rewrite is refuted, or proved where a guard leaves its true cases."""
-    found = judged("rewrites")
-    assert len(found) > 60
-    for judgement in found:
+    judgements = judged("rewrites")
+    assert len(judgements) > 60
+    for judgement in judgements:
         if judgement.entry.expected == "sound":
             assert judgement.decision.startswith("proved"), (judgement.entry.text, judgement.reason)
         else:

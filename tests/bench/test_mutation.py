@@ -53,9 +53,9 @@ RULES = (transposed_sum, parts_of_a_product, relu_of_concat, sum_of_matrices)
 
 def test_every_mutant_changes_the_rule() -> None:
     for each in RULES:
-        found = [mutant for mutant in mutants(each) if mutant is not None]
-        assert len(found) > 1
-        assert len({mutant.rule.name for mutant in found}) == len(found)
+        changed = [mutant for mutant in mutants(each) if mutant is not None]
+        assert len(changed) > 1
+        assert len({mutant.rule.name for mutant in changed}) == len(changed)
     changes = {mutant.change for each in RULES for mutant in mutants(each) if mutant is not None}
     assert {
         "guard dropped", "guard turned round", "arguments swapped", "operator replaced", "operand dropped", "operand replaced",
@@ -82,9 +82,9 @@ def test_nearly_every_shipped_rule_can_be_changed() -> None:
     ],
 )
 def test_what_a_rule_is_made_of_is_changed_too(name: str, changes: set[str]) -> None:
-    found = [mutant for mutant in mutants(named(name)) if mutant is not None]
-    assert changes <= {mutant.change for mutant in found}
-    assert all(mutant.rule.name.startswith(f"{name}~") for mutant in found)
+    changed = [mutant for mutant in mutants(named(name)) if mutant is not None]
+    assert changes <= {mutant.change for mutant in changed}
+    assert all(mutant.rule.name.startswith(f"{name}~") for mutant in changed)
 
 
 def test_a_change_of_a_function_that_a_rule_calls_reaches_the_rule() -> None:
@@ -111,8 +111,8 @@ def test_the_left_side_stays_what_its_pattern_says() -> None:
     """Attributes are changed on the right side alone."""
     changed = [mutant.rule for mutant in mutants(transposed_sum) if mutant is not None and mutant.change == "permutation changed"]
     assert len(changed) == 4
-    for one in changed:
-        assert isinstance(one, Rule) and one.pattern == transposed_sum.pattern
+    for tried in changed:
+        assert isinstance(tried, Rule) and tried.pattern == transposed_sum.pattern
 
 
 def test_nothing_wrong_is_proved() -> None:
@@ -137,9 +137,9 @@ def test_every_rule_has_its_turn() -> None:
 def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without work nothing is proved, and what is given up does not depend on the clock."""
     monkeypatch.setattr(judging, "UNITS", 60)
-    one, other = (run(RULES, 12, seed=0, cases=4) for _ in range(2))
-    assert one == other
-    assert one.slow > 0
+    first, second = (run(RULES, 12, seed=0, cases=4) for _ in range(2))
+    assert first == second
+    assert first.slow > 0
     with at_most(5):
         spend(5)
         with pytest.raises(Exhausted):
@@ -151,11 +151,11 @@ def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytes
 
 
 def test_an_interrupt_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    texts: list[str] = []
     monkeypatch.setattr(campaign, "CHUNK", 4)
     monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))
-    tally = run((RULES[0], RULES[1]), 8, seed=0, cases=4, say=told.append)
-    assert tally.mutants == tally.rejected + tally.slow + tally.proved == 4 and "interrupted after 4 of 8" in told[-1]
+    tally = run((RULES[0], RULES[1]), 8, seed=0, cases=4, say=texts.append)
+    assert tally.mutants == tally.rejected + tally.slow + tally.proved == 4 and "interrupted after 4 of 8" in texts[-1]
 
 
 def interrupted(judge: Callable[..., list[judging.Judged]]) -> Callable[..., list[judging.Judged]]:

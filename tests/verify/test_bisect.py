@@ -42,8 +42,8 @@ def test_a_wrong_rule_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str
     model, rules = build_model(tmp_path / "m.onnx"), tmp_path / "mine.py"
     rules.write_text(RULES)
     assert main([str(model), "--rules", str(rules), "--unsafe-rules", "--json", "-q"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["rules"] == ["relu_before_product"] and found["error"] > 0.1 and "relu" in found["source_nodes"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["rules"] == ["relu_before_product"] and report["error"] > 0.1 and "relu" in report["source_nodes"]
     assert main([str(model), "--rules", str(rules), "--unsafe-rules", "--skip-rule", "relu_before_product", "-q"]) == 0
     assert "nothing to find" in capsys.readouterr().out
     assert main([str(model), "--rules", str(rules), "-q"]) == 2, "without --unsafe-rules a wrong rule does not even load"
@@ -96,15 +96,15 @@ def test_a_wrong_rule_that_makes_no_node_is_found(tmp_path: Path) -> None:
 
 
 def test_one_wrong_rule_among_right_ones(tmp_path: Path) -> None:
-    assert search(tmp_path, (*(one for one in shipped_rules()[:10] if isinstance(one, Rule)), tanh_first)) == ("tanh_first",)
+    assert search(tmp_path, (*(shipped for shipped in shipped_rules()[:10] if isinstance(shipped, Rule)), tanh_first)) == ("tanh_first",)
 
 
 def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     cost_us = CostModel.cost_us
     monkeypatch.setattr(
-        CostModel, "cost_us", lambda self, one: cost_us(self, one) / (1e6 if self.key(one)[0].startswith("Relu(MatMul") else 1)
+        CostModel, "cost_us", lambda self, each: cost_us(self, each) / (1e6 if self.key(each)[0].startswith("Relu(MatMul") else 1)
     )
     monkeypatch.setitem(epilogue.ELTWISE, "Relu", lambda a: ("linear", 1.0, 0.25))
     assert main([str(build_model(tmp_path / "m.onnx")), "-q"]) == 1
-    told = capsys.readouterr().out
-    assert "to blame: kernel onednn.matmul" in told and "relu" in told
+    output = capsys.readouterr().out
+    assert "to blame: kernel onednn.matmul" in output and "relu" in output

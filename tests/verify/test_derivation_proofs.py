@@ -108,19 +108,19 @@ SMALL: dict[str, Build] = {
 }
 
 
-def swapped_rows(found: list[Matrices]) -> list[Matrices]:
-    (a, g, b), other = found
-    return [(a, [g[1], g[0], *g[2:]], b), other]
+def swapped_rows(matrices: list[Matrices]) -> list[Matrices]:
+    (a, g, b), second = matrices
+    return [(a, [g[1], g[0], *g[2:]], b), second]
 
 
-def one_constant_off(found: list[Matrices]) -> list[Matrices]:
-    (a, g, b), other = found
-    return [(a, g, [[b[0][0] + Fraction(1, 64), *b[0][1:]], *b[1:]]), other]
+def one_constant_off(matrices: list[Matrices]) -> list[Matrices]:
+    (a, g, b), second = matrices
+    return [(a, g, [[b[0][0] + Fraction(1, 64), *b[0][1:]], *b[1:]]), second]
 
 
-def outputs_shifted(found: list[Matrices]) -> list[Matrices]:
-    (a, g, b), other = found
-    return [([*a[1:], a[0]], g, b), other]
+def outputs_shifted(matrices: list[Matrices]) -> list[Matrices]:
+    (a, g, b), second = matrices
+    return [([*a[1:], a[0]], g, b), second]
 
 
 WRONG: dict[str, Build] = {
@@ -206,10 +206,10 @@ def mutated(root: Node, random: Random) -> Node | None:
     changed = f"{text[: number.start()]}{max(0, int(number[0]) + random.choice((-1, 1)))}{text[number.end() :]}"
     try:
         scope = parse_scope(changed, {str(k): Tensor(str(k), x.type.sizes) for k, x in enumerate(chosen.inputs)})
-        other = apply("Expression", *chosen.inputs, text=text_of(scope))
-        if other.type != chosen.type:
+        mutant = apply("Expression", *chosen.inputs, text=text_of(scope))
+        if mutant.type != chosen.type:
             return None
-        return rewrite((root,), lambda node, inputs: other if node is chosen else remade(node, inputs))[root]
+        return rewrite((root,), lambda node, inputs: mutant if node is chosen else remade(node, inputs))[root]
     except (ParseError, EinsatError, ZeroDivisionError):
         return None
 
@@ -230,8 +230,8 @@ def test_normal_forms_at_known_sizes_keep_their_value(name: str) -> None:
         form = normalise(scope, tuple(map(index, output)), Assumptions(facts=Facts(at_sizes=True)))
         (expected,) = evaluate((side,), leaves, "prime")
         for _ in range(4):
-            place = tuple(random.randrange(size) for size in side.type.sizes)
-            assert Evaluator(data, Residues()).value(form, dict(zip(output, place, strict=True))) == expected[place]
+            position = tuple(random.randrange(size) for size in side.type.sizes)
+            assert Evaluator(data, Residues()).value(form, dict(zip(output, position, strict=True))) == expected[position]
 
 
 def test_what_holds_under_assumptions_only_is_open_unless_they_are_allowed() -> None:
@@ -273,28 +273,28 @@ def test_an_iterator_that_another_determines_stays_within_the_sum() -> None:
 )
 def test_tables_are_taken_apart(rows: list[list[int]], restrictions: int, pieces: int) -> None:
     values = np.array(rows)
-    found = structure(Grid(values.shape, tuple(values.reshape(-1).tolist())))
-    assert (len(found.restrictions), len(found.pieces)) == (restrictions, pieces)
-    for place in np.ndindex(values.shape):
-        product = found.coefficient
-        for one in found.restrictions:
-            total = one.offset + sum(c * p for c, p in zip(one.coefficients, place, strict=True))
-            product *= total == 0 if one.relation == "==" else total >= 0
+    parts = structure(Grid(values.shape, tuple(values.reshape(-1).tolist())))
+    assert (len(parts.restrictions), len(parts.pieces)) == (restrictions, pieces)
+    for position in np.ndindex(values.shape):
+        product = parts.coefficient
+        for restriction in parts.restrictions:
+            total = restriction.offset + sum(c * p for c, p in zip(restriction.coefficients, position, strict=True))
+            product *= total == 0 if restriction.relation == "==" else total >= 0
         if product:
-            for piece in found.pieces:
-                product *= piece.grid.array[tuple(place[a] - s for a, s in zip(piece.axes, piece.shifts, strict=True))]
-        assert product == values[place]
+            for piece in parts.pieces:
+                product *= piece.grid.array[tuple(position[a] - s for a, s in zip(piece.axes, piece.shifts, strict=True))]
+        assert product == values[position]
 
 
 def test_sampled_positions_are_those_of_the_reference() -> None:
     """What is compared at a few positions is what the programs compute there: a difference anywhere else is not seen."""
     x = leaf(0, 9)
-    place = Iterator("i", 0, 9)
-    copy = Scope.pointwise((place,), read(Tensor("0", (9,)), (index(place),)))
-    hole = Scope.pointwise((place,), Guarded(inside(index(place), 4, 5), ZERO, copy.body))
+    iterator = Iterator("i", 0, 9)
+    copy = Scope.pointwise((iterator,), read(Tensor("0", (9,)), (index(iterator),)))
+    hole = Scope.pointwise((iterator,), Guarded(inside(index(iterator), 4, 5), ZERO, copy.body))
     assert difference(copy, copy, drawn(copy.shape)) == ""
     assert difference(copy, hole, [(3,), (5,)]) == ""
     assert difference(copy, hole, [(3,), (4,)]).startswith("the sides differ at [4]")
     assert equal_at_sizes(apply("Expression", x, text=text_of(copy)), apply("Expression", x, text=text_of(hole)))
-    ones = Scope.pointwise((place,), table([1] * 9, index(place)))
+    ones = Scope.pointwise((iterator,), table([1] * 9, index(iterator)))
     assert difference(ones, copy, [(0,)])

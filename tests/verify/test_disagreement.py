@@ -126,31 +126,31 @@ def points_between(left: Node, right: Node) -> FewPoints | None:
 
 def assert_few_points_tell(pair: tuple[Node, Node]) -> None:
     """Boxes at whose m + 1 points the programs agree are those without a position that differs; every other one has such a position."""
-    found = points_between(*pair)
-    assert found is not None
+    result = points_between(*pair)
+    assert result is not None
     sizes, mask = pair[0].type.sizes, everywhere(*pair)
-    assert mask_of(found.boxes, sizes).all() and cells(found.boxes) == mask.size
-    for box in found.boxes:
-        here = mask[tuple(slice(r.start, r.stop, r.step) for r in box)]
-        assert here.any() == (box in found.differing)
+    assert mask_of(result.boxes, sizes).all() and cells(result.boxes) == mask.size
+    for box in result.boxes:
+        cells_of_box = mask[tuple(slice(r.start, r.stop, r.step) for r in box)]
+        assert cells_of_box.any() == (box in result.differing)
 
 
 def test_few_points_of_a_box_tell_for_all_of_it() -> None:
     """Five kinds of rows, those of either image of a pair where it touches the other among them, by three kinds of columns."""
     pair = under_each_other(4, 4)
     assert_few_points_tell(pair)
-    found = points_between(*pair)
-    assert found is not None and 0 < len(found.differing) < len(found.boxes)
+    result = points_between(*pair)
+    assert result is not None and 0 < len(result.differing) < len(result.boxes)
     bound = error_bound(fragment_expression(pair[0]), fragment_expression(pair[1]), tests=2)
-    assert found.missed == found.points * bound and bound == (2 / PRIME) ** 2
-    told = "15 boxes, 53 points, 2 tests: 6 boxes differ; that one was missed has a probability of at most 1.9e-10"
-    assert found.describe() == told
+    assert result.missed == result.points * bound and bound == (2 / PRIME) ** 2
+    text = "15 boxes, 53 points, 2 tests: 6 boxes differ; that one was missed has a probability of at most 1.9e-10"
+    assert result.describe() == text
 
 
 def test_boxes_of_few_points_end_at_the_boundaries_of_reshapes() -> None:
     x = leaf(0, 4, 6)
-    found = points_between(reshape(x, 3, 8), reshape(cut(x, (0, 0), (4, 6)), 3, 8))
-    assert found is not None and len(found.boxes) > 3 and not found.differing  # rows of six in rows of eight
+    result = points_between(reshape(x, 3, 8), reshape(cut(x, (0, 0), (4, 6)), 3, 8))
+    assert result is not None and len(result.boxes) > 3 and not result.differing  # rows of six in rows of eight
     assert points_between(apply("Exp", x), x) is None  # not multilinear
 
 
@@ -215,9 +215,9 @@ def in_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rule_of(path: Path, name: str) -> Rule:
-    (found,) = [each for each in load_rules(path) if each.name == name]
-    assert isinstance(found, Rule)
-    return found
+    (rule,) = [each for each in load_rules(path) if each.name == name]
+    assert isinstance(rule, Rule)
+    return rule
 
 
 def test_boxes_of_a_users_rule_are_linear_in_its_sizes(in_part: Path) -> None:
@@ -256,15 +256,15 @@ def test_boxes_for_all_sizes_that_are_a_cell_too_small_are_not_proved(in_part: P
 
 def check_smaller_boxes(path: str, name: str) -> None:
     rule = rule_of(Path(path), name)
-    case, found = next(cases(rule)), next(parametric(rule))
-    case = replace(case, assumptions=case.assumptions.assume(*found.given))
-    assert proved_outside(case, found.boxes)
+    case, located = next(cases(rule)), next(parametric(rule))
+    case = replace(case, assumptions=case.assumptions.assume(*located.given))
+    assert proved_outside(case, located.boxes)
     smaller = 0
-    for number, box in enumerate(found.boxes):
+    for number, box in enumerate(located.boxes):
         for axis, run in enumerate(box):
             for less in () if run is None else (replace(run, first=run.first + run.step), replace(run, last=run.last - run.step)):
                 changed = (*box[:axis], less, *box[axis + 1 :])
-                assert not proved_outside(case, (*found.boxes[:number], changed, *found.boxes[number + 1 :]))
+                assert not proved_outside(case, (*located.boxes[:number], changed, *located.boxes[number + 1 :]))
                 smaller += 1
     assert smaller >= 4
 
@@ -283,6 +283,6 @@ def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(in_part: Path) -
     command = [sys.executable, "-m", "verify", str(in_part), "--rule", "edges_are_zeros", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    (told,) = json.loads(done.stdout)["rules"]
-    assert told["where"].startswith("equal except where axis 0 < p.before[0] or")
-    assert told["boxes"][0]["boxes"][0] == {"axis 0": {"first": "0", "last": "p.before[0] - 1", "step": "1"}}
+    (row,) = json.loads(done.stdout)["rules"]
+    assert row["where"].startswith("equal except where axis 0 < p.before[0] or")
+    assert row["boxes"][0]["boxes"][0] == {"axis 0": {"first": "0", "last": "p.before[0] - 1", "step": "1"}}

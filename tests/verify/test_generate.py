@@ -75,11 +75,11 @@ def test_unification_reads_sums_in_order() -> None:
 
 
 def test_contexts_are_the_most_general_typings() -> None:
-    found = contexts(productions(["matmul", "add"]), 2, 3)
-    assert len(found) == len(set(found))
+    typings = contexts(productions(["matmul", "add"]), 2, 3)
+    assert len(typings) == len(set(typings))
     chain = canonical([(("a",), ("b",)), (("b",), ("c",)), (("d",), ("a",))])
-    assert any(sorted(context) == sorted(canonical(chain)) or len(context) == 3 for context in found)
-    assert canonical([(("a",), ("b",))]) in found and canonical([(("a",), ("a",))]) in found
+    assert any(sorted(context) == sorted(canonical(chain)) or len(context) == 3 for context in typings)
+    assert canonical([(("a",), ("b",))]) in typings and canonical([(("a",), ("a",))]) in typings
 
 
 @pytest.mark.parametrize("names", ["matmul add relu", "conv add concat avgpool", "concat split transpose scale"])
@@ -114,24 +114,24 @@ def test_equal_extents_by_chance_prove_nothing() -> None:
         (apply(MATMUL, 0, 1), apply(MATMUL, 1, 0)),
         (apply(RELU, apply(ADD, 0, 1)), apply(ADD, apply(RELU, 0), apply(RELU, 1))),
     ]
-    found = generate(Settings(("matmul", "transpose", "add", "relu"), 2, 2), lambda rule: True)
-    stated = {str(settled(equation)) for equation, _ in found.equations}
+    generated = generate(Settings(("matmul", "transpose", "add", "relu"), 2, 2), lambda rule: True)
+    stated = {str(settled(equation)) for equation, _ in generated.equations}
     for left, right in false:
         context = joint_context((left, right), 2)
         assert context is not None
         assert not {str(settled(Equation(*sides, context))) for sides in ((left, right), (right, left))} & stated
-        assert not derivable([Equation(left, right, context)], found.rules)[0]
+        assert not derivable([Equation(left, right, context)], generated.rules)[0]
 
 
 def test_guards_are_as_weak_as_the_judge_accepts() -> None:
     context = joint_context(DISTRIBUTES, 3)
     assert context is not None
-    one = draft(Equation(*DISTRIBUTES, context), "distributes")
-    accepted = weakest(one, holds)
+    written = draft(Equation(*DISTRIBUTES, context), "distributes")
+    accepted = weakest(written, holds)
     assert accepted is not None and accepted.guards == () and "x @ (y + z)" in accepted.text
-    strict = weakest(one, lambda rule: True if "rank" in fields_of(rule.law) else None)
+    strict = weakest(written, lambda rule: True if "rank" in fields_of(rule.law) else None)
     assert strict is not None and strict.guards and all(guard.kind == "rank" for guard in strict.guards)
-    assert weakest(one, lambda rule: None) is None
+    assert weakest(written, lambda rule: None) is None
 
 
 def test_a_rule_needs_its_guard() -> None:
@@ -140,9 +140,9 @@ def test_a_rule_needs_its_guard() -> None:
     right = apply(ADD, apply(MATMUL, 0, 2), apply(MATMUL, 1, 3))
     context = joint_context((left, right), 4)
     assert context is not None
-    one = draft(Equation(left, right, context), "blocks")
-    assert any(guard.kind == "equality" for guard in one.guards)
-    rule = compile_rule(one, one.guards, "reassociates")
+    written = draft(Equation(left, right, context), "blocks")
+    assert any(guard.kind == "equality" for guard in written.guards)
+    rule = compile_rule(written, written.guards, "reassociates")
     assert check_rule(rule, tries=20_000, cases=3).passed
 
 
@@ -179,9 +179,9 @@ def test_a_generated_file_loads_and_holds(generated: tuple[Path, tuple[Rule, ...
 
 def test_certificates_lie_beside_the_file(generated: tuple[Path, tuple[Rule, ...], str]) -> None:
     path, rules, _ = generated
-    known = parse(certificates_beside(path).read_text(), str(path))
+    certificates = parse(certificates_beside(path).read_text(), str(path))
     for rule in rules:
-        certificate = known.current(rule)
+        certificate = certificates.current(rule)
         assert certificate is not None and certificate.is_proved, rule.name
 
 
@@ -192,11 +192,11 @@ def test_generation_is_deterministic(generated: tuple[Path, tuple[Rule, ...], st
 
 
 def test_no_rule_follows_from_the_others(generated: tuple[Path, tuple[Rule, ...], str]) -> None:
-    found = generate(Settings(("matmul", "add", "relu", "concat")), holds)
-    assert found.stop_reason == "complete" and len(found.rules) > len(generated[1])
-    for equation, own in found.equations:
-        names = {accepted.rule.name for accepted in own}
-        assert not derivable([equation], [rule for rule in found.rules if rule.name not in names])[0], str(equation)
+    result = generate(Settings(("matmul", "add", "relu", "concat")), holds)
+    assert result.stop_reason == "complete" and len(result.rules) > len(generated[1])
+    for equation, variants in result.equations:
+        names = {accepted.rule.name for accepted in variants}
+        assert not derivable([equation], [rule for rule in result.rules if rule.name not in names])[0], str(equation)
 
 
 def test_an_interruption_keeps_what_was_accepted() -> None:
@@ -208,13 +208,13 @@ def test_an_interruption_keeps_what_was_accepted() -> None:
         seen.append(rule.name)
         return True
 
-    found = generate(Settings(("matmul", "add", "relu", "concat")), judge)
-    assert found.stop_reason == "interrupted" and [rule.name for rule in found.rules] == sorted(set(seen), key=seen.index)
+    generated = generate(Settings(("matmul", "add", "relu", "concat")), judge)
+    assert generated.stop_reason == "interrupted" and [rule.name for rule in generated.rules] == sorted(set(seen), key=seen.index)
 
 
 def test_a_budget_ends_the_run_early() -> None:
-    found = generate(Settings(("matmul", "add"), seconds=1e-9), holds)
-    assert found.stop_reason == "budget" and found.terms == 0
+    generated = generate(Settings(("matmul", "add"), seconds=1e-9), holds)
+    assert generated.stop_reason == "budget" and generated.terms == 0
 
 
 def _listed(name: str, verdict: str, left: object, right: object, ranks: dict[str, int], size: int = 2) -> dict[str, object]:
@@ -239,8 +239,8 @@ def test_comparison_with_a_list(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "list.json"
     path.write_text(json.dumps({"rules": rules}))
-    found = generate(Settings(("matmul", "add", "relu", "concat")), holds)
-    result = compare(read_list(path), [equation for equation, _ in found.equations], found.rules, found.settings.operators, 2)
+    generated = generate(Settings(("matmul", "add", "relu", "concat")), holds)
+    result = compare(read_list(path), [equation for equation, _ in generated.equations], generated.rules, generated.settings.operators, 2)
     assert result.derived == ("associative", "relu") and result.missing == () and result.beyond == ("other operators",)
     assert result.false_but_derived == () and 0 < result.new < result.of
 
@@ -281,6 +281,6 @@ def test_an_equation_is_stated_in_its_most_general_context() -> None:
 
 
 def test_of_two_contexts_the_general_one_is_kept() -> None:
-    found = generate(Settings(("concat",), 2, 3), lambda rule: True)
-    associates = [equation for equation, _ in found.equations if "axis=0" in str(equation)]
+    generated = generate(Settings(("concat",), 2, 3), lambda rule: True)
+    associates = [equation for equation, _ in generated.equations if "axis=0" in str(equation)]
     assert associates and all(len({size for shape in equation.context for size in shape}) == 4 for equation in associates)

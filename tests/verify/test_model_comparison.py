@@ -35,7 +35,7 @@ def node(op: str, inputs: str, output: str, **attributes: object) -> onnx.NodePr
 def write(path: Path, nodes: Nodes, weights: dict[str, np.ndarray] | None = None, x: str = "x", y: str = "y") -> Path:
     """Write a model from x[5,6] to y[5,4]."""
     arrays = {name: value.astype(np.float32) for name, value in {**WEIGHTS, **(weights or {})}.items()}
-    used = {name for one in nodes for name in one.input}
+    used = {name for operator in nodes for name in operator.input}
     constants = [numpy_helper.from_array(value, name) for name, value in arrays.items() if name in used]
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ((x, [5, 6]), (y, [5, 4]))]
     graph = helper.make_graph(list(nodes), "g", ports[:1], ports[1:], constants)
@@ -46,8 +46,8 @@ def write(path: Path, nodes: Nodes, weights: dict[str, np.ndarray] | None = None
 LAYERS = (node("MatMul", "x u", "a"), node("Relu", "a", "b"), node("MatMul", "b v", "y"))
 
 
-def methods(found: Comparison) -> dict[str, str]:
-    return {part.tensor: part.method for part in found.parts}
+def methods(comparison: Comparison) -> dict[str, str]:
+    return {part.tensor: part.method for part in comparison.parts}
 
 
 def compared(folder: Path, first: Nodes, second: Nodes, weights: dict[str, np.ndarray] | None = None) -> Comparison:
@@ -55,20 +55,20 @@ def compared(folder: Path, first: Nodes, second: Nodes, weights: dict[str, np.nd
 
 
 def test_the_same_operators_are_the_same_by_structure(tmp_path: Path) -> None:
-    found = compared(tmp_path, LAYERS, LAYERS)
-    assert found.equal and set(methods(found).values()) == {"structure"} and not found.first_differing
+    comparison = compared(tmp_path, LAYERS, LAYERS)
+    assert comparison.equal and set(methods(comparison).values()) == {"structure"} and not comparison.first_differing
 
 
 def test_the_first_differing_tensor_is_found_and_what_follows_is_told_apart(tmp_path: Path) -> None:
     changed = (LAYERS[0], node("Tanh", "a", "b"), LAYERS[2])
-    found = compared(tmp_path, LAYERS, changed)
-    assert not found.equal and found.first_differing == "b"
-    assert methods(found) == {"a": "structure", "b": "differs", "y": "follows"}
+    comparison = compared(tmp_path, LAYERS, changed)
+    assert not comparison.equal and comparison.first_differing == "b"
+    assert methods(comparison) == {"a": "structure", "b": "differs", "y": "follows"}
 
 
 def test_a_changed_weight_differs(tmp_path: Path) -> None:
-    found = compared(tmp_path, LAYERS, LAYERS, {"v": WEIGHTS["v"] * 1.01})
-    assert not found.equal and found.first_differing == "y"
+    comparison = compared(tmp_path, LAYERS, LAYERS, {"v": WEIGHTS["v"] * 1.01})
+    assert not comparison.equal and comparison.first_differing == "y"
 
 
 def test_a_rearranged_part_is_proved(tmp_path: Path) -> None:
@@ -76,26 +76,26 @@ def test_a_rearranged_part_is_proved(tmp_path: Path) -> None:
     last = node("MatMul", "b v", "y")
     first = (node("MatMul", "x u", "p"), node("Add", "p p", "a"), node("Relu", "a", "r"), node("Add", "r a", "b"))
     second = (node("Add", "u u", "q"), node("MatMul", "x q", "a"), node("Relu", "a", "r"), node("Add", "a r", "b"))
-    found = compared(tmp_path, (*first, last), (*second, last))
-    assert found.equal and methods(found)["y"] == "structure"
-    assert {methods(found)["a"], methods(found)["b"]} <= {"proof", "exact", "float64"}
-    assert methods(found)["b"] == "proof"
+    comparison = compared(tmp_path, (*first, last), (*second, last))
+    assert comparison.equal and methods(comparison)["y"] == "structure"
+    assert {methods(comparison)["a"], methods(comparison)["b"]} <= {"proof", "exact", "float64"}
+    assert methods(comparison)["b"] == "proof"
 
 
 def test_numbers_that_meet_are_equal_exactly(tmp_path: Path) -> None:
     """(x * 3) * 3 against x * 9: the constants differ, so that no proof over free constants can hold; residues do."""
     first = (node("MatMul", "x u", "a"), node("Mul", "a s", "p"), node("Mul", "p s", "b"), node("MatMul", "b v", "y"))
     second = (node("MatMul", "x u", "a"), node("Mul", "a t", "b"), node("MatMul", "b v", "y"))
-    found = compared(tmp_path, first, second, {"t": np.full((1,), 9.0)})
-    assert found.equal and methods(found)["b"] == "exact"
+    comparison = compared(tmp_path, first, second, {"t": np.full((1,), 9.0)})
+    assert comparison.equal and methods(comparison)["b"] == "exact"
 
 
 def test_rounded_constants_are_equal_to_rounding(tmp_path: Path) -> None:
     first = (node("MatMul", "x u", "a"), node("Mul", "a s", "b"), node("MatMul", "b v", "y"))
     weights = {"s": np.full((1,), 1 / 3), "w": WEIGHTS["u"].astype(np.float32) * np.float32(1 / 3)}
     second = (node("MatMul", "x w", "b"), node("MatMul", "b v", "y"))
-    found = compare_models(write(tmp_path / "a.onnx", first, weights), write(tmp_path / "b.onnx", second, weights))
-    assert found.equal and methods(found)["b"] == "float64"
+    comparison = compare_models(write(tmp_path / "a.onnx", first, weights), write(tmp_path / "b.onnx", second, weights))
+    assert comparison.equal and methods(comparison)["b"] == "float64"
 
 
 def test_opaque_operators_are_left_to_onnxruntime(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_opaque_operators_are_left_to_onnxruntime(tmp_path: Path) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.int64), "axis"))
         onnx.save(model, path)
         paths.append(path)
-    found = compare_models(paths[0], paths[1])
-    assert found.equal and methods(found)["b"] == "float32"
+    comparison = compare_models(paths[0], paths[1])
+    assert comparison.equal and methods(comparison)["b"] == "float32"
 
 
 def test_inputs_and_outputs_of_other_names_are_taken_by_position(tmp_path: Path) -> None:
     renamed = (node("MatMul", "z u", "a"), node("Relu", "a", "b"), node("MatMul", "b v", "out"))
-    found = compare_models(write(tmp_path / "a.onnx", LAYERS), write(tmp_path / "b.onnx", renamed, x="z", y="out"))
-    assert found.equal and methods(found) == {"a": "structure", "b": "structure"}
+    comparison = compare_models(write(tmp_path / "a.onnx", LAYERS), write(tmp_path / "b.onnx", renamed, x="z", y="out"))
+    assert comparison.equal and methods(comparison) == {"a": "structure", "b": "structure"}
 
 
 def test_an_artefact_compares_equal_to_its_model_and_not_to_another(tmp_path: Path) -> None:
@@ -125,18 +125,18 @@ def test_an_artefact_compares_equal_to_its_model_and_not_to_another(tmp_path: Pa
     exporter.save(program, tmp_path / "m.opt.onnx", rules={k.output: k.rules for k in program.kernels if k.rules})
     compile_program(program, tmp_path / "m.einsat", compile_options(1))
     assert read_side(tmp_path / "m.einsat", {}).artefact is not None
-    found = compare_models(source, tmp_path / "m.einsat")
-    assert found.equal and max(found.outputs.values()) < 1e-5
-    other = write(tmp_path / "n.onnx", (LAYERS[0], node("Sigmoid", "a", "b"), LAYERS[2]))
-    assert not compare_models(other, tmp_path / "m.einsat").equal
+    comparison = compare_models(source, tmp_path / "m.einsat")
+    assert comparison.equal and max(comparison.outputs.values()) < 1e-5
+    another = write(tmp_path / "n.onnx", (LAYERS[0], node("Sigmoid", "a", "b"), LAYERS[2]))
+    assert not compare_models(another, tmp_path / "m.einsat").equal
     shutil.rmtree(tmp_path / "m.einsat")
-    compile_program(estimated_program(importer.load(other).graph), tmp_path / "m.einsat", compile_options(1))
-    found = compare_models(source, tmp_path / "m.einsat")
-    assert not found.equal and found.first_differing == "y", "the artefact's own kernels are what is compared"
+    compile_program(estimated_program(importer.load(another).graph), tmp_path / "m.einsat", compile_options(1))
+    comparison = compare_models(source, tmp_path / "m.einsat")
+    assert not comparison.equal and comparison.first_differing == "y", "the artefact's own kernels are what is compared"
 
 
 def test_certificates_speak_for_the_model_that_an_artefact_was_made_from(tmp_path: Path) -> None:
-    source, other = write(tmp_path / "m.onnx", LAYERS), write(tmp_path / "n.onnx", (LAYERS[0], node("Tanh", "a", "b"), LAYERS[2]))
+    source, another = write(tmp_path / "m.onnx", LAYERS), write(tmp_path / "n.onnx", (LAYERS[0], node("Tanh", "a", "b"), LAYERS[2]))
     program = estimated_program(importer.load(source).graph)
     exporter.save(program, tmp_path / "m.opt.onnx")
     compile_program(program, tmp_path / "m.einsat", compile_options(1))
@@ -146,10 +146,10 @@ def test_certificates_speak_for_the_model_that_an_artefact_was_made_from(tmp_pat
     manifest["run"] = {"model_digest": digest(source), "rules": used}
     (tmp_path / "m.einsat" / "manifest.json").write_text(json.dumps(manifest))
     for made in (tmp_path / "m.einsat", tmp_path / "m.opt.onnx"):
-        found = compare_models(source, made)
-        assert found.equal and found.chain is not None and found.chain.is_proved
-        assert "certificates: made from this file; of 1 rules that made its nodes 1 are proved" in found.lines()
-    stranger = compare_models(other, tmp_path / "m.einsat")
+        comparison = compare_models(source, made)
+        assert comparison.equal and comparison.chain is not None and comparison.chain.is_proved
+        assert "certificates: made from this file; of 1 rules that made its nodes 1 are proved" in comparison.lines()
+    stranger = compare_models(another, tmp_path / "m.einsat")
     assert not stranger.equal and stranger.chain is not None and not stranger.chain.is_proved
     manifest["run"]["unsafe_rules"] = ["one_that_joins_values (refuted)"]
     (tmp_path / "m.einsat" / "manifest.json").write_text(json.dumps(manifest))

@@ -61,10 +61,10 @@ class Formula:
             case ast.Compare(left, [relation], [right]):
                 return OPERATIONS[type(relation)](self.node(left), self.node(right))
             case ast.BinOp(left, kind, right):
-                one, other = self.node(left), self.node(right)
+                first, second = self.node(left), self.node(right)
                 if isinstance(kind, ast.Div):
-                    self.meant.append(other != 0)
-                return OPERATIONS[type(kind)](one, other)
+                    self.meant.append(second != 0)
+                return OPERATIONS[type(kind)](first, second)
             case ast.Call(ast.Name("pow"), [base, exponent]):
                 return self.power(self.node(base), float(ast.literal_eval(exponent)))
             case ast.Call(ast.Name(name), arguments):
@@ -119,14 +119,14 @@ class Formula:
     def exponential(self, value: Any) -> Any:
         """Return e > 0, above 1 where the exponent is above 0; that of the opposite is its reciprocal."""
         named = z3.Function("exp", z3.RealSort(), z3.RealSort())
-        found, opposite = named(z3.simplify(value)), named(z3.simplify(-value))
-        self.meant += [found > 0, opposite > 0, found * opposite == 1, (found > 1) == (value > 0), (found == 1) == (value == 0)]
-        return found
+        positive, opposite = named(z3.simplify(value)), named(z3.simplify(-value))
+        self.meant += [positive > 0, opposite > 0, positive * opposite == 1, (positive > 1) == (value > 0), (positive == 1) == (value == 0)]
+        return positive
 
 
 def by_z3(law: Law) -> None:
     formula = Formula(z3.Int if law.way == "integers" else z3.Real)
-    given, left, right = [formula.of(one) for one in law.given], formula.of(law.left), formula.of(law.right)
+    given, left, right = [formula.of(condition) for condition in law.given], formula.of(law.left), formula.of(law.right)
     solver = z3.Solver()
     solver.set("rlimit", RESOURCES)
     solver.add(*given, *formula.meant, left != right)
@@ -181,8 +181,8 @@ class Element:
     def __mul__(self, other: Element) -> Element:
         return Element(self.value * other.value, self.p)
 
-    def __rtruediv__(self, one: int) -> Element:
-        return Element(one * pow(self.value, -1, self.p), self.p)
+    def __rtruediv__(self, number: int) -> Element:
+        return Element(number * pow(self.value, -1, self.p), self.p)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Element) and self.value == other.value
@@ -328,13 +328,13 @@ def test_a_false_law_is_refuted(law: Law) -> None:
 
 def scalar(text: str, given: tuple[str, ...]) -> Scalar:
     """Return a law's side as an expression; what is positive is an exponential there, what is not negative a magnitude."""
-    found: dict[str, str] = dict(one.split(" ", 1) for one in given if re.fullmatch(r"\w (>|>=|!=) 0", one))
+    bounds: dict[str, str] = dict(condition.split(" ", 1) for condition in given if re.fullmatch(r"\w (>|>=|!=) 0", condition))
 
     def of(node: ast.expr) -> Scalar:
         match node:
             case ast.Name(name):
                 read = Read(Tensor(name, ()), ())
-                relation = found.get(name, "> 0" if name in "pq" and "exponents" in given else "")
+                relation = bounds.get(name, "> 0" if name in "pq" and "exponents" in given else "")
                 return apply("exp", read) if relation == "> 0" else apply("abs", read) if relation == ">= 0" else read
             case ast.Constant(int() | float() as value):
                 return number(value)
@@ -359,7 +359,7 @@ ELSEWHERE = ("condition by a factor", "common bound", "condition on a quotient")
 
 
 def applicable(law: Law) -> bool:
-    plain = all(re.fullmatch(r"\w (>|>=|!=) 0", one) for one in law.given)
+    plain = all(re.fullmatch(r"\w (>|>=|!=) 0", condition) for condition in law.given)
     return law.way in ("reals", "exponents", "series") and plain and not re.search("[<=>]", law.left) and law.name not in ELSEWHERE
 
 
@@ -381,12 +381,12 @@ RESULTS = re.compile(
 
 def rewriting() -> set[str]:
     """Return the functions of the normal form that return values, conditions or what is known of them."""
-    found = set()
+    functions = set()
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.returns is not None and RESULTS.search(ast.unparse(node.returns)):
-                found.add(f"{path.stem}.{node.name}")
-    return found
+                functions.add(f"{path.stem}.{node.name}")
+    return functions
 
 
 def test_what_rewrites_has_a_law() -> None:

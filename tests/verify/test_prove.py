@@ -49,24 +49,24 @@ def softmax_of_shifted_rows(x: Tensor, shift: Tensor, a: Attributes) -> Equation
 
 
 def test_a_true_rule_is_proved_for_all_sizes() -> None:
-    found = prove(matmul_associative, QUICK)
-    assert (found.verdict, found.failure, found.obligations) == ("proved", "", ())
-    assert found.scope.startswith("all sizes, ranks 2 to ")
-    assert found.paths > 0 and found.cases == found.exact_cases == QUICK.tests
-    assert found.tests == "also tested on 8 shapes, exact in F_p"
+    proof = prove(matmul_associative, QUICK)
+    assert (proof.verdict, proof.failure, proof.obligations) == ("proved", "", ())
+    assert proof.scope.startswith("all sizes, ranks 2 to ")
+    assert proof.paths > 0 and proof.cases == proof.exact_cases == QUICK.tests
+    assert proof.tests == "also tested on 8 shapes, exact in F_p"
 
 
 @pytest.mark.parametrize("wrong", [operands_swapped, softmax_of_shifted_rows], ids=lambda each: each.name)
 def test_a_wrong_rule_has_a_small_counterexample_that_needs_numpy_alone(wrong: Rule) -> None:
-    found = prove(wrong, Effort(tests=60))
-    assert found.verdict == "refuted" and found.failure == "difference" and found.counterexample
-    assert found.counterexample.difference.instance.elements <= 8
-    text = found.counterexample.script()
+    proof = prove(wrong, Effort(tests=60))
+    assert proof.verdict == "refuted" and proof.failure == "difference" and proof.counterexample
+    assert proof.counterexample.difference.instance.elements <= 8
+    text = proof.counterexample.script()
     assert "egraph" not in text and "verify" not in text
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "the sides differ" in done.stderr and "first difference at" in done.stdout
-    told = "\n".join(found.explanation())
-    assert "operand 0 float32" in told and "first difference at" in told
+    lines = "\n".join(proof.explanation())
+    assert "operand 0 float32" in lines and "first difference at" in lines
 
 
 def test_a_script_computes_what_the_reference_computes() -> None:
@@ -79,7 +79,7 @@ def test_a_script_computes_what_the_reference_computes() -> None:
         seen |= operators
         instance = next(draws(each, 3, 40))
         values = draw_values(instance, 5, "signed")
-        scope: dict[str, Any] = {"print": lambda *told: None}
+        scope: dict[str, Any] = {"print": lambda *printed: None}
         text = script(instance.left[0], instance.left[0], values)
         exec(text, scope)
         name = text.split("wrong = ~np.isclose(")[1].split(",")[0]
@@ -97,9 +97,9 @@ def test_a_guard_that_nothing_passes_is_no_pass() -> None:
         require(x.rank > 99, "a hundred axes are needed")
         yield x
 
-    found = prove(never, QUICK)
-    assert (found.verdict, found.failure) == ("refuted", "vacuous")
-    assert "a hundred axes are needed" in found.reason
+    proof = prove(never, QUICK)
+    assert (proof.verdict, proof.failure) == ("refuted", "vacuous")
+    assert "a hundred axes are needed" in proof.reason
 
 
 def test_a_right_side_that_is_the_left_side_is_no_pass() -> None:
@@ -121,9 +121,9 @@ def test_a_shape_that_passes_the_guard_with_an_ill_typed_right_side_is_no_pass()
         require(x.rank == 1, "a vector")
         yield relu(x.reshape(2)).reshape(*x.shape) + v
 
-    found = prove(add, QUICK)
-    assert (found.verdict, found.failure) == ("refuted", "missing guard")
-    assert "a guard is missing" in found.reason and " of shape (" in found.reason
+    proof = prove(add, QUICK)
+    assert (proof.verdict, proof.failure) == ("refuted", "missing guard")
+    assert "a guard is missing" in proof.reason and " of shape (" in proof.reason
 
 
 def test_a_rule_that_raises_is_no_pass() -> None:
@@ -133,8 +133,8 @@ def test_a_rule_that_raises_is_no_pass() -> None:
         yield relu(x)
         yield x.reshape(x.shape[7])
 
-    found = prove(crashes, QUICK)
-    assert (found.verdict, found.failure) == ("refuted", "raises") and "IndexError" in found.reason
+    proof = prove(crashes, QUICK)
+    assert (proof.verdict, proof.failure) == ("refuted", "raises") and "IndexError" in proof.reason
 
 
 def test_a_proof_that_a_random_test_contradicts_refutes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,16 +144,16 @@ def test_a_proof_that_a_random_test_contradicts_refutes(monkeypatch: pytest.Monk
 
 def test_an_open_obligation_is_unknown_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "prove_equal", lambda left, right, assumptions: Open("no partner for 1 x[i]", assumptions.conditions))
-    found = prove(matmul_associative, Effort(tests=8, applications=0))
-    assert found.verdict == "unknown" and found.obligations
-    assert any("no partner for 1 x[i]" in line for line in found.explanation())
+    proof = prove(matmul_associative, Effort(tests=8, applications=0))
+    assert proof.verdict == "unknown" and proof.obligations
+    assert any("no partner for 1 x[i]" in line for line in proof.explanation())
 
 
 def test_what_is_open_in_general_may_be_proved_at_its_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "prove_equal", lambda left, right, assumptions: Open("too hard", ()))
-    found = prove(matmul_associative, QUICK)
-    assert found.verdict == "proved for these sizes" and found.covers == {"tree": False}
-    assert found.scope == "each application at its own sizes, as 2 of 2 random ones"
+    proof = prove(matmul_associative, QUICK)
+    assert proof.verdict == "proved for these sizes" and proof.covers == {"tree": False}
+    assert proof.scope == "each application at its own sizes, as 2 of 2 random ones"
 
 
 def test_applications_are_proved_and_wrong_ones_are_not() -> None:
@@ -188,17 +188,17 @@ def test_a_rule_may_not_state_a_weaker_rounding_than_it_needs() -> None:
         """(x y) z = x (y z)"""
         return (x @ y) @ z == x @ (y @ z)
 
-    found = prove(associate, QUICK)
-    assert (found.verdict, found.failure) == ("unknown", "rounding")
-    assert 'rounding="reassociates"' in found.reason
+    proof = prove(associate, QUICK)
+    assert (proof.verdict, proof.failure) == ("unknown", "rounding")
+    assert 'rounding="reassociates"' in proof.reason
 
     @rule(rounding="reassociates")
     def exponent_of_logarithm(x: Tensor) -> Equation:
         """exp(2 log x) = x x,  x > 0"""
         return exp(log(x) + log(x)) == x * x
 
-    found = prove(exponent_of_logarithm, Effort(tests=0, applications=0))
-    assert found.failure == "rounding" and 'rounding="assumes finite"' in found.reason
+    proof = prove(exponent_of_logarithm, Effort(tests=0, applications=0))
+    assert proof.failure == "rounding" and 'rounding="assumes finite"' in proof.reason
 
 
 def test_the_algebra_without_associativity_knows_what_keeps_rounding() -> None:
@@ -275,8 +275,8 @@ def test_guards_are_made_of_the_rule_s_own_variables() -> None:
         """relu(conv(x, w)) = conv(relu(x), w)"""
         return relu(conv(x, w, a)) == conv(relu(x), w, a)
 
-    found = candidates(law)
-    assert {"a.group == 1", "all(s == 1 for s in a.strides)", "all(k % 2 == 1 for k in w.shape[2:])", "w.type.elements == 1"} <= set(found)
+    guards = candidates(law)
+    assert {"a.group == 1", "all(s == 1 for s in a.strides)", "all(k % 2 == 1 for k in w.shape[2:])", "w.type.elements == 1"} <= set(guards)
 
 
 def test_no_guard_is_suggested_where_none_of_the_usual_ones_helps() -> None:
@@ -300,5 +300,5 @@ def test_a_transpose_is_proved_for_every_permutation() -> None:
         yield relu(transpose(x, p))
         yield transpose(relu(x), p)
 
-    found = prove(there_and_back, QUICK)
-    assert found.verdict == "proved" and found.paths > 30
+    proof = prove(there_and_back, QUICK)
+    assert proof.verdict == "proved" and proof.paths > 30

@@ -73,8 +73,8 @@ ASKING_FOR_MORE = (
 
 @pytest.mark.parametrize("each", ASKING_FOR_MORE, ids=lambda each: str(each.name).replace(" ", "_"))
 def test_the_right_side_asks_no_more_than_the_left_in_general_and_at_known_sizes(each: Rule) -> None:
-    found = prove(each, BY_CASES)
-    assert found.verdict in ("unknown", "refuted"), found
+    proof = prove(each, BY_CASES)
+    assert proof.verdict in ("unknown", "refuted"), proof
     vectors = Binding({variable.name: TensorType("float32", (3,)) for variable in each.variables}, {})
     assert objection(each, (vectors,))
 
@@ -181,8 +181,8 @@ TRUE = (
 
 @pytest.mark.parametrize("each", TRUE, ids=lambda each: str(each.name).replace(" ", "_"))
 def test_what_is_asked_under_all_conditions_together_is_given(each: Rule) -> None:
-    found = prove(each, BY_CASES)
-    assert found.verdict == "proved", found
+    proof = prove(each, BY_CASES)
+    assert proof.verdict == "proved", proof
 
 
 # What Python hides from a proof
@@ -249,8 +249,8 @@ def test_a_variable_of_a_loop_around_is_what_it_was_when_the_rule_was_made() -> 
 
 
 def test_a_rule_that_raises_what_no_rule_should_is_refuted() -> None:
-    found = prove(turned(lambda x: x.shape[0] > 7 and x.shape[9] > 1), Effort(tests=8))
-    assert (found.verdict, found.failure) == ("refuted", "raises") and "IndexError" in found.reason
+    proof = prove(turned(lambda x: x.shape[0] > 7 and x.shape[9] > 1), Effort(tests=8))
+    assert (proof.verdict, proof.failure) == ("refuted", "raises") and "IndexError" in proof.reason
 
 
 def test_merges_are_tested_with_more_members_than_their_proof_has() -> None:
@@ -262,8 +262,8 @@ def test_merges_are_tested_with_more_members_than_their_proof_has() -> None:
         parts = split(wide, wide.rank - 1, [each.shape[1] for each in w])
         return [*parts[:-2], parts[-1], parts[-2]] if len(parts) > 4 else parts
 
-    found = prove(merge_five, Effort(tests=200))
-    assert found.verdict == "refuted" or "members" in found.scope, found
+    proof = prove(merge_five, Effort(tests=200))
+    assert proof.verdict == "refuted" or "members" in proof.scope, proof
 
 
 def lambda_member(x: Tensor, w: Weight) -> Tensor:
@@ -300,8 +300,8 @@ def floor_of_there_and_back(x: Tensor, c: Weight) -> Steps:
     ids=lambda each: str(each.name).replace(" ", "_"),
 )  # fmt: skip
 def test_no_rule_states_a_stricter_class_than_it_keeps(each: Rule) -> None:
-    found = prove(each, Effort(tests=32, applications=0))
-    assert found.verdict in ("refuted", "unknown"), found
+    proof = prove(each, Effort(tests=32, applications=0))
+    assert proof.verdict in ("refuted", "unknown"), proof
 
 
 @pytest.mark.parametrize(

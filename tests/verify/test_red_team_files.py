@@ -23,8 +23,8 @@ SHARE = 12
 """Of the rules of larger files, one of so many is judged here."""
 
 
-def wrong(found: list[Judged]) -> list[str]:
-    return [one.name for one in found if one.is_wrong]
+def wrong(judgements: list[Judged]) -> list[str]:
+    return [judgement.name for judgement in judgements if judgement.is_wrong]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -36,8 +36,8 @@ def test_no_false_rule_of_a_small_file_is_proved(name: str) -> None:
 def test_no_false_rule_of_a_larger_file_is_proved(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = read_rules(path)[::SHARE]
     monkeypatch.setattr("bench.red_team.read_rules", lambda path: few)
-    found = judged(path, 20.0)
-    assert len(found) == len(few) and [one for one in found if one.is_wrong and "rounding" not in path.stem] == []
+    judgements = judged(path, 20.0)
+    assert len(judgements) == len(few) and ("rounding" in path.stem or wrong(judgements) == [])
 
 
 def test_there_are_200_new_rules_and_each_is_false_where_it_says() -> None:
@@ -67,8 +67,8 @@ def test_rules_that_are_excused_exist() -> None:
 
 def test_the_gate_is_asked_too() -> None:
     """What is refused as a rule applies, judged match by match, only where it is right; what is proved passes."""
-    found = {one.name: one for one in judged(FOLDER / "merges.py", 20.0)}
-    wrong, refused = found["merge_many_wrong"], found["text_require_only"]
+    by_name = {judgement.name: judgement for judgement in judged(FOLDER / "merges.py", 20.0)}
+    wrong, refused = by_name["merge_many_wrong"], by_name["text_require_only"]
     assert not wrong.passes and wrong.matches and not wrong.differing and refused.matches == 0
     assert Judged("f", "n", False, "unknown", "", "", "exact", 0.0, passes=True).is_wrong
     assert Judged("f", "n", True, "proved", "", "", "exact", 0.0, passes=True, matches=2, let_in=2, differing=1).is_wrong
@@ -79,15 +79,16 @@ def test_what_is_recorded_is_replaced_file_by_file(tmp_path: Path, monkeypatch: 
     rows = [Judged(name, "rule", False, "refuted", "", "", "exact", 0.1) for name in ("divide", "slow", "gone")]
     record(rows, "first")
     record([Judged("slow", "rule", False, "proved", "", "", "exact", 0.1)], "second")
-    known = recorded()
-    assert list(known) == ["divide", "slow"] and known["slow"]["about"]["command"] == "second"
-    assert "2 false rules: 1 called proved or let in (rule)" in table(known) == (tmp_path / "red_team.md").read_text()
+    rows_by_file = recorded()
+    assert list(rows_by_file) == ["divide", "slow"] and rows_by_file["slow"]["about"]["command"] == "second"
+    assert "2 false rules: 1 called proved or let in (rule)" in table(rows_by_file) == (tmp_path / "red_team.md").read_text()
 
 
 def test_the_record_is_of_rules_that_exist_and_shows_nothing_wrong() -> None:
     """Written by `python -m bench.red_team --record`."""
-    found = [Judged(**one) for row in recorded().values() for one in row["rules"]]
-    there = [path for path in files(()) if path.stem in recorded()]
-    assert {(one.file, one.name) for one in found} == {(path.stem, each.name) for path in there for each in read_rules(path)}
-    true = [one for one in found if one.true]
-    assert not wrong(found) and sum(one.is_proved for one in true) >= 0.9 * len(true)
+    judgements = [Judged(**judgement) for row in recorded().values() for judgement in row["rules"]]
+    existing = [path for path in files(()) if path.stem in recorded()]
+    stated = {(path.stem, each.name) for path in existing for each in read_rules(path)}
+    assert {(judgement.file, judgement.name) for judgement in judgements} == stated
+    true = [judgement for judgement in judgements if judgement.true]
+    assert not wrong(judgements) and sum(judgement.is_proved for judgement in true) >= 0.9 * len(true)

@@ -93,8 +93,8 @@ def added_in_another_order(x: Tensor, y: Tensor, z: Tensor) -> Steps:
 
 def test_every_way_through_a_guard_is_held_to_the_class() -> None:
     assert broken(added_in_another_order) is None
-    found = prove(added_in_another_order, Effort(tests=8))
-    assert found.failure == "rounding" and "x of shape (91" in found.reason
+    proof = prove(added_in_another_order, Effort(tests=8))
+    assert proof.failure == "rounding" and "x of shape (91" in proof.reason
 
 
 @rule(rounding="reassociates")
@@ -120,8 +120,8 @@ def rounds_beyond_a_thousand(x: Tensor, c: Weight, k: Weight) -> Steps:
 
 
 def test_a_branch_that_large_operands_take_is_held_to_its_class() -> None:
-    found = prove(rounds_beyond_a_thousand, Effort(tests=8))
-    assert found.failure == "rounding", found
+    proof = prove(rounds_beyond_a_thousand, Effort(tests=8))
+    assert proof.failure == "rounding", proof
 
 
 NAN, INFINITY = float("nan"), float("inf")

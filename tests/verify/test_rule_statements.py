@@ -120,8 +120,8 @@ def written(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", STATED)
 def test_what_is_true_can_be_stated_and_is_proved(name: str, tmp_path: Path) -> None:
     (rule,) = load_rules(written(tmp_path, STATED[name]))
-    found = prove(rule, Effort(tests=16))
-    assert found.is_proved, "\n".join(found.explanation())
+    proof = prove(rule, Effort(tests=16))
+    assert proof.is_proved, "\n".join(proof.explanation())
 
 
 FALSE = {

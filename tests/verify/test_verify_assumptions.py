@@ -177,7 +177,7 @@ def test_instances_of_extended_facts_meet_them() -> None:
     facts = NOTHING.assume(lt(K, N)).facts
     assert instances_of(facts)
     more = facts.extended([Literal0(to_polynomial(index(K) - 2), ">=")])
-    assert instances_of(more) and all(one.satisfies(each) for one in instances_of(more) for each in more.kept())
+    assert instances_of(more) and all(instance.satisfies(each) for instance in instances_of(more) for each in more.kept())
     assert len(instances_of(facts.extended([Literal0(to_polynomial(index(K) - 8), ">=")]))) == 0  # none is that large: nothing is claimed
 
 
@@ -208,19 +208,19 @@ CONDITIONS = st.builds(Compare, polynomials(1), st.sampled_from(("<", "<=", "=="
 
 
 def instances() -> list[dict[Iterator | Symbol, int]]:
-    found: list[dict[Iterator | Symbol, int]] = []
+    values: list[dict[Iterator | Symbol, int]] = []
     for a, b, z in product((1, 2, 3), (1, 2, 4), (0, 1, 3)):
-        found += [{SYMBOLS[0]: a, SYMBOLS[1]: b, SYMBOLS[2]: z, BOUND[0]: x, BOUND[1]: y} for x in range(a) for y in range(b + 1)]
-    return found
+        values += [{SYMBOLS[0]: a, SYMBOLS[1]: b, SYMBOLS[2]: z, BOUND[0]: x, BOUND[1]: y} for x in range(a) for y in range(b + 1)]
+    return values
 
 
 INSTANCES = instances()
 
 
 def at(value: Index, instance: dict[Iterator | Symbol, int]) -> int:
-    known = substitute(value, instance).constant
-    assert known is not None
-    return known
+    value_there = substitute(value, instance).constant
+    assert value_there is not None
+    return value_there
 
 
 def true_at(condition: Compare, instance: dict[Iterator | Symbol, int]) -> bool:
@@ -249,9 +249,9 @@ def test_division_of_polynomials(value: Index, divisor: Index) -> None:
     over_by = to_polynomial(divisor)
     if not over_by.terms or (over_by.constant or 1) < 0:
         return
-    quotient, rest = divide(to_polynomial(value), over_by)
-    assert quotient * over_by + rest == to_polynomial(value)
-    assert divide(to_polynomial(value) + over_by * over_by, over_by)[1] == rest
+    quotient, remainder = divide(to_polynomial(value), over_by)
+    assert quotient * over_by + remainder == to_polynomial(value)
+    assert divide(to_polynomial(value) + over_by * over_by, over_by)[1] == remainder
 
 
 @settings(max_examples=60, deadline=None)

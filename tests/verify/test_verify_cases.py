@@ -53,9 +53,9 @@ def proved(case: Case) -> bool:
 
 
 def single(name: str) -> Rule:
-    found = rule_named(name)
-    assert isinstance(found, Rule)
-    return found
+    shipped = rule_named(name)
+    assert isinstance(shipped, Rule)
+    return shipped
 
 
 def all_cases(each: Rule) -> tuple[list[Case], Survey]:
@@ -64,63 +64,63 @@ def all_cases(each: Rule) -> tuple[list[Case], Survey]:
 
 
 def test_a_pointwise_rule_is_one_case_for_all_ranks() -> None:
-    found, survey = all_cases(distribute)
+    symbolic, survey = all_cases(distribute)
     assert survey.pointwise
-    assert [case.ranks for case in found] == [None]
-    assert proved(found[0])
+    assert [case.ranks for case in symbolic] == [None]
+    assert proved(symbolic[0])
 
 
 def test_a_rule_that_looks_at_shapes_is_run_rank_by_rank() -> None:
-    found, survey = all_cases(single("number_into_matmul_left"))
+    symbolic, survey = all_cases(single("number_into_matmul_left"))
     assert not survey.pointwise
-    assert {case.ranks["c"] for case in found if case.ranks} == {0, 1, 2, 3}
+    assert {case.ranks["c"] for case in symbolic if case.ranks} == {0, 1, 2, 3}
     assert survey.refused["c must be one number"]
 
 
 def test_matmul_associativity_for_all_sizes() -> None:
-    found, _ = all_cases(associate)
-    assert {tuple(case.ranks.values()) for case in found if case.ranks} >= {(2, 2, 2), (3, 3, 3), (3, 2, 3)}
-    assert proved(next(case for case in found if case.ranks == {"a": 2, "b": 2, "c": 2}))
+    symbolic, _ = all_cases(associate)
+    assert {tuple(case.ranks.values()) for case in symbolic if case.ranks} >= {(2, 2, 2), (3, 3, 3), (3, 2, 3)}
+    assert proved(next(case for case in symbolic if case.ranks == {"a": 2, "b": 2, "c": 2}))
 
 
 @pytest.mark.parametrize("name", ["scale_into_conv", "add_convs_of_one_weight", "pad_into_conv"])
 def test_convolution_rules_are_cases_for_every_rank_and_layout(name: str) -> None:
-    found, _ = all_cases(single(name))
-    assert {(case.ranks["x"], case.choices["a.layout"]) for case in found if case.ranks} == {
+    symbolic, _ = all_cases(single(name))
+    assert {(case.ranks["x"], case.choices["a.layout"]) for case in symbolic if case.ranks} == {
         (rank, layout) for rank in (3, 4, 5) for layout in ("NCHW", "NHWC")
     }
-    assert not any(case.ill_typed or case.failure or case.left_out for case in found)
-    assert proved(found[0])
+    assert not any(case.ill_typed or case.failure or case.left_out for case in symbolic)
+    assert proved(symbolic[0])
 
 
 def test_a_missing_guard_is_a_case_with_an_instance() -> None:
-    found, _ = all_cases(unguarded_concat)
-    assert any("differs from operand 0" in case.ill_typed for case in found)
+    symbolic, _ = all_cases(unguarded_concat)
+    assert any("differs from operand 0" in case.ill_typed for case in symbolic)
 
 
 def test_a_number_that_the_guard_asks_for_is_fixed_and_noted() -> None:
-    found, _ = all_cases(half)
-    assert len(found) == 1
-    assert FLOAT32 in found[0].scope_note
-    assert not proved(found[0])
+    symbolic, _ = all_cases(half)
+    assert len(symbolic) == 1
+    assert FLOAT32 in symbolic[0].scope_note
+    assert not proved(symbolic[0])
 
 
 def test_errors_of_the_rule_itself_are_told() -> None:
-    found, _ = all_cases(last_of_nothing)
-    assert any(case.failure.startswith("IndexError") for case in found)
+    symbolic, _ = all_cases(last_of_nothing)
+    assert any(case.failure.startswith("IndexError") for case in symbolic)
 
 
 def test_merge_rules_are_proved_for_two_and_three_members() -> None:
-    found = list(cases(rule_named("merge_matmuls")))
-    assert {(len(case.left), case.choices["members"]) for case in found} == {(2, 2), (3, 3)}
-    assert all(isinstance(side, Scope) for case in found for side in (*case.left, *case.right))
-    assert proved(found[0])
+    symbolic = list(cases(rule_named("merge_matmuls")))
+    assert {(len(case.left), case.choices["members"]) for case in symbolic} == {(2, 2), (3, 3)}
+    assert all(isinstance(side, Scope) for case in symbolic for side in (*case.left, *case.right))
+    assert proved(symbolic[0])
 
 
 def test_attributes_may_be_enumerated_over_small_sets() -> None:
-    found = list(cases(rule_named("max_pool_of_one"), Fixed(ranks=(3,), sets={"kernel_shape": (1, 2), "dilations": (1,)})))
-    assert {case.choices["a.kernel_shape[0]"] for case in found} == {1}
-    assert {rank for case in found for rank in (case.ranks or {}).values()} == {3, 4, 5}
+    symbolic = list(cases(rule_named("max_pool_of_one"), Fixed(ranks=(3,), sets={"kernel_shape": (1, 2), "dilations": (1,)})))
+    assert {case.choices["a.kernel_shape[0]"] for case in symbolic} == {1}
+    assert {rank for case in symbolic for rank in (case.ranks or {}).values()} == {3, 4, 5}
 
 
 def test_limits_may_be_open() -> None:
@@ -129,10 +129,10 @@ def test_limits_may_be_open() -> None:
         """relu(clip(x)) = relu(clip(x))"""
         return relu(clip(x, a)) == relu(clip(x, a))
 
-    found, _ = all_cases(relu_of)
-    ends = {(case.choices["a.max is finite"], case.choices.get("a.min is finite")) for case in found}
+    symbolic, _ = all_cases(relu_of)
+    ends = {(case.choices["a.max is finite"], case.choices.get("a.min is finite")) for case in symbolic}
     assert ends == {(True, True), (True, False), (False, None)}
-    assert all(case.same for case in found)
+    assert all(case.same for case in symbolic)
 
 
 def test_permutations_and_slices_are_covered_in_all_directions() -> None:
@@ -164,20 +164,20 @@ def test_what_pools_refuse_is_demanded_of_the_right_side() -> None:
         yield max_pool(x, a)
         yield max_pool(x, a.but(pads=tuple(p + 1 for p in a.pads)))
 
-    found, _ = all_cases(wider)
-    assert any("must be smaller than the window" in case.ill_typed for case in found)
+    symbolic, _ = all_cases(wider)
+    assert any("must be smaller than the window" in case.ill_typed for case in symbolic)
 
 
 def test_which_operand_is_repeated_is_no_case_where_nothing_asks() -> None:
-    found = list(cases(rule_named("scale_into_layer_normalization"), ranks=(0, 1, 2)))
-    assert len(found) == len({tuple(case.choices.items()) for case in found}) > 40
+    symbolic = list(cases(rule_named("scale_into_layer_normalization"), ranks=(0, 1, 2)))
+    assert len(symbolic) == len({tuple(case.choices.items()) for case in symbolic}) > 40
 
 
 def test_the_sign_of_a_step_is_open_where_nothing_asks() -> None:
-    found = list(cases(rule_named("slice_into_relu"), ranks=(1, 2)))
-    assert [case.choices for case in found] == [{"rank of x": 1}, {"rank of x": 2}]
-    assert all(isinstance(prove_equal(case.left[0], case.right[0], case.assumptions), Equal) for case in found)
-    assert all(case.assumptions.consistent() and not case.left_out for case in found)
+    symbolic = list(cases(rule_named("slice_into_relu"), ranks=(1, 2)))
+    assert [case.choices for case in symbolic] == [{"rank of x": 1}, {"rank of x": 2}]
+    assert all(isinstance(prove_equal(case.left[0], case.right[0], case.assumptions), Equal) for case in symbolic)
+    assert all(case.assumptions.consistent() and not case.left_out for case in symbolic)
 
 
 def test_a_step_of_zero_is_no_step() -> None:

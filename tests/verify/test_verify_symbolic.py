@@ -73,9 +73,9 @@ def test_minimum_and_order() -> None:
         x, y = size(path, "x"), size(path, "y")
         return x < 1, str(min(x, y))
 
-    found = outcomes(run)
-    assert all(small is False for small, _ in found)
-    assert {text for _, text in found} == {"x", "y"}
+    results = outcomes(run)
+    assert all(small is False for small, _ in results)
+    assert {text for _, text in results} == {"x", "y"}
 
 
 def test_exact_division_is_exact_and_the_rest_is_known() -> None:
@@ -156,8 +156,8 @@ def test_an_opaque_function_has_one_value_at_equal_arguments() -> None:
         path.opaque = True
         x, y = size(path, "x"), size(path, "y")
         path.assume(Compare(index(x.value), "==", index(y.value)))
-        one, other, third = halved(x), halved(y), halved(x + 1)
-        return path.decide(Compare(one.value, "==", other.value)), path.decide(Compare(one.value, "==", third.value)), halved(4)
+        first, second, third = halved(x), halved(y), halved(x + 1)
+        return path.decide(Compare(first.value, "==", second.value)), path.decide(Compare(first.value, "==", third.value)), halved(4)
 
     assert outcomes(run) == [(True, None, 2)]
     assert len(outcomes(lambda path: str(halved(size(path, "x"))))) == 2

@@ -32,8 +32,8 @@ def named(rule: Rule) -> str:
 @pytest.mark.parametrize("rule", [rule for rule in TRUE if rule.name not in UNDECIDED], ids=named)
 def test_true_rules_are_proved(rule: Rule) -> None:
     if rule.name in NEVER_DRAWN:
-        found = by_cases(rule)
-        assert found is not None and found.verdict == "proved", found
+        outcome = by_cases(rule)
+        assert outcome is not None and outcome.verdict == "proved", outcome
     else:
         proof = prove(rule, Effort(tests=4, open_cases=2, applications=0))
         assert proof.verdict == "proved", proof
@@ -42,8 +42,8 @@ def test_true_rules_are_proved(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", FALSE, ids=named)
 def test_false_rules_are_not_proved_even_without_tests(rule: Rule) -> None:
-    found = by_cases(rule)
-    assert found is None or found.verdict not in ("proved", "proved for these sizes"), found
+    proof = by_cases(rule)
+    assert proof is None or proof.verdict not in ("proved", "proved for these sizes"), proof
 
 
 @pytest.mark.parametrize("rule", NOT_EXACT, ids=named)
