@@ -29,7 +29,7 @@ def _pad_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 def _admits_border(dtypes: Sequence[str], a: Values) -> None:
     """Refuse a border value that the elements cannot have; what a proof knows by name alone is checked at each match."""
-    value = a["value"]
+    value = a.get("value")
     if dtypes[0] in RANGES and isinstance(value, float):
         low, high = RANGES[dtypes[0]]
         if not (low <= value <= high and value.is_integer()):

@@ -28,7 +28,7 @@ def _cast_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 
 def _admits_cast(dtypes: Sequence[str], a: Values) -> None:
-    if a["to"] == "int32" and not (RANGES["int32"][0] <= RANGES[dtypes[0]][0] and RANGES[dtypes[0]][1] <= RANGES["int32"][1]):
+    if a.get("to") == "int32" and not (RANGES["int32"][0] <= RANGES[dtypes[0]][0] and RANGES[dtypes[0]][1] <= RANGES["int32"][1]):
         refuse(f"int32 does not hold every {dtypes[0]}")
 
 

@@ -46,7 +46,7 @@ class OpSpec:
     dtypes: frozenset[str] = frozenset({"float32", "float64"})
     """Element types of operand 0 that the core operator accepts; a node of another type is imported opaque."""
     admits: Callable[[Sequence[str], Values], None] = lambda dtypes, attributes: None
-    """Raises ``TypeMismatch`` where attributes do not go with the operands' element types."""
+    """Raises ``TypeMismatch`` where attributes, those that are given, do not go with the operands' element types."""
     sample_dtypes: tuple[str, ...] = ()
     """Element types of a sample's operands where they are not all float32 (a condition, indices)."""
     flops: Callable[[Sequence[tuple[int, ...]], Values], int] | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -83,10 +85,31 @@ MOVERS = [spec for spec in OPS.values() if spec.category in ("view", "movement")
 @pytest.mark.parametrize("spec", MOVERS, ids=lambda spec: spec.name)
 def test_movement_accepts_every_element_type(spec: OpSpec) -> None:
     shapes, values = spec.sample(Random(3))
+    values |= {"value": 1.0} if "value" in values else {}  # every element type has it
     for dtype in ("int64", "bool", "bfloat16", "float64"):
         types = [TensorType(dtype, shapes[0]), *(TensorType(d, s) for d, s in zip(spec.sample_dtypes[1:], shapes[1:], strict=False))]
         types += [TensorType(dtype, shape) for shape in shapes[len(types) :]]
         assert infer(spec.name, tuple(types), attributes(**values)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        ("uint8", 255.0, True), ("uint8", 256.0, False), ("uint8", -1.0, False), ("int8", -128.0, True), ("int8", -math.inf, False),
+        ("int64", 0.5, False), ("bool", 2.0, False), ("float32", -math.inf, True), ("bfloat16", 0.5, True),
+    ],
+)  # fmt: skip
+def test_a_border_is_one_that_its_elements_can_have(dtype: str, value: float, fits: bool) -> None:
+    bundle = attributes(before=(1,), after=(0,), mode="constant", value=value)
+    with nullcontext() if fits else pytest.raises(TypeMismatch, match="cannot be"):
+        infer("Pad", (TensorType(dtype, (2,)),), bundle)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint32", "uint64", "int8", "uint16", "int32"])
+def test_only_what_int32_holds_is_cast_to_it(dtype: str) -> None:
+    with pytest.raises(TypeMismatch, match="int32 does not hold") if dtype in ("int64", "uint32", "uint64") else nullcontext():
+        infer("Cast", (TensorType(dtype, (2,)),), attributes(to="int32"))
+
 
 
 @pytest.mark.parametrize("spec", NAMED, ids=lambda spec: spec.name)
