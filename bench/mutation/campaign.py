@@ -165,7 +165,7 @@ def _tally(rules: Sequence[Rule | MergeRule], choices: Sequence[_Choice], drawn:
     by_change: dict[str, dict[str, int]] = {}
     for change in sorted({each.change for each in judged}):
         mutants = [each for each in judged if each.change == change]
-        counts = Counter(each.fate for each in mutants)
+        counts: Counter[str] = Counter(each.fate for each in mutants)
         by_change[change] = {
             "mutants": len(mutants), "false": sum(each.false for each in mutants), **{fate: counts[fate] for fate in KEPT_FATES},
         }  # fmt: skip
