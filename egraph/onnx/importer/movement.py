@@ -125,6 +125,8 @@ def pad_node(call: Call, node: Node, before: Sequence[int], after: Sequence[int]
     if any(n < 0 for n in (*before, *after)):
         if mode != "constant":
             raise NotCore("negative padding that is not constant")
+        if any(n + min(0, b) + min(0, a) < 1 for n, b, a in zip(node.type.sizes, before, after, strict=True)):
+            raise NotCore("everything is cut off")
         cuts = {k: (max(0, -b), n + min(0, a), 1) for k, (n, b, a) in enumerate(zip(node.type.sizes, before, after, strict=True))}
         node = slice_axes(call, node, cuts)
         before, after = [max(0, n) for n in before], [max(0, n) for n in after]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from egraph.onnx.importer.elementwise import Handler
 from egraph.onnx.importer.movement import pad_node
 from egraph.onnx.importer.state import Call, NotCore, axis_of
-from egraph.onnx.importer.window import ceil_growth, window_of
+from egraph.onnx.importer.window import Window, ceil_growth, window_of
 from egraph.tensor import Node
 
 
@@ -46,11 +48,12 @@ def _square(call: Call, node: Node) -> Node:
 
 
 def _log_sum_exp(call: Call) -> Node:
-    """m + log sum exp(x - m), with m the largest"""
+    """m + log sum exp(x - m), with m the largest, which is kept finite: inf - inf is no number"""
     axes, keep = _axes(call), bool(call.attribute("keepdims", 1))
     if axes is None:
         return call[0]
-    largest = call.apply("ReduceMax", call[0], axes=axes)
+    most = float(np.finfo(call[0].type.dtype).max)
+    largest = call.apply("Clip", call.apply("ReduceMax", call[0], axes=axes), min=-most, max=most)
     total = call.apply("ReduceSum", call.apply("Exp", call.apply("Sub", call[0], largest)), axes=axes)
     result = call.apply("Add", largest, call.apply("Log", total))
     return result if keep else call.reshape(result, [n for k, n in enumerate(call.shape(0)) if k not in axes])
@@ -63,11 +66,18 @@ def _global_pool(op: str) -> Handler:
     return handler
 
 
+def _pool_window(call: Call) -> Window:
+    """Return a pool's window; onnxruntime forgets dilations where it finds the padding itself, and gives other sizes than ONNX says"""
+    window = window_of(call, call.attribute("kernel_shape", []), call.shape(0)[2:])
+    if str(call.attribute("auto_pad", "NOTSET")).startswith("SAME") and max(window.dilations) > 1:
+        raise NotCore("dilations with padding that is not stated")
+    return window
+
+
 def _max_pool(call: Call) -> list[Node | None]:
     if call.uses_more_than_first():
         raise NotCore("the indices are used")
-    space = call.shape(0)[2:]
-    window = window_of(call, call.attribute("kernel_shape", []), space)
+    space, window = call.shape(0)[2:], _pool_window(call)
     count, growth = len(space), ceil_growth(call, window, space)
     pads = (*window.pads[:count], *(p + g for p, g in zip(window.pads[count:], growth, strict=True)))
     result = call.apply("MaxPool", call[0], kernel_shape=window.kernel, strides=window.strides, pads=pads, dilations=window.dilations,
@@ -77,8 +87,7 @@ def _max_pool(call: Call) -> list[Node | None]:
 
 def _average_pool(call: Call) -> Node:
     """Average; with ``ceil_mode`` and counted padding only the stated padding counts, so it must become data"""
-    space = call.shape(0)[2:]
-    window = window_of(call, call.attribute("kernel_shape", []), space)
+    space, window = call.shape(0)[2:], _pool_window(call)
     count, growth = len(space), ceil_growth(call, window, space)
     counted, data, pads = int(call.attribute("count_include_pad", 0)), call[0], window.pads
     if any(growth) and counted:
@@ -98,7 +107,7 @@ def _lp_pool(call: Call) -> Node:
     """(window mean of x^2 times the window size) ^ 1/2, with padding that counts as zero"""
     if int(call.attribute("p", 2)) != 2 or int(call.attribute("ceil_mode", 0)):
         raise NotCore("only the Euclidean norm without ceil_mode")
-    window = window_of(call, call.attribute("kernel_shape", []), call.shape(0)[2:])
+    window = _pool_window(call)
     mean = call.apply("AveragePool", _square(call, call[0]), kernel_shape=window.kernel, strides=window.strides, pads=window.pads,
                       dilations=window.dilations, count_include_pad=1, layout="NCHW")
     return call.apply("Sqrt", call.apply("Mul", mean, call.like(math.prod(window.kernel))))

@@ -170,6 +170,28 @@ def test_rows_of_computed_places_of_several_numbers_stay(body: str) -> None:
     assert operators(agrees(model_of(body)))["Opaque"]
 
 
+def test_the_logarithm_of_a_sum_of_exponentials_of_infinities() -> None:
+    model = model_of("(float[3,2] x) => (float[3,1] y) <int64[1] a = {1}> { y = ReduceLogSumExp(x, a) }")
+    x = np.array([[-np.inf, -np.inf], [np.inf, 1], [2, -np.inf]], np.float32)
+    np.testing.assert_allclose(run(export(load(model).graph), {"x": x}), run(model, {"x": x}))
+
+
+@pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        ("(float[3] x) => (float[2] y) <int64[2] p = {4, -5}> { y = Pad(x, p) }", 18),
+        ('(float[1,2,6] x) => (float[1,2,N] y) { y = MaxPool<kernel_shape = [3], dilations = [2], auto_pad = "SAME_UPPER">(x) }', 22),
+        ('(float[1,2,6] x) => (float[1,2,N] y) { y = AveragePool<kernel_shape = [3], dilations = [2], auto_pad = "SAME_LOWER">(x) }', 22),
+    ],
+)
+def test_what_onnxruntime_reads_in_its_own_way_stays_opaque(body: str, opset: int) -> None:
+    model = model_of(body, opset)
+    graph = load(model).graph
+    x = np.random.default_rng(0).standard_normal(graph.inputs[0].type.sizes).astype(np.float32)
+    assert operators(graph)["Opaque"] == 1
+    np.testing.assert_allclose(run(export(graph), {"x": x}), run(model, {"x": x}))
+
+
 def test_shape_arithmetic_folds() -> None:
     model = model_of(
         "(float[2,3,4] x) => (float[N,M] y) <int64[1] first = {0}, int64[1] rest = {-1}> "
