@@ -9,9 +9,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from egraph.errors import TypeMismatch
-from egraph.onnx.importer import contraction, elementwise, movement, normalization, quantisation, recurrence, reduction, resize
+from egraph.errors import ModelError, TypeMismatch
+from egraph.onnx.importer import (
+    contraction,
+    einsum,
+    elementwise,
+    movement,
+    normalization,
+    places,
+    quantisation,
+    recurrence,
+    reduction,
+    resize,
+)
 from egraph.onnx.importer.folding import fold, fold_shape
+from egraph.onnx.importer.functions import body_of
 from egraph.onnx.importer.infer import infer
 from egraph.onnx.importer.model_file import OLDEST, prepared, read_model, to_array
 from egraph.onnx.importer.opaque import opaque
@@ -23,12 +35,15 @@ from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 
 HANDLERS: Mapping[str, elementwise.Handler] = {
     **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
-    **quantisation.HANDLERS, **recurrence.HANDLERS,
+    **quantisation.HANDLERS, **recurrence.HANDLERS, **einsum.HANDLERS, **places.HANDLERS,
 }  # fmt: skip
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
     **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": quantisation.ONNXRUNTIME_HANDLERS,
 }  # fmt: skip
 """The handlers of a domain's operators."""
+
+TAKES_EMPTY_PARTS = frozenset({"Concat"})
+"""Operators of which the first operand may have no elements, as long as another one has."""
 
 FOLD_LIMIT_BYTES = 64 << 20
 
@@ -162,6 +177,22 @@ def _chosen_branch(call: Call) -> list[Node | None] | None:
     return [_value(state, value.name) for value in branch.output]
 
 
+def _defined(call: Call) -> list[Node | None] | None:
+    """Return the results of an operator that the standard defines by others, where each of those is a core operator."""
+    body = body_of(call)
+    if body is None:
+        return None
+    state, function = body
+    for position, node in enumerate(function.node):
+        try:
+            _import_node(state, node, f"{call.label}/{label(node, position)}")
+        except ModelError:  # onnxruntime has a kernel for the operator, whatever is wrong with its function
+            return None
+        if any(name in state.values and state.values[name].op == "OpaqueOutput" for name in node.output):
+            return None
+    return [state.values[formal] if name else None for formal, name in zip(function.output, call.node.output, strict=False)]
+
+
 def _results(call: Call) -> list[Node | None]:
     """Return the node's results by the first way that works: folded, composed of core operators, opaque."""
     constant = fold_shape(call)
@@ -172,7 +203,8 @@ def _results(call: Call) -> list[Node | None]:
         return branch
     handler = DOMAINS.get(call.node.domain, {}).get(call.node.op_type)
     core = handler is not None and any(v is not None for v in call.operands)
-    core = core and all(v is None or usable(v.type) for v in call.operands[:1])
+    first = call.operands if call.node.op_type in TAKES_EMPTY_PARTS else call.operands[:1]
+    core = core and any(v is None or usable(v.type) for v in first)
     folded, types = fold(call, core=core)
     if folded is not None:
         return folded
@@ -182,4 +214,4 @@ def _results(call: Call) -> list[Node | None]:
             return results if isinstance(results, list) else [results]
         except (NotCore, TypeMismatch, ValueError):
             pass  # the opaque form below checks the types and runs as onnxruntime runs it
-    return opaque(call, types or infer(call))
+    return (_defined(call) if handler is None else None) or opaque(call, types or infer(call))

@@ -1,4 +1,4 @@
-"""MatMul, Gemm, Conv, ConvTranspose and simple Einsum."""
+"""MatMul, Gemm, Conv and ConvTranspose."""
 
 from __future__ import annotations
 
@@ -85,44 +85,6 @@ def _conv_transpose(call: Call) -> Node:
     return _biased(call, result)
 
 
-def _einsum(call: Call) -> Node:
-    """Batched matrix product over the shared letters of two operands"""
-    equation = str(call.attribute("equation", "")).replace(" ", "")
-    if "->" not in equation or "." in equation or len(call.operands) != 2:
-        raise NotCore("not an explicit product of two operands")
-    source, out = equation.split("->")
-    a, b = source.split(",")
-    if any(len(set(text)) != len(text) for text in (a, b, out)):
-        raise NotCore("a letter repeats")
-    if not set(a) ^ set(b) <= set(out) or not set(out) <= set(a) | set(b):
-        raise NotCore("a letter of one operand alone is summed")
-    if len(a) != len(call.shape(0)) or len(b) != len(call.shape(1)):
-        raise NotCore("the letters do not fit the ranks")
-    sizes = dict(zip(a, call.shape(0), strict=True))
-    if any(sizes.get(letter, size) != size for letter, size in zip(b, call.shape(1), strict=True)):
-        raise NotCore("a letter has two sizes")
-    sizes |= dict(zip(b, call.shape(1), strict=True))
-    batch = [letter for letter in out if letter in a and letter in b]
-    rows, columns = [x for x in out if x in a and x not in b], [x for x in out if x in b and x not in a]
-    summed = [letter for letter in a if letter in b and letter not in out]
-
-    def product(letters: list[str]) -> int:
-        result = 1
-        for letter in letters:
-            result *= sizes[letter]
-        return result
-
-    def arranged(node: Node, text: str, order: list[str], shape: tuple[int, ...]) -> Node:
-        return call.reshape(call.transpose(node, [text.index(letter) for letter in order]), shape)
-
-    lead = tuple(sizes[letter] for letter in batch)
-    left = arranged(call[0], a, batch + rows + summed, (*lead, product(rows), product(summed)))
-    right = arranged(call[1], b, batch + summed + columns, (*lead, product(summed), product(columns)))
-    order = batch + rows + columns
-    result = call.reshape(call.apply("MatMul", left, right), [sizes[letter] for letter in order])
-    return call.transpose(result, [order.index(letter) for letter in out])
-
-
 HANDLERS: Mapping[str, Handler] = {
-    "MatMul": _matmul, "Gemm": _gemm, "Conv": _conv, "ConvTranspose": _conv_transpose, "Einsum": _einsum,
+    "MatMul": _matmul, "Gemm": _gemm, "Conv": _conv, "ConvTranspose": _conv_transpose,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx
 
-from egraph.onnx.importer.state import Call, NotCore
+from egraph.onnx.importer.state import FLOATS, Call, NotCore
 from egraph.onnx.types import dtype_name
 from egraph.tensor import Node
 from egraph.tensor.ops import OPS
@@ -59,6 +59,46 @@ def _clip(call: Call) -> Node:
 
 def _gelu(call: Call) -> Node:
     return call.apply("Gelu", call[0], approximate=str(call.attribute("approximate", "none")))
+
+
+def _pow(call: Call) -> Node:
+    """x ^ y, an exponent of another type taken as a number of x's"""
+    to, exponent = call[0].type.dtype, call.data(1)
+    if call[1].type.dtype == to or exponent is None or to not in FLOATS:
+        return call.apply("Pow", call[0], call[1])
+    converted = exponent.astype(to)
+    if not np.array_equal(converted, exponent):
+        raise NotCore("the exponent is not a number of the base's type")
+    return call.apply("Pow", call[0], call.constant(converted, to))
+
+
+def _is_inf(call: Call) -> Node:
+    """|x| = inf, or x = inf or -inf where one of them is asked for"""
+    positive, negative = (int(call.attribute(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
+    if not positive and not negative:
+        raise NotCore("nothing is asked for")
+    x = call.apply("Abs", call[0]) if positive and negative else call[0]
+    return call.apply("Equal", x, call.like(math.inf if positive else -math.inf))
+
+
+def _where(call: Call) -> Node:
+    """One operand where the condition is the same everywhere and known, of any type"""
+    condition = call.data(0)
+    if condition is None or not condition.size or bool(condition.any()) != bool(condition.all()):
+        return call.apply("Where", call[0], call[1], call[2])
+    chosen, shape = call[1 if condition.any() else 2], np.broadcast_shapes(*(call.shape(k) for k in range(3)))
+    return chosen if chosen.type.shape == shape else call.apply("Expand", chosen, shape=tuple(int(n) for n in shape))
+
+
+def _trilu(call: Call) -> Node:
+    """x on one side of a diagonal, 0 on the other"""
+    rows, columns = call.shape(0)[-2:]
+    if rows * columns > call.state.fold_limit_bytes:
+        raise NotCore("the condition takes more than constants may")
+    offset = int(call.known(1).reshape(())) if call.has(1) else 0
+    upper = bool(call.attribute("upper", 1))
+    kept = ~np.tri(rows, columns, offset - 1, bool) if upper else np.tri(rows, columns, offset, bool)
+    return call.apply("Where", call.constant(kept, "bool"), call[0], call.like(0))
 
 
 def _swish(call: Call) -> Node:
@@ -114,6 +154,10 @@ HANDLERS: Mapping[str, Handler] = {
     "Clip": _clip,
     "Gelu": _gelu,
     "Swish": _swish,
+    "Pow": _pow,
+    "IsInf": _is_inf,
+    "Where": _where,
+    "Trilu": _trilu,
     "Dropout": _dropout,
     "Identity": _identity,
     "Cast": _cast,

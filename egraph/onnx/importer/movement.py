@@ -9,7 +9,7 @@ import numpy as np
 
 from egraph.onnx.importer.elementwise import Handler
 from egraph.onnx.importer.model_file import to_array
-from egraph.onnx.importer.state import Call, NotCore, axis_of
+from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
 from egraph.tensor import Node
 
 
@@ -58,7 +58,11 @@ def _transpose(call: Call) -> Node:
 
 
 def _concat(call: Call) -> Node:
+    """Concat of the parts that have elements"""
     operands = [call[k] for k in range(len(call.operands))]
+    operands = [part for part in operands if not part.type.is_static or part.type.elements]
+    if not all(usable(part.type) for part in operands):
+        raise NotCore("the size of a part is not known")
     axis = axis_of(int(call.attribute("axis", 1)), operands[0].type.rank)
     return operands[0] if len(operands) == 1 else call.apply("Concat", *operands, axis=axis)
 
@@ -110,12 +114,15 @@ def _split(call: Call) -> list[Node | None]:
         if call.opset < 18 and shape[axis] % count:
             raise NotCore("the parts are not equal")
         sizes = tuple(min(part, shape[axis] - k * part) for k in range(count))
-    if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 1:
+    if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 0:
         raise NotCore("the parts do not make up the axis")
     parts: list[Node | None] = []
     start = 0
     for name, size in zip(call.node.output, sizes, strict=True):
-        parts.append(slice_axis(call, call[0], axis, start, start + size) if name else None)
+        if size:
+            parts.append(slice_axis(call, call[0], axis, start, start + size) if name else None)
+        else:
+            parts.append(call.like(np.zeros((*shape[:axis], 0, *shape[axis + 1 :]))))
         start += size
     return parts
 

@@ -153,6 +153,29 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[4,3,5] x) => (float[2,5] y) <int64[2,2] i = {-1, 0, 2, -3}> { y = GatherND(x, i) }",
         "(float[2,3,4,5] x) => (float[2,2,5] y) <int64[2,2,2] i = {0, -1, 2, 3, 1, 0, -3, 1}> { y = GatherND<batch_dims = 1>(x, i) }",
         "(float[2,3,4] x) => (float[2,3] y) <int64[2,3,1] i = {0, 1, 2, 3, -1, -4}> { y = GatherND<batch_dims = 2>(x, i) }",
+        "(float[3,4] x) => (float[3,2] y) <int64[3,2] i = {0, -1, 2, 3, 1, 0}> { y = GatherElements<axis = -1>(x, i) }",
+        "(float[3,4] x, float[1,4] u) => (float[3,4] y) <int64[1,4] i = {0, -1, 1, 0}> { y = ScatterElements(x, i, u) }",
+        "(float[3,4] x, float[3,4] u) => (float[3,4] y) <int64[3,1] i = {0, 2, 0}> { y = ScatterND(x, i, u) }",
+        "(float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, -1, 2, 1}> { y = ScatterND(x, i, u) }",
+        "(float[3,4] x, float u) => (float[3,4] y) <int64[2] i = {2, -1}> { y = ScatterND(x, i, u) }",
+        ("(float[60,2] x, float[20,2] u) => (float[60,2] y) { a = Constant<value_int = 0>() b = Constant<value_int = 60>() "
+        "c = Constant<value_int = 3>() r = Range(a, b, c) o = Constant<value_ints = [1]>() i = Unsqueeze(r, o) y = ScatterND(x, i, u) }"),
+        '(float[2,2,3] x, float[2,3,4] z) => (float[2,2,4] y) { y = Einsum<equation = "...ij,...jk->...ik">(x, z) }',
+        '(float[2,3] x, float[3,4] z, float[4,2] w) => (float[2,2] y) { y = Einsum<equation = "ij,jk,kl->il">(x, z, w) }',
+        '(float[2,3] x, float[3,4] z) => (float[4,2] y) { y = Einsum<equation = "bj, ja">(x, z) }',
+        '(float[2,3] x, float[3] z) => (float[3] y) { y = Einsum<equation = "ij,j->j">(x, z) }',
+        '(float[2,3,4] x) => (float[4,2] y) { y = Einsum<equation = "abc->ca">(x) }',
+        '(float[2,3,5] x, float[3] z) => (float[3,2] y) { y = Einsum<equation = "abc,b->ba">(x, z) }',
+        "(float[2,3] x) => (float[2,3] y) <int64 two = {2}> { y = Pow(x, two) }",
+        "(float[2,3] x) => (float[2,3] y) { i = IsInf(x) z = Abs(x) y = Where(i, x, z) }",
+        "(float[2,3] x) => (float[2,3] y) { i = IsInf<detect_negative = 0>(x) z = Abs(x) y = Where(i, x, z) }",
+        "(int64[3] x) => (int64[2,3] y) <bool[2,1] c = {1, 1}, int64 one = {1}> { y = Where(c, x, one) }",
+        "(float[3,4] x) => (float[3,4] y) { y = Trilu(x) }",
+        "(float[2,4,3] x) => (float[2,4,3] y) <int64 k = {-1}> { y = Trilu<upper = 0>(x, k) }",
+        "(float[2,4,3] x) => (float[2,4,3] y) <int64 k = {1}> { y = Trilu(x, k) }",
+        "(float[2,0] e, float[2,3] x) => (float[2,3] y) { y = Concat<axis = 1>(e, x) }",
+        "(float[2,3] x, float[2,0] e) => (float[2,6] y) { y = Concat<axis = 1>(x, e, x) }",
+        "(float[2,3] x) => (float[2,3] y) <int64[2] n = {0, 3}> { e, a = Split<axis = 1>(x, n) b = Relu(a) y = Concat<axis = 1>(e, b) }",
     ],
 )
 def test_compositions(body: str) -> None:
@@ -168,6 +191,31 @@ def test_compositions(body: str) -> None:
 )
 def test_rows_of_computed_places_of_several_numbers_stay(body: str) -> None:
     assert operators(agrees(model_of(body)))["Opaque"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[3,4] x) => (float[3,4] y) { y = Shrink<lambd = 0.3, bias = 0.2>(x) }",
+        "(float[2,4,5,8] q, float[2,2,6,8] k, float[2,2,6,8] v) => (float[2,4,5,8] y) { y = Attention<is_causal = 1>(q, k, v) }",
+        ("(float[2,5,32] q, float[2,6,32] k, float[2,6,32] v, bool[5,6] m) => (float[2,5,32] y) "
+        "{ y = Attention<q_num_heads = 4, kv_num_heads = 4>(q, k, v, m) }"),
+        ("(float[2,4,5,8] q, float[2,4,6,8] k, float[2,4,6,8] v) => (float[2,4,5,8] y) <float[6] m = {1, 0, -1, 2, 0, 3}> "
+        "{ l = Constant<value_ints = [5, 6]>() n = Expand(m, l) y = Attention<softcap = 2.0, scale = 0.3>(q, k, v, n) }"),
+        ("(float[2,4,1,8] q, float[2,4,1,8] k, float[2,4,1,8] v, float[2,4,3,8] a, float[2,4,3,8] b) => "
+        "(float[2,4,1,8] y, float[2,4,4,8] s, float[2,4,4,8] t) { y, s, t = Attention<is_causal = 1>(q, k, v, , a, b) }"),
+        "(float[2,4,5,8] x, float[8,4] c, float[8,4] s, int64[2,5] p) => (float[2,4,5,8] y) { y = RotaryEmbedding(x, c, s, p) }",
+        ("(float[2,5,32] x, float[2,5,2] c, float[2,5,2] s) => (float[2,5,32] y) "
+        "{ y = RotaryEmbedding<num_heads = 4, interleaved = 1, rotary_embedding_dim = 4>(x, c, s) }"),
+    ],
+)
+def test_what_the_standard_defines_by_other_operators_is_those(body: str) -> None:
+    assert not operators(agrees(model_of(body, 23)))["Opaque"]
+
+
+def test_what_the_standard_defines_by_operators_that_stay_opaque_is_one_node() -> None:
+    body = "(float[3,5] x, int64[3] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }"
+    assert operators(agrees(model_of(body)))["Opaque"] == 1
 
 
 def test_the_logarithm_of_a_sum_of_exponentials_of_infinities() -> None:
