@@ -385,9 +385,7 @@ def again(b: Build, x: Value) -> Value:
 
 def opaque(b: Build, x: Value) -> Value:
     """An operator outside the core set."""
-    if not x.shape:
-        raise Unsuitable("CumSum")
-    return b.node("CumSum", [x, b.array(np.array(b.integer(0, len(x.shape) - 1), np.int64))], x.shape)
+    return b.node("Atan", [x], x.shape)
 
 
 MAKERS: tuple[tuple[Callable[[Build, Value], Value], int], ...] = (

@@ -99,6 +99,17 @@ def _mean_variance(call: Call) -> Node:
     return call.apply("Div", centered, call.apply("Add", call.apply("Sqrt", variance), call.like(1e-9)))
 
 
+def _lp_normalization(call: Call) -> Node:
+    """x / norm of x along an axis, 0 where that is 0"""
+    axis, order = axis_of(int(call.attribute("axis", -1)), len(call.shape(0))), int(call.attribute("p", 2))
+    if order not in (1, 2):
+        raise NotCore(f"the norm {order}")
+    powers = call.apply("Abs", call[0]) if order == 1 else call.apply("Mul", call[0], call[0])
+    total = call.apply("ReduceSum", powers, axes=(axis,))
+    norm = total if order == 1 else call.apply("Sqrt", total)
+    return call.apply("Where", call.apply("Equal", norm, call.like(0)), call.like(0), call.apply("Div", call[0], norm))
+
+
 HANDLERS: Mapping[str, Handler] = {
     "Softmax": _softmax,
     "LogSoftmax": _softmax,
@@ -108,4 +119,5 @@ HANDLERS: Mapping[str, Handler] = {
     "GroupNormalization": _group_normalization,
     "RMSNormalization": _rms_normalization,
     "MeanVarianceNormalization": _mean_variance,
+    "LpNormalization": _lp_normalization,
 }

@@ -26,10 +26,7 @@ def _axes(call: Call) -> tuple[int, ...] | None:
     declared = call.integers("axes", 1)
     if not declared and call.attribute("noop_with_empty_axes", 0):
         return None
-    axes = tuple(sorted({axis_of(axis, rank) for axis in declared or range(rank)}))
-    if not axes:
-        raise NotCore("a scalar is reduced")
-    return axes
+    return tuple(sorted({axis_of(axis, rank) for axis in declared or range(rank)})) or None
 
 
 def _reduction(op: str, before: Callable[[Call, Node], Node] | None = None, after: str = "") -> Handler:
@@ -113,6 +110,25 @@ def _lp_pool(call: Call) -> Node:
     return call.apply("Sqrt", call.apply("Mul", mean, call.like(math.prod(window.kernel))))
 
 
+MOST_SUMMED = 128
+"""Elements of an axis that are summed up cumulatively by a sum for each of them: more take longer than onnxruntime's one pass."""
+
+
+def _cumulative_sum(call: Call) -> Node:
+    """y_i = sum_k (x_k where k <= i, else 0): 0 in place of a product with 0, as infinities and NaN stay where they are"""
+    shape = call.shape(0)
+    axis = axis_of(int(call.known(1).reshape(())), len(shape))
+    count = shape[axis]
+    if count > MOST_SUMMED:
+        raise NotCore("a long sum")
+    is_summed = np.tri(count, count, -int(call.attribute("exclusive", 0)), bool)
+    if int(call.attribute("reverse", 0)):
+        is_summed = is_summed[::-1, ::-1]
+    rows = call.reshape(call[0], (*shape[:axis], 1, count, math.prod(shape[axis + 1 :])))
+    kept = call.apply("Where", call.constant(is_summed[:, :, None], "bool"), rows, call.like(0))
+    return call.reshape(call.apply("ReduceSum", kept, axes=(axis + 1,)), shape)
+
+
 HANDLERS: Mapping[str, Handler] = {
     **{name: _reduction(name) for name in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd")},
     "ReduceL1": _reduction("ReduceSum", lambda call, node: call.apply("Abs", node)),
@@ -126,4 +142,5 @@ HANDLERS: Mapping[str, Handler] = {
     "AveragePool": _average_pool,
     "LpPool": _lp_pool,
     "LRN": _lrn,
+    "CumSum": _cumulative_sum,
 }

@@ -158,6 +158,11 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[3,4] x, float[3,4] u) => (float[3,4] y) <int64[3,1] i = {0, 2, 0}> { y = ScatterND(x, i, u) }",
         "(float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, -1, 2, 1}> { y = ScatterND(x, i, u) }",
         "(float[3,4] x, float u) => (float[3,4] y) <int64[2] i = {2, -1}> { y = ScatterND(x, i, u) }",
+        "(float[2,5] x) => (float[2,5] y) <int64 a = {-1}> { y = CumSum(x, a) }",
+        "(float[2,5] x) => (float[2,5] y) <int64 a = {1}> { y = CumSum<exclusive = 1, reverse = 1>(x, a) }",
+        "(float[2,5] x) => (float[2,5] y) { y = LpNormalization(x) }",
+        "(float[2,5] x) => (float[2,5] y) <float z = {0}> { a = Mul(x, z) y = LpNormalization<axis = 0, p = 1>(a) }",
+        "(float x) => (float y) { a = ReduceSum(x) y = ReduceL2(a) }",
         ("(float[60,2] x, float[20,2] u) => (float[60,2] y) { a = Constant<value_int = 0>() b = Constant<value_int = 60>() "
         "c = Constant<value_int = 3>() r = Range(a, b, c) o = Constant<value_ints = [1]>() i = Unsqueeze(r, o) y = ScatterND(x, i, u) }"),
         '(float[2,2,3] x, float[2,3,4] z) => (float[2,2,4] y) { y = Einsum<equation = "...ij,...jk->...ik">(x, z) }',

@@ -193,7 +193,7 @@ def test_a_kernel_of_no_axes_with_a_weight_is_measured_and_right() -> None:
 
 @pytest.mark.parametrize("status", ["wrong", "failed"])
 def test_where_every_kernel_of_an_operator_is_of_no_use_onnxruntime_computes_it(status: Status) -> None:
-    graph = importer.load(model_of("(float[3,4] x) => (float[3,4] y) { e = Exp(x) y = CumSum(e, one) }", {"one": np.array(1)})).graph
+    graph = importer.load(model_of("(float[3,4] x) => (float[3,4] y) { e = Exp(x) y = Atan(e) }")).graph
     frozen = saturate(graph, (), Limits()).frozen
     model, laid = CostModel(Database.in_memory(), "here", DeviceSpeed()), candidates(frozen)
 
@@ -202,7 +202,7 @@ def test_where_every_kernel_of_an_operator_is_of_no_use_onnxruntime_computes_it(
         assert chosen.cost_us < FAILED_COST_US
         program = to_program(frozen, chosen, graph)
         with open_program(program) as session:
-            np.testing.assert_allclose(session.run(None, {"x": X})[0], np.cumsum(np.exp(X), axis=1), rtol=1e-5)
+            np.testing.assert_allclose(session.run(None, {"x": X})[0], np.arctan(np.exp(X)), rtol=1e-5)
         return [kernel.implementation.text for kernel in program.kernels if kernel.fragment.op == "Exp"]
 
     assert "opaque" not in of_exp()

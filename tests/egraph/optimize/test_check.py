@@ -179,13 +179,12 @@ def test_a_model_that_onnxruntime_refuses_is_said(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr().err == ""  # said once
 
 
-@pytest.mark.parametrize(("op", "told"), [("RandomNormalLike", "draws random numbers"), ("CumSum", "")])
+@pytest.mark.parametrize(("op", "told"), [("RandomNormalLike", "draws random numbers"), ("Atan", "")])
 def test_a_model_that_draws_random_numbers_is_refused(tmp_path: Path, op: str, told: str) -> None:
-    """Its outputs can be compared with nothing. CumSum is left to onnxruntime too, and says the same each time."""
+    """Its outputs can be compared with nothing. Atan is left to onnxruntime too, and says the same each time."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y"))
-    axis = [] if op == "RandomNormalLike" else [helper.make_tensor("axis", TensorProto.INT64, [], [1])]
-    nodes = [helper.make_node(op, ["x", *(tensor.name for tensor in axis)], ["r"]), helper.make_node("Add", ["x", "r"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y], axis)
+    nodes = [helper.make_node(op, ["x"], ["r"]), helper.make_node("Add", ["x", "r"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "m.onnx")
     session, imported = open_original(tmp_path / "m.onnx", 1), importer.load(tmp_path / "m.onnx").graph
     if told:

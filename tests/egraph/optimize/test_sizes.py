@@ -491,7 +491,9 @@ def places(op: str, *inputs: str) -> list[onnx.NodeProto]:
         (node("Concat", "x", axis=1), False),
         (node("Reshape", "flat"), False),
         (node("Conv", "k", kernel_shape=[3], pads=[1, 1], auto_pad="NOTSET"), True),
-        (node("CumSum", "zero"), False),
+        (node("CumSum", "zero"), True),
+        (node("CumSum", "axis"), False),
+        (node("Atan"), False),
         (node("Slice", "first", "last", "one"), True),
         (node("Slice", "behind", "last", "one"), False),
         (node("Mul", "c"), True),
@@ -504,7 +506,7 @@ def test_padding_is_proved_where_no_kept_row_reads_an_added_one(nodes: list[onnx
     """The middle axis of [2, n, 6] is padded; convolutions have it as their batch."""
     constants = {
         "w": np.eye(6, dtype=np.float32), "k": np.ones((4, 6, 3), np.float32), "one": np.array([1]), "zero": np.array(0),
-        "split": np.array([0, 0, 2, 3]), "flat": np.array([-1, 6]), "first": np.array([0]), "last": np.array([3]),
+        "axis": np.array(1), "split": np.array([0, 0, 2, 3]), "flat": np.array([-1, 6]), "first": np.array([0]), "last": np.array([3]),
         "behind": np.array([-2]), "step": np.array(1), "c": np.ones((1, 1, 6), np.float32),
     }  # fmt: skip
 
