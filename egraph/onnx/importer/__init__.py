@@ -14,6 +14,7 @@ from egraph.onnx.importer import (
     contraction,
     einsum,
     elementwise,
+    fused,
     movement,
     normalization,
     places,
@@ -35,10 +36,10 @@ from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 
 HANDLERS: Mapping[str, elementwise.Handler] = {
     **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
-    **quantisation.HANDLERS, **recurrence.HANDLERS, **einsum.HANDLERS, **places.HANDLERS,
+    **quantisation.HANDLERS, **recurrence.HANDLERS, **einsum.HANDLERS, **places.HANDLERS, **fused.STANDARD_HANDLERS,
 }  # fmt: skip
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
-    **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": quantisation.ONNXRUNTIME_HANDLERS,
+    **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": {**quantisation.ONNXRUNTIME_HANDLERS, **fused.HANDLERS},
 }  # fmt: skip
 """The handlers of a domain's operators."""
 
