@@ -215,4 +215,7 @@ def _results(call: Call) -> list[Node | None]:
             return results if isinstance(results, list) else [results]
         except (NotCore, TypeMismatch, ValueError):
             pass  # the opaque form below checks the types and runs as onnxruntime runs it
+        folded, _ = fold(call, core=False)
+        if folded is not None:
+            return folded
     return (_defined(call) if handler is None else None) or opaque(call, types or infer(call))

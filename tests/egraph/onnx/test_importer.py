@@ -275,6 +275,13 @@ def test_what_is_cast_to_a_truth_value_is_whether_it_is_not_zero(given: str) -> 
     assert operators(agrees(model))["Opaque"] == 0
 
 
+def test_large_weights_in_half_precision_are_constants_in_float32() -> None:
+    model = model_of("(float[2,256] x) => (float[2,256] y) { c = Cast<to = 1>(w) y = MatMul(x, c) }")
+    weight = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float16)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    assert operators(agrees(model)) == {"Input": 1, "Constant": 1, "MatMul": 1}
+
+
 def test_what_is_no_number_is_asked_for_by_an_operator() -> None:
     model = model_of("(float[3,5] x, float[3,5] z) => (float[3,5] y) { q = Div(x, x) c = IsNaN(q) y = Where(c, z, q) }")
     found = operators(agrees(model))
