@@ -29,6 +29,7 @@ from egraph.onnx.importer.infer import infer
 from egraph.onnx.importer.model_file import OLDEST, prepared, read_model, to_array
 from egraph.onnx.importer.opaque import opaque
 from egraph.onnx.importer.order import captured_names, label, ordered, used_names
+from egraph.onnx.importer.sequences import remember, taken
 from egraph.onnx.importer.sizes import give_sizes, input_types, shape_hints
 from egraph.onnx.importer.state import Call, Importing, NotCore, usable
 from egraph.onnx.types import array_type, from_proto
@@ -199,9 +200,9 @@ def _results(call: Call) -> list[Node | None]:
     constant = fold_shape(call)
     if constant is not None:
         return constant
-    branch = _chosen_branch(call)
-    if branch is not None:
-        return branch
+    inside = _chosen_branch(call) or taken(call)
+    if inside is not None:
+        return inside
     handler = DOMAINS.get(call.node.domain, {}).get(call.node.op_type)
     core = handler is not None and any(v is not None for v in call.operands)
     first = call.operands if call.node.op_type in TAKES_EMPTY_PARTS else call.operands[:1]
@@ -218,4 +219,6 @@ def _results(call: Call) -> list[Node | None]:
         folded, _ = fold(call, core=False)
         if folded is not None:
             return folded
-    return (_defined(call) if handler is None else None) or opaque(call, types or infer(call))
+    results = (_defined(call) if handler is None else None) or opaque(call, types or infer(call))
+    remember(call, results)
+    return results

@@ -37,6 +37,8 @@ class Importing:
     notes: dict[str, None] = field(default_factory=dict)
     used: frozenset[str] = frozenset()
     """Tensor names that some node or graph output reads."""
+    sequences: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
+    """The elements of sequences, where they are known."""
     lazy: dict[str, onnx.TensorProto] = field(default_factory=dict)
     """Initialisers that nothing has read yet."""
 

@@ -223,6 +223,26 @@ def test_what_the_standard_defines_by_operators_that_stay_opaque_is_one_node() -
     assert operators(agrees(model_of(body)))["Opaque"] == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = SplitToSequence(x) z = SequenceAt(y, minus) r = Relu(z)",
+        "y = SplitToSequence<axis = -1, keepdims = 0>(x) z = SequenceAt(y, two) r = Relu(z)",
+        "y = SplitToSequence<axis = 1>(x, four) z = SequenceAt(y, one) r = Relu(z)",
+        "y = SplitToSequence<axis = 1>(x, parts) z = SequenceAt(y, one) r = Relu(z)",
+        "a = Exp(x) y = SequenceConstruct(x, a) s = SequenceInsert(y, x, minus) r = ConcatFromSequence<axis = 1, new_axis = 1>(s)",
+        ("e = SequenceEmpty() a = SequenceInsert(e, x) b = Neg(x) c = SequenceInsert(a, b) i = Identity(c) d = SequenceErase(i, minus) "
+        "f = SequenceInsert(d, b) n = SequenceLength(f) v = Cast<to = 1>(n) g = ConcatFromSequence<axis = -1>(f) r = Mul(g, v)"),
+        "o = Optional(x) h = OptionalHasElement(o) e = OptionalGetElement(o) z = Neg(e) r = Where(h, e, z)",
+    ],
+)  # fmt: skip
+def test_sequences_that_are_known_are_no_values(body: str) -> None:
+    constants = "<int64 minus = {-1}, int64 one = {1}, int64 two = {2}, int64 four = {4}, int64[2] parts = {1, 5}>"
+    model = model_of(f"(float[3,6] x) => (float r) {constants} {{ {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert not operators(agrees(model))["Opaque"]
+
+
 def test_the_logarithm_of_a_sum_of_exponentials_of_infinities() -> None:
     model = model_of("(float[3,2] x) => (float[3,1] y) <int64[1] a = {1}> { y = ReduceLogSumExp(x, a) }")
     x = np.array([[-np.inf, -np.inf], [np.inf, 1], [2, -np.inf]], np.float32)
