@@ -26,6 +26,7 @@ from egraph.onnx.importer import (
 from egraph.onnx.importer.folding import fold, fold_shape
 from egraph.onnx.importer.functions import body_of
 from egraph.onnx.importer.infer import infer
+from egraph.onnx.importer.loops import unrolled
 from egraph.onnx.importer.model_file import OLDEST, prepared, read_model, to_array
 from egraph.onnx.importer.opaque import opaque
 from egraph.onnx.importer.order import captured_names, label, ordered, used_names
@@ -200,7 +201,7 @@ def _results(call: Call) -> list[Node | None]:
     constant = fold_shape(call)
     if constant is not None:
         return constant
-    inside = _chosen_branch(call) or taken(call)
+    inside = _chosen_branch(call) or taken(call) or unrolled(call, _import_node)
     if inside is not None:
         return inside
     handler = DOMAINS.get(call.node.domain, {}).get(call.node.op_type)

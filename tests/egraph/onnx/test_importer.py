@@ -77,9 +77,10 @@ CORE_CASES = (
     "resize_upsample_sizes_nearest_floor_align_corners", "resize_upsample_scales_cubic", "upsample_nearest", "lrn", "lppool_2d_strides",
     "gelu_tanh_1", "hardswish", "mean_example", "sum_one_input", "prelu_broadcast", "where_example",
     "rms_normalization_2d_axis1", "center_crop_pad_crop_expanded", "dynamicquantizelinear",
+    "scan9_sum",
 )  # fmt: skip
 OPAQUE_CASES = (
-    "if", "if_seq", "loop11", "scan9_sum", "lstm_with_peepholes", "top_k", "nonmaxsuppression_two_classes",
+    "if", "if_seq", "loop11", "lstm_with_peepholes", "top_k", "nonmaxsuppression_two_classes",
     "maxpool_with_argmax_2d_precomputed_pads", "sequence_insert_at_back",
     "string_concat", "add_uint8", "dropout_default_mask", "hardmax_axis_0", "tril", "loop13_seq",
 )  # fmt: skip
@@ -221,6 +222,50 @@ def test_what_the_standard_defines_by_other_operators_is_those(body: str) -> Non
 def test_what_the_standard_defines_by_operators_that_stay_opaque_is_one_node() -> None:
     body = "(float[3,5] x, int64[3] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }"
     assert operators(agrees(model_of(body)))["Opaque"] == 1
+
+
+BODY = "body = b (int64 i, bool c, float[4,6] s) => (bool d, float[4,6] o"
+ROWS = "body = b (float[6] s, float[6] v) => (float[6] o, float[6] p)"
+TWO_ROWS = "body = b (float[6] s, float[6] v, float[6] u) => (float[6] o, float[6] p)"
+OTHER_WAYS = "scan_input_axes = [0, 1], scan_input_directions = [1, 0], scan_output_axes = [-1], scan_output_directions = [1]"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"y, z = Loop(n, t, x) <{BODY}, float[4,6] p) {{ d = Identity(c) m = Mul(s, x) o = Tanh(m) p = Neg(o) }}> r = Exp(z)",
+        f"y = Loop(n, , x) <{BODY}) {{ d = Identity(c) f = Cast<to = 1>(i) m = Mul(s, f) o = Add(m, k) }}> r = Relu(y)",
+        "r = Loop(n, t) <body = b (int64 i, bool c) => (bool d, float[6] p) { d = Identity(c) p = Gather(x, i) }>",
+        f"r = Loop(n, t, x) <{BODY}) {{ one = Constant<value_int = 1>() d = Less(i, one) o = Mul(s, k) }}>",
+        (f"r = Loop(n, t, x) <{BODY}) {{ d = Identity(c) "
+        "o = Loop(n, c, s) <body = a (int64 j, bool f, float[4,6] u) => (bool g, float[4,6] v) { g = Identity(f) v = Mul(u, k) }> }>"),
+        f"q = ReduceSum<keepdims = 0>(x, e) r, z = Scan<num_scan_inputs = 1, {ROWS} {{ a = Add(s, v) o = Tanh(a) p = Mul(o, v) }}>(q, x)",
+        (f"q = ReduceSum<keepdims = 0>(x, e) w = Transpose(x) z, r = Scan<num_scan_inputs = 2, {OTHER_WAYS}, {TWO_ROWS} "
+        "{ a = Add(s, v) o = Tanh(a) p = Mul(o, u) }>(q, x, w)"),
+    ],
+)  # fmt: skip
+def test_loops_that_run_a_known_number_of_times_are_their_bodies(body: str) -> None:
+    assert not operators(agrees(loop_model(body)))["Opaque"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"r = Loop(n, t, x) <{BODY}) {{ o = Mul(s, k) m = ReduceMax<keepdims = 0>(o) d = Greater(m, k) }}>",
+        f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Identity(c) o = Mul(s, k) }}>",
+    ],
+)
+def test_loops_that_run_long_or_as_long_as_they_compute_stay(body: str) -> None:
+    model = loop_model(body)
+    graph, x = load(model).graph, np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    assert operators(graph)["Opaque"] == 1
+    np.testing.assert_array_equal(run(export(graph), {"x": x})[0], run(model, {"x": x})[0])
+
+
+def loop_model(body: str) -> onnx.ModelProto:
+    model = model_of(f"(float[4,6] x) => (float r) <int64 n = {{3}}, bool t = {{1}}, float k = {{0.5}}, int64[1] e = {{0}}> {{ {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
 
 
 @pytest.mark.parametrize(
@@ -449,7 +494,7 @@ def test_functions_of_the_model_are_inlined() -> None:
 def test_custom_domains_stay_as_they_are() -> None:
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[2] x) => (float[2] y) '
-        "{ r = Relu(x) y = com.microsoft.QuickGelu(r) }"
+        "{ r = Relu(x) y = com.microsoft.SampleOp(r) }"
     )
     assert operators(agrees(model))["Opaque"] == 1
 

@@ -1,0 +1,108 @@
+"""Loop and Scan that run a known, small number of times: their bodies one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import onnx
+
+from egraph.errors import ModelError
+from egraph.onnx.importer.model_file import to_array
+from egraph.onnx.importer.movement import slice_axis
+from egraph.onnx.importer.order import label, used_names
+from egraph.onnx.importer.state import Call, Importing, NotCore, axis_of, usable
+from egraph.tensor import Node
+
+MOST_NODES = 400
+"""Nodes that all runs of a body may have together: more are left to onnxruntime."""
+ImportNode = Callable[[Importing, onnx.NodeProto, str], None]
+
+
+def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
+    """Return the results of a loop of which the number of runs is known; None for other nodes."""
+    if call.node.domain not in ("", "ai.onnx") or call.node.op_type not in ("Loop", "Scan"):
+        return None
+    body = call.attribute("body")
+    if body.sparse_initializer:
+        return None
+    try:
+        return (_loop if call.node.op_type == "Loop" else _scan)(call, body, import_node)
+    except (NotCore, ModelError):  # onnxruntime runs the loop as a whole, whatever is wrong with a part of it
+        return None
+
+
+def _bounded(times: int, body: onnx.GraphProto) -> None:
+    if times < 1 or times * len(body.node) > MOST_NODES:
+        raise NotCore("too many nodes, or none")
+
+
+def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:
+    times = int(call.known(0).reshape(()))
+    if call.has(1) and not bool(call.known(1).reshape(())):
+        raise NotCore("it does not run")
+    _bounded(times, body)
+    carried = [call[k] for k in range(2, len(call.operands))]
+    rows: list[list[Node]] = []
+    for number in range(times):
+        inputs = [call.constant(number, "int64"), call.constant(True, "bool"), *carried]
+        again, *results = _run(call, body, inputs, number, import_node)
+        carried, row = results[: len(carried)], results[len(carried) :]
+        rows.append(row)
+        goes_on = call.state.data(again)
+        if goes_on is None:
+            raise NotCore("whether it runs again is not known")
+        if not bool(goes_on.reshape(())):
+            break
+    return [*carried, *(_stacked(call, column, 0) for column in zip(*rows, strict=True))]
+
+
+def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:
+    count = int(call.attribute("num_scan_inputs"))
+    states = [call[k] for k in range(len(call.operands) - count)]
+    scanned = [call[k] for k in range(len(states), len(call.operands))]
+    made = len(body.output) - len(states)
+    if call.opset < 9 or not all(usable(node.type) for node in scanned):
+        raise NotCore("a batch, or sizes that are not known")
+    axes = [axis_of(int(axis), node.type.rank) for axis, node in zip(call.attribute("scan_input_axes", [0] * count), scanned, strict=True)]
+    backward = [bool(each) for each in call.attribute("scan_input_directions", [0] * count)]
+    times = scanned[0].type.sizes[axes[0]]
+    _bounded(times, body)
+    rows: list[list[Node]] = []
+    for number in range(times):
+        inputs = list(states)
+        for node, axis, is_backward in zip(scanned, axes, backward, strict=True):
+            at, sizes = times - 1 - number if is_backward else number, node.type.sizes
+            inputs.append(call.reshape(slice_axis(call, node, axis, at, at + 1), (*sizes[:axis], *sizes[axis + 1 :])))
+        results = _run(call, body, inputs, number, import_node)
+        states, row = results[: len(states)], results[len(states) :]
+        rows.append(row)
+    outputs: list[Node | None] = list(states)
+    columns = zip(*rows, strict=True)
+    places, directions = call.attribute("scan_output_axes", [0] * made), call.attribute("scan_output_directions", [0] * made)
+    for column, axis, is_backward in zip(columns, places, directions, strict=True):
+        outputs.append(_stacked(call, column[::-1] if is_backward else column, int(axis)))
+    return outputs
+
+
+def _run(call: Call, body: onnx.GraphProto, inputs: Sequence[Node], number: int, import_node: ImportNode) -> list[Node]:
+    """Return the body's outputs for these inputs."""
+    outer = call.state
+    values = {**outer.values, **dict(zip((value.name for value in body.input), inputs, strict=True))}
+    state = replace(outer, values=values, declared={}, used=outer.used | used_names(body))
+    for tensor in body.initializer:
+        values[tensor.name] = state.constant(to_array(tensor, state.folder))
+    for position, node in enumerate(body.node):
+        import_node(state, node, f"{call.label}/{number}/{label(node, position)}")
+    return [values[value.name] for value in body.output]
+
+
+def _stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
+    """Return values of one shape side by side along a new axis."""
+    shapes = {part.type.shape for part in parts}
+    if len(shapes) > 1 or not all(usable(part.type) for part in parts):
+        raise NotCore("values of several sizes")
+    shape = parts[0].type.sizes
+    axis = axis_of(axis, len(shape) + 1)
+    rows = [call.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
+    return rows[0] if len(rows) == 1 else call.apply("Concat", *rows, axis=axis)
