@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from egraph.errors import ModelError
 from egraph.tensor import Dim, TensorType, numpy_dtype
 
 _NESTED = re.compile(r"^(seq|optional|sparse)\((.*)\)$")
@@ -25,7 +26,10 @@ def dtype_name(element: int) -> str:
         return "string"
     if element == onnx.TensorProto.UNDEFINED:
         return "undefined"
-    return str(helper.tensor_dtype_to_np_dtype(element).name)
+    try:
+        return str(helper.tensor_dtype_to_np_dtype(element).name)
+    except KeyError as error:
+        raise ModelError(f"there is no element type {element}", fix="export the model again, or pip install --upgrade onnx") from error
 
 
 def element_type(name: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from egraph.errors import ModelError, TypeMismatch
+from egraph.errors import ModelError
 from egraph.onnx.importer import (
     contraction,
     einsum,
@@ -32,7 +32,7 @@ from egraph.onnx.importer.opaque import opaque
 from egraph.onnx.importer.order import captured_names, label, ordered, used_names
 from egraph.onnx.importer.sequences import remember, taken
 from egraph.onnx.importer.sizes import give_sizes, input_types, shape_hints
-from egraph.onnx.importer.state import Call, Importing, NotCore, usable
+from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore, usable
 from egraph.onnx.types import array_type, from_proto
 from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 
@@ -149,6 +149,8 @@ def _dense(sparse: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
 def _value(state: Importing, name: str) -> Node:
     """Return the node of a tensor name, reading an initialiser at its first use."""
     if name not in state.values:
+        if name not in state.lazy:  # an operand of a function that the node leaves out
+            raise NotCore(f"nothing gives {name}")
         state.values[name] = state.constant(to_array(state.lazy[name], state.folder))
     return state.values[name]
 
@@ -189,7 +191,7 @@ def _defined(call: Call) -> list[Node | None] | None:
     for position, node in enumerate(function.node):
         try:
             _import_node(state, node, f"{call.label}/{label(node, position)}")
-        except ModelError:  # onnxruntime has a kernel for the operator, whatever is wrong with its function
+        except (ModelError, NotCore):  # onnxruntime has a kernel for the operator, whatever is wrong with its function
             return None
         if any(name in state.values and state.values[name].op == "OpaqueOutput" for name in node.output):
             return None
@@ -215,7 +217,7 @@ def _results(call: Call) -> list[Node | None]:
         try:
             results = handler(call)
             return results if isinstance(results, list) else [results]
-        except (NotCore, TypeMismatch, ValueError):
+        except UNREADABLE:
             pass  # the opaque form below checks the types and runs as onnxruntime runs it
         folded, _ = fold(call, core=False)
         if folded is not None:

@@ -19,7 +19,10 @@ def body_of(call: Call) -> tuple[Importing, onnx.FunctionProto] | None:
         return None
     if not all(operand is None or usable(operand.type) for operand in call.operands):
         return None
-    function = _function(call, onnx.defs.get_schema(node.op_type, call.opset))
+    try:
+        function = _function(call, onnx.defs.get_schema(node.op_type, call.opset))
+    except ValueError:  # the node lacks what its function reads
+        return None
     if function is None:
         return None
     values = {name: value for name, value in zip(function.input, call.operands, strict=False) if value is not None}

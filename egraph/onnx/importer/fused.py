@@ -167,7 +167,7 @@ def _attention(call: Call) -> list[Node | None]:
         raise NotCore("keys of the past, or parts of other sizes")
     if len(call.node.output) > 1 and call.node.output[1] in call.state.used:
         raise NotCore("the keys are used")
-    heads, width = int(call.attribute("num_heads")), call.shape(1)[1] // 3
+    heads, width = int(call.required("num_heads")), call.shape(1)[1] // 3
     product = call.apply("MatMul", call[0], call[1])
     product = call.apply("Add", product, call[2]) if call.has(2) else product
     query, key, value = (_heads(call, slice_axis(call, product, 2, k * width, (k + 1) * width), heads) for k in range(3))
@@ -185,7 +185,7 @@ def _multi_head_attention(call: Call) -> list[Node | None]:
         raise NotCore("the keys are used")
     if any(len(call.shape(index)) != 3 for index in range(3)):
         raise NotCore("heads stand apart")
-    heads, parts, start = int(call.attribute("num_heads")), [], 0
+    heads, parts, start = int(call.required("num_heads")), [], 0
     for index in range(3):
         part, width = call[index], call.shape(index)[2]
         if call.has(3):

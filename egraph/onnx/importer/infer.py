@@ -55,6 +55,7 @@ def one_node_model(call: Call, *, embed: int) -> onnx.ModelProto:
 
 def infer(call: Call) -> list[TensorType]:
     """Return the type of each result ('undefined' where nothing is known); raise ModelError when ill-typed."""
+    _refuse_if_incomplete(call)
     model = one_node_model(call, embed=_DATA_LIMIT_BYTES)
     if call.node.domain == "" and not onnx.defs.has(call.node.op_type):  # an early onnx operator, or a mistake
         _refuse_if_ill_typed(call, model, f"there is no operator {call.node.op_type}")
@@ -69,6 +70,17 @@ def infer(call: Call) -> list[TensorType]:
     if call.node.op_type == "Reshape" and call.has(0) and call[0].type.is_static and types[0].is_static:
         _refuse_other_counts(call, types[0])
     return types
+
+
+def _refuse_if_incomplete(call: Call) -> None:
+    """Raise ModelError for an operand that is missing: shape inference in C++ may read what is not there."""
+    node, domain = call.node, "" if call.node.domain == "ai.onnx" else call.node.domain
+    version = call.state.opsets.get(domain, 0)
+    if not onnx.defs.has(node.op_type, version, domain):
+        return
+    for index, formal in enumerate(onnx.defs.get_schema(node.op_type, version, domain).inputs):
+        if formal.option == onnx.defs.OpSchema.FormalParameterOption.Single and not "".join(node.input[index : index + 1]):
+            _refuse(call, f"its operand {index} ({formal.name}) is missing")
 
 
 def _refuse_other_counts(call: Call, result: TensorType) -> None:

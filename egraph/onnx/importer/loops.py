@@ -11,7 +11,7 @@ from egraph.errors import ModelError
 from egraph.onnx.importer.model_file import to_array
 from egraph.onnx.importer.movement import slice_axis
 from egraph.onnx.importer.order import label, used_names
-from egraph.onnx.importer.state import Call, Importing, NotCore, axis_of, usable
+from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore, axis_of, usable
 from egraph.tensor import Node
 
 MOST_NODES = 400
@@ -23,12 +23,12 @@ def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
     """Return the results of a loop of which the number of runs is known; None for other nodes."""
     if call.node.domain not in ("", "ai.onnx") or call.node.op_type not in ("Loop", "Scan"):
         return None
-    body = call.attribute("body")
-    if body.sparse_initializer:
-        return None
     try:
+        body = call.required("body")
+        if body.sparse_initializer:
+            raise NotCore("sparse weights")
         return (_loop if call.node.op_type == "Loop" else _scan)(call, body, import_node)
-    except (NotCore, ModelError):  # onnxruntime runs the loop as a whole, whatever is wrong with a part of it
+    except (*UNREADABLE, ModelError):  # onnxruntime runs the loop as a whole, whatever is wrong with a part of it
         return None
 
 
@@ -58,7 +58,7 @@ def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
 
 
 def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:
-    count = int(call.attribute("num_scan_inputs"))
+    count = int(call.required("num_scan_inputs"))
     states = [call[k] for k in range(len(call.operands) - count)]
     scanned = [call[k] for k in range(len(states), len(call.operands))]
     made = len(body.output) - len(states)

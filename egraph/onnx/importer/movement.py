@@ -224,7 +224,7 @@ def _gather_nd(call: Call) -> Node:
 
 def _depth_to_space(call: Call) -> Node:
     n, c, h, w = call.shape(0)
-    block = int(call.attribute("blocksize"))
+    block = int(call.required("blocksize"))
     depth = c // block**2
     if call.attribute("mode", "DCR") == "DCR":
         split = call.transpose(call.reshape(call[0], (n, block, block, depth, h, w)), (0, 3, 4, 1, 5, 2))
@@ -235,7 +235,7 @@ def _depth_to_space(call: Call) -> Node:
 
 def _space_to_depth(call: Call) -> Node:
     n, c, h, w = call.shape(0)
-    block = int(call.attribute("blocksize"))
+    block = int(call.required("blocksize"))
     if h % block or w % block or call.attribute("mode", "DCR") != "DCR":
         raise NotCore("blocks do not divide the image")
     split = call.transpose(call.reshape(call[0], (n, c, h // block, block, w // block, block)), (0, 3, 5, 1, 2, 4))

@@ -61,7 +61,7 @@ def _instance_normalization(call: Call) -> Node:
 
 def _group_normalization(call: Call) -> Node:
     """Instance normalisation of every group as one channel, then scale and bias a channel (a group before opset 21)"""
-    shape, groups = call.shape(0), int(call.attribute("num_groups"))
+    shape, groups = call.shape(0), int(call.required("num_groups"))
     if int(call.attribute("stash_type", 1)) != 1 or shape[1] % groups:
         raise NotCore("groups do not divide the channels")
     grouped = call.reshape(call[0], (shape[0], groups, math.prod(shape[1:]) // groups))

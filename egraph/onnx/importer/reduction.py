@@ -97,7 +97,7 @@ def _average_pool(call: Call) -> Node:
 
 def _lrn(call: Call) -> Node:
     values = {name: float(call.attribute(name, default)) for name, default in (("alpha", 0.0001), ("beta", 0.75), ("bias", 1.0))}
-    return call.apply("LRN", call[0], size=int(call.attribute("size")), axis=1, **values)
+    return call.apply("LRN", call[0], size=int(call.required("size")), axis=1, **values)
 
 
 def _lp_pool(call: Call) -> Node:

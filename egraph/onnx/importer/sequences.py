@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from egraph.onnx.importer.movement import slice_axis
-from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
+from egraph.onnx.importer.state import UNREADABLE, Call, NotCore, axis_of, usable
 from egraph.onnx.types import is_tensor
 from egraph.tensor import Node
 
@@ -19,7 +19,7 @@ def remember(call: Call, results: Sequence[Node | None]) -> None:
         return
     try:
         call.state.sequences[results[0]] = maker(call)
-    except NotCore:
+    except UNREADABLE:
         return
 
 
@@ -30,7 +30,7 @@ def taken(call: Call) -> list[Node | None] | None:
         return None
     try:
         return [taker(call, call.state.sequences[call[0]])]
-    except NotCore:
+    except UNREADABLE:
         return None
 
 
@@ -109,7 +109,7 @@ def _joined(call: Call, elements: Elements) -> Node:
     if not elements or not all(usable(element.type) for element in elements):
         raise NotCore("the size of an element is not known")
     is_new, shape = bool(call.attribute("new_axis", 0)), elements[0].type.sizes
-    axis = axis_of(int(call.attribute("axis")), len(shape) + is_new)
+    axis = axis_of(int(call.required("axis")), len(shape) + is_new)
     if is_new:
         if any(element.type.sizes != shape for element in elements):
             raise NotCore("elements of several sizes")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from egraph.errors import TypeMismatch
 from egraph.onnx.types import array_type, is_tensor, tensor_digest
 from egraph.tensor import AttributeValue, Node, TensorType, attributes, make, ops
 
@@ -18,6 +19,10 @@ FLOATS = ("float32", "float64")
 
 class NotCore(Exception):
     """Give the reason why a node has no form in the core set; it is then imported opaque."""
+
+
+UNREADABLE = (NotCore, TypeMismatch, ValueError, LookupError, ArithmeticError)
+"""What is raised on the way where a node has no form here or is malformed: it stays opaque then, which checks its types."""
 
 
 @dataclass
@@ -108,6 +113,13 @@ class Call:
                 value = onnx.helper.get_attribute_value(attribute)
                 return value.decode() if isinstance(value, bytes) else value
         return default
+
+    def required(self, name: str) -> Any:
+        """Return an attribute that must be there."""
+        value = self.attribute(name)
+        if value is None:
+            raise NotCore(f"the attribute {name} is absent")
+        return value
 
     def integers(self, name: str, index: int, default: Sequence[int] | None = None) -> tuple[int, ...] | None:
         """Return a list of integers given as an attribute (old opsets) or as a constant operand (new ones)."""

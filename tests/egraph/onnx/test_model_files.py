@@ -24,11 +24,18 @@ from tests.egraph.onnx.test_importer import model_of
         ("<float[3,5] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}> { [bad] y = MatMul(x, w) }", "ill-typed(.|\n)*'bad'"),
         ("{ [bad] y = Add(x) }", "ill-typed(.|\n)*'bad'"),
         ("{ [bad] y = NoSuchOperator(x) }", "ill-typed(.|\n)*'bad'"),
+        ("{ [bad] y = Cast<to = 1000>(x) }", "no element type 1000"),
+        ("{ [bad] y = DepthToSpace(x) }", "'bad'"),
+        ("{ [bad] y = DepthToSpace<blocksize = 0>(x) }", "'bad'"),
+        ("{ [bad] y = Attention(x, , x) }", "operand 1 (.|\n)*is missing(.|\n)*'bad'"),
+        ("{ [bad] y = RotaryEmbedding(x, x, ) }", "operand 2 (.|\n)*is missing(.|\n)*'bad'"),
+        ("{ [bad] y = Loop(, , x) }", "'bad'"),
+        ("{ [bad] y = Scan(x) }", "'bad'"),
     ],
 )
 def test_wrong_graphs_are_refused_by_name(body: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        load(model_of(f"(float[2] x) => (float[2] y) {body}"))
+        load(model_of(f"(float[2] x) => (float[2] y) {body}", 23))
 
 
 def cut(path: Path) -> None:
