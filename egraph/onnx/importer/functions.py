@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import onnx
@@ -12,12 +13,24 @@ from egraph.onnx.importer.state import Call, Importing, usable
 from egraph.onnx.types import to_proto
 
 
+def _attention_differs(call: Call) -> bool:
+    """Return whether the scores are an output, where masked ones are other numbers, or a factor is none that has a root."""
+    factors = [float(call.attribute(name, 1.0)) for name in ("scale", "softcap")]
+    return any(name in call.state.used for name in call.node.output[3:]) or not all(0 <= factor < math.inf for factor in factors)
+
+
+DIFFERS: Mapping[str, Callable[[Call], bool]] = {"Attention": _attention_differs}
+"""Where onnxruntime computes something else than an operator's function in the standard."""
+
+
 def body_of(call: Call) -> tuple[Importing, onnx.FunctionProto] | None:
     """Return the state in which an operator's function is read, and the function; None where the standard has none of it."""
     node, state = call.node, call.state
     if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
         return None
     if not all(operand is None or usable(operand.type) for operand in call.operands):
+        return None
+    if node.op_type in DIFFERS and DIFFERS[node.op_type](call):
         return None
     try:
         function = _function(call, onnx.defs.get_schema(node.op_type, call.opset))

@@ -24,7 +24,7 @@ def _axes(call: Call) -> tuple[int, ...] | None:
     """Return the reduced axes, or None where the node reduces nothing."""
     rank = len(call.shape(0))
     declared = call.integers("axes", 1)
-    if not declared and call.attribute("noop_with_empty_axes", 0):
+    if not declared and int(call.attribute("noop_with_empty_axes", 0)) == 1:
         return None
     return tuple(sorted({axis_of(axis, rank) for axis in declared or range(rank)})) or None
 
@@ -34,7 +34,7 @@ def _reduction(op: str, before: Callable[[Call, Node], Node] | None = None, afte
         axes = _axes(call)
         node = before(call, call[0]) if before else call[0]
         if axes is not None:
-            node = reduce(call, op, node, axes, keep=bool(call.attribute("keepdims", 1)))
+            node = reduce(call, op, node, axes, keep=int(call.attribute("keepdims", 1)) == 1)
         return call.apply(after, node) if after else node
 
     return handler
@@ -46,7 +46,7 @@ def _square(call: Call, node: Node) -> Node:
 
 def _log_sum_exp(call: Call) -> Node:
     """m + log sum exp(x - m), with m the largest, which is kept finite: inf - inf is no number"""
-    axes, keep = _axes(call), bool(call.attribute("keepdims", 1))
+    axes, keep = _axes(call), int(call.attribute("keepdims", 1)) == 1
     if axes is None:
         return call[0]
     most = float(np.finfo(call[0].type.dtype).max)

@@ -164,6 +164,7 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[2,5] x) => (float[2,5] y) { y = LpNormalization(x) }",
         "(float[2,5] x) => (float[2,5] y) <float z = {0}> { a = Mul(x, z) y = LpNormalization<axis = 0, p = 1>(a) }",
         "(float x) => (float y) { a = ReduceSum(x) y = ReduceL2(a) }",
+        "(float[2,3] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceSum<keepdims = 2>(x, a) }",
         ("(float[60,2] x, float[20,2] u) => (float[60,2] y) { a = Constant<value_int = 0>() b = Constant<value_int = 60>() "
         "c = Constant<value_int = 3>() r = Range(a, b, c) o = Constant<value_ints = [1]>() i = Unsqueeze(r, o) y = ScatterND(x, i, u) }"),
         '(float[2,2,3] x, float[2,3,4] z) => (float[2,2,4] y) { y = Einsum<equation = "...ij,...jk->...ik">(x, z) }',
@@ -219,9 +220,22 @@ def test_what_the_standard_defines_by_other_operators_is_those(body: str) -> Non
     assert not operators(agrees(model_of(body, 23)))["Opaque"]
 
 
-def test_what_the_standard_defines_by_operators_that_stay_opaque_is_one_node() -> None:
-    body = "(float[3,5] x, int64[3] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }"
-    assert operators(agrees(model_of(body)))["Opaque"] == 1
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[3,5] x, int64[3] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }",
+        "(float[1,2,5,8] x) => (float[1,2,5,8] y) { y = Attention<softcap = -1.0>(x, x, x) }",
+        "(float[1,2,5,8] x) => (float[1,2,5,8] y, float[1,2,5,5] s) { y, , , s = Attention<is_causal = 1>(x, x, x) }",
+    ],
+)
+def test_what_onnxruntime_computes_in_its_own_way_is_one_node(body: str) -> None:
+    model = model_of(body, 23)
+    graph, random = load(model).graph, np.random.default_rng(0)
+    assert operators(graph)["Opaque"] == 1
+    feeds = {"x": random.standard_normal(graph.inputs[0].type.sizes).astype(np.float32), "t": np.array([0, 4, 2])}
+    feeds = {node.string("name"): feeds[node.string("name")] for node in graph.inputs}
+    for expected, found in zip(run(model, feeds), run(export(graph), feeds), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 BODY = "body = b (int64 i, bool c, float[4,6] s) => (bool d, float[4,6] o"
