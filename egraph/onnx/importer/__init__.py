@@ -14,6 +14,7 @@ from egraph.onnx.importer import (
     contraction,
     einsum,
     elementwise,
+    fourier,
     fused,
     movement,
     normalization,
@@ -39,6 +40,7 @@ from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 HANDLERS: Mapping[str, elementwise.Handler] = {
     **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
     **quantisation.HANDLERS, **recurrence.HANDLERS, **einsum.HANDLERS, **places.HANDLERS, **fused.STANDARD_HANDLERS,
+    **fourier.HANDLERS,
 }  # fmt: skip
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
     **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": {**quantisation.ONNXRUNTIME_HANDLERS, **fused.HANDLERS},
