@@ -28,7 +28,8 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.errors import EinsatError
 from egraph.onnx import exporter, importer
 from egraph.optimize.admission import choose_derivations
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
+from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.rules import RULES
 from egraph.tensor import Candidate, FrozenEGraph
@@ -54,8 +55,8 @@ def offered(entry: BenchModel, database: Database, *, twins: bool, derived: bool
         path = Path(folder) / "model.onnx"
         onnx.save(entry.make(1), path)
         graph = importer.load(path, shapes=parse_shapes(entry.shapes)).graph
-    gate = Gate(choose_derivations((), allow="finite"), database)
-    saturation = saturate(graph, RULES, LIMITS, derivations=gate.open())
+    deriver = Deriver(choose_derivations((), allow="finite"), Gate(database))
+    saturation = saturate(graph, RULES, LIMITS, derivations=deriver.open())
     jobs = _jobs(saturation.frozen, twins=twins)
     if derived:
         by_rules = _jobs(saturation.by_rules, twins=twins) if saturation.by_rules else jobs

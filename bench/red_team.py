@@ -19,7 +19,8 @@ from typing import Any
 
 from bench.machine import about, sentence
 from egraph.errors import EinsatError, RuleError
-from egraph.optimize.admission import Admission, admitted
+from egraph.optimize.admission import admitted
+from egraph.optimize.gate import Admission
 from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
 from egraph.rule import MergeRule, Mismatch, Rule

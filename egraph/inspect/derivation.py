@@ -14,12 +14,11 @@ from egraph.engine.deriving import Judged
 from egraph.engine.saturate import Limits, saturate
 from egraph.inspect.match import constants
 from egraph.optimize.admission import PARTIAL
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.outcome import Derived
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.ops import OPS
 from egraph.tolerance import Tolerance
-from runtime.profile import Database
 
 LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
 """Limits of the saturation of one operator."""
@@ -60,8 +59,8 @@ def _explain_several(rule: GroupRule | RegionRule, node: Node, graph: Graph, tol
     elif not members:
         reason = "no other operator of the model on its level goes together with it"
     else:
-        gate = Gate((rule,), Database.in_memory(), tolerance)
-        saturation = saturate(graph, (), LIMITS, derivations=gate.open())
+        deriver = Deriver((rule,), tolerance=tolerance)
+        saturation = saturate(graph, (), LIMITS, derivations=deriver.open())
         refused = [refusal.reason for refusal in saturation.statistics[-1].refusals if node in refusal.nodes]
         applies = not refused and saturation.statistics[-1].unions > 0
         proved = f"one operator computes {len(members)}" if isinstance(rule, GroupRule) else "programs of regions were found"
@@ -75,10 +74,10 @@ def _explain_several(rule: GroupRule | RegionRule, node: Node, graph: Graph, tol
 def _judged(rule: DerivationRule, node: Node, graph: Graph, tolerance: Tolerance) -> Mapping[tuple[str, str], tuple[Judged, ...]]:
     from egraph.optimize.estimated import shipped_rules
 
-    gate = Gate((rule,), Database.in_memory(), tolerance)
+    deriver = Deriver((rule,), tolerance=tolerance)
     if node.op in OPS and all(type.is_static for type in (node.type, *(operand.type for operand in node.inputs))):
-        saturate(_alone(node, graph), shipped_rules(), LIMITS, derivations=gate.open())
-    return gate.judged
+        saturate(_alone(node, graph), shipped_rules(), LIMITS, derivations=deriver.open())
+    return deriver.judged
 
 
 def _alone(node: Node, graph: Graph) -> Graph:

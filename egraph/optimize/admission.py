@@ -7,116 +7,32 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from egraph.derive.derivation import AnyRule, DerivationRule, RegionRule
 from egraph.derive.registry import DERIVATIONS
 from egraph.errors import RuleError
+from egraph.optimize.gate import Admission, Correction, Gate
 from egraph.optimize.options import Allow
 from egraph.partial.stitching import partial_rules
 from egraph.rewrite.file import load_rules
-from egraph.rule import Binding, MergeRule, Mismatch, Rule
-from egraph.tensor import Node, format_fragment
-from egraph.tensor.boxes import Box, axis_names
+from egraph.rule import MergeRule, Rule
+from egraph.tensor import Node
+from egraph.tensor.boxes import Box
 from egraph.tensor.ops.reference import fragment_expression
 from verify.certificates import certify, shipped
 from verify.proof import Proof
-from verify.scope import Tree, outside
-
-if TYPE_CHECKING:
-    from verify.comparison import Comparison
-
 
 VALIDATED = "proved for these sizes"
 PROVED = ("proved", VALIDATED)
 Tell = Callable[[str], None]
 
 
-@dataclass(eq=False)
-class Admission:
-    """A rule's pass: yes where its certificate reaches, else by proving the application at its own sizes.
-
-    A kind of match, of equal types, attributes and sides, is judged once.
-    """
-
-    rule: Rule | MergeRule
-    covers: Tree
-    tried: bool = False
-    """Whether what the certificate covers is compared at its own sizes too: the function of a rule that does not ship may do something
-    else with plain numbers than it did in the proof."""
-    proved_here: int = 0
-    """Kinds of matches outside the certificate that were proved at their own sizes."""
-    compared: list[Comparison] = field(default_factory=list)
-    """What was compared of kinds of matches outside the certificate, of a user's rule of all."""
-    _known: dict[object, str] = field(default_factory=dict, repr=False)
-
-    def __call__(self, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
-        types = tuple((tuple(b.types.items()), tuple(b.attributes.items()), tuple(b.numbers.items())) for b in bindings)
-        key = types, tuple(lefts), tuple(rights)
-        if key not in self._known:
-            reason = outside(self.covers, self.rule, bindings)
-            self._known[key] = self._validated(reason, bindings, lefts, rights) if reason or self.tried else ""
-        return self._known[key]
-
-    def _validated(self, reason: str, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
-        from verify.application import objection_to  # the prover: seldom needed
-        from verify.comparison import compare_sides
-
-        names = () if isinstance(self.rule, MergeRule) else [variable.name for variable in self.rule.variables]
-        numbers = {i: bindings[0].numbers[name] for i, name in enumerate(names) if name in bindings[0].numbers}
-        if reason and (open_text := objection_to(lefts, rights, numbers)):
-            return f"{reason}; at these sizes alone it could not be proved either: {open_text}"
-        found = compare_sides(lefts, rights, numbers)
-        if not found.reason:
-            self.proved_here += bool(reason)
-            self.compared.append(found)
-        return found.reason
-
-
-@dataclass(eq=False)
-class Correction:
-    """What corrects a rule that holds in part: each kind of match once, where a program is proved equal to the left side.
-
-    A user's rule is compared on random operands, too, as every rule that does not ship.
-    """
-
-    rule: Rule
-    corrected: list[str] = field(default_factory=list)
-    """Where the sides of each kind of match differ."""
-    compared: list[Comparison] = field(default_factory=list)
-    _known: dict[object, tuple[Node, ...] | Mismatch] = field(default_factory=dict, repr=False)
-
-    def __call__(self, binding: Binding, left: Node, right: Node) -> tuple[Node, ...]:
-        numbers = {i: binding.numbers[v.name] for i, v in enumerate(self.rule.variables) if v.name in binding.numbers}
-        key = left, right, tuple(numbers.items())
-        if key not in self._known:
-            self._known[key] = self._corrected(left, right, numbers)
-        known = self._known[key]
-        if isinstance(known, Mismatch):
-            raise known
-        return known
-
-    def _corrected(self, left: Node, right: Node, numbers: Mapping[int, float]) -> tuple[Node, ...] | Mismatch:
-        from verify.comparison import compare_sides
-        from verify.corrected import corrected
-
-        found = corrected(left, right, numbers, self.rule.rounding)
-        if not found.programs:
-            return Mismatch(found.reason)
-        compared = compare_sides((left,) * len(found.programs), found.programs, numbers)
-        if compared.reason:
-            return Mismatch(compared.reason)
-        self.compared.append(compared)
-        if found.where is not None and found.where.boxes:
-            self.corrected.append(f"{format_fragment(left)} {found.where.describe(axis_names(left))}")
-        return found.programs
-
-
 def admitted(
-    rules: Iterable[Rule | MergeRule], *, unsafe: bool = False, where: Mapping[str, Path] | None = None, tell: Tell = lambda text: None
-) -> tuple[Rule | MergeRule, ...]:
+    rules: Iterable[Rule | MergeRule], *, unsafe: bool = False, where: Mapping[str, Path] | None = None,
+    tell: Tell = lambda text: None, gate: Gate | None = None,
+) -> tuple[Rule | MergeRule, ...]:  # fmt: skip
     """Return the rules that may be used, with their verdicts; ``where``: the files of those that do not ship.
 
     A user's rule is proved here unless that has been done; where that fails, RuleError is raised. A shipped rule whose
@@ -125,6 +41,7 @@ def admitted(
     """
     rules = tuple(rules)
     files = where or {}
+    gate = gate or Gate()
     certificates = shipped()
     users = certify([rule for rule in rules if rule.name in files], _prove, tell=tell)
     chosen: list[Rule | MergeRule] = []
@@ -132,12 +49,12 @@ def admitted(
     for rule in rules:
         certificate = users.get(rule.name) or certificates.current(rule)
         if isinstance(rule, Rule) and rule.corrected and (unsafe or certificate is None or certificate.is_proved):
-            chosen.append(replace(rule, verdict="proved for these sizes", corrects=Correction(rule)))
+            chosen.append(replace(rule, verdict="proved for these sizes", corrects=Correction(rule, gate)))
         elif certificate is None:
             stale += 1
-            chosen.append(replace(rule, verdict="proved for these sizes", admits=Admission(rule, covers=False)))
+            chosen.append(replace(rule, verdict="proved for these sizes", admits=Admission(rule, covers=False, gate=gate)))
         elif certificate.is_proved:
-            admission = Admission(rule, certificate.covers["tree"], tried=rule.name in files)
+            admission = Admission(rule, certificate.covers["tree"], tried=rule.name in files, gate=gate)
             chosen.append(replace(rule, verdict=certificate.verdict, admits=admission))
         elif unsafe:
             chosen.append(replace(rule, verdict=certificate.verdict))
@@ -173,20 +90,22 @@ def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
 def notes(rules: Sequence[Rule | MergeRule]) -> tuple[str, ...]:
     """Return which rules were proved at the sizes of their matches, outside what their certificates cover, what was corrected and
     what was compared."""
-    gates = {rule.name: rule.admits for rule in rules if isinstance(rule.admits, Admission)}
-    proved = [f"{name} {gate.proved_here}" for name, gate in gates.items() if gate.proved_here]
-    told = [f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(proved)}"] if proved else []
+    admissions = {rule.name: rule.admits for rule in rules if isinstance(rule.admits, Admission)}
+    proved = [f"{name} {admission.proved_here}" for name, admission in admissions.items() if admission.proved_here]
+    texts = [f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(proved)}"] if proved else []
     corrections = {rule.name: rule.corrects for rule in rules if isinstance(rule, Rule) and isinstance(rule.corrects, Correction)}
     for name, correction in corrections.items():
-        told += [f"{name} is corrected, and proved as a whole: {where}" for where in correction.corrected]
-    compared = {name: gate.compared for name, gate in gates.items() if gate.tried}
+        texts += [f"{name} is corrected, and proved as a whole: {where}" for where in correction.corrected]
+    compared = {name: admission.compared for name, admission in admissions.items() if admission.tried}
     compared |= {name: correction.compared for name, correction in corrections.items()}
-    compared["those of shipped rules"] = [found for gate in gates.values() if not gate.tried for found in gate.compared]
+    compared["those of shipped rules"] = [
+        comparison for admission in admissions.values() if not admission.tried for comparison in admission.compared
+    ]
     for name, kinds in compared.items():
         if kinds:
             least = max(kinds, key=lambda each: (each.fraction, each.elements))
-            told.append(f"kinds of matches compared on random operands: {name} {len(kinds)}; of the one with least certainty {least}")
-    return tuple(told)
+            texts.append(f"kinds of matches compared on random operands: {name} {len(kinds)}; of the one with least certainty {least}")
+    return tuple(texts)
 
 
 FEW_POSITIONS, MANY_POSITIONS = 10, 20
@@ -236,9 +155,10 @@ def gather(files: Sequence[Path]) -> tuple[tuple[Rule | MergeRule, ...], dict[st
 
 
 def choose_rules(
-    files: Sequence[Path], skip: Sequence[str], *, allow: Allow, unsafe: bool, tell: Tell = lambda text: None
-) -> tuple[Rule | MergeRule, ...]:
-    """Return the rules to saturate with, each with its verdict; ``tell`` hears which rules are being proved."""
+    files: Sequence[Path], skip: Sequence[str], *, allow: Allow, unsafe: bool, tell: Tell = lambda text: None,
+    gate: Gate | None = None,
+) -> tuple[Rule | MergeRule, ...]:  # fmt: skip
+    """Return the rules to saturate with, each with its verdict; ``tell`` hears which rules are being proved, ``gate`` judges matches."""
     rules, where = gather(files)
     names = [rule.name for rule in (*rules, *DERIVATIONS, *PARTIAL)]
     for name in skip:
@@ -248,8 +168,8 @@ def choose_rules(
                 f"--skip-rule {name}: there is no such rule" + (f"; did you mean {' or '.join(close)}?" if close else ""),
                 fix="python -m egraph.optimize --list-rules shows all names",
             )
-    wanted = [rule for rule in rules if rule.name not in skip and rule.rounding in ALLOWED[allow]]
-    return admitted(wanted, unsafe=unsafe, where=where, tell=tell)
+    chosen = [rule for rule in rules if rule.name not in skip and rule.rounding in ALLOWED[allow]]
+    return admitted(chosen, unsafe=unsafe, where=where, tell=tell, gate=gate)
 
 
 def choose_derivations(

@@ -1,18 +1,15 @@
-"""The gate for derivations: what a rule derives enters the e-graph where it is proved equal at its own sizes.
+"""Derive programs, and have the gate judge each: what a rule derives enters the e-graph where it is proved equal at its own sizes.
 
-What was derived and each proof is kept in the profile database, with a hash of the sources that it depends on: the same operator, in
-any model, is derived from once, and a proof outlives a derivation that time cut short.
+What was derived is kept in the profile database, with a hash of the sources that it depends on: the same operator, in any model, is
+derived from once. A proof outlives a derivation that time cut short.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from egraph.derive.derivation import AnyRule, DerivationRule, GroupRule, RegionRule, Step
@@ -20,56 +17,21 @@ from egraph.engine.applications import BROKEN, RuleStatistics
 from egraph.engine.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
 from egraph.optimize.admission import VALIDATED
+from egraph.optimize.gate import Gate, sources_key
 from egraph.optimize.outcome import Derived, Offered, RuleUse
-from egraph.rule import Rounding
 from egraph.tensor import Kernel, Node, format_fragment, walk
 from egraph.tensor.text import TextError, parse_fragment
 from egraph.tolerance import Tolerance
-from runtime.profile import Database, DerivationRow, ProofRow
-
-ROOT = Path(__file__).parent.parent.parent
-
-
-@cache
-def sources_digest(folders: tuple[str, ...], suffixes: tuple[str, ...] = (".py",)) -> str:
-    """Return a hash of the files below some folders of the project that end in these ways, names and contents."""
-    digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(path for path in (ROOT / folder).rglob("*.*") if path.suffix in suffixes):
-            text = path.read_bytes()
-            digest.update(f"{path.relative_to(ROOT).as_posix()} {len(text)}:".encode() + text)
-    return digest.hexdigest()[:32]
-
-
-SOURCES = ("egraph/derive", "egraph/partial", "egraph/tensor", "verify")
-"""What decides which programs are derived and whether they are proved."""
-
-Prover = Callable[[Node, Node, Rounding], str]
-"""Says what stays open when two fragments over the same placeholders are compared; '' when they are proved equal."""
-
-
-def sources_key() -> str:
-    """Return a hash of the sources that derivations and their proofs depend on."""
-    return sources_digest(SOURCES)
-
-
-def prove(left: Node, right: Node, rounding: Rounding) -> str:
-    """Return what stays open when two programs are compared at their own sizes; '' when they are proved equal."""
-    from verify.application import equal_at_sizes  # the prover: not needed where everything was proved before
-
-    return equal_at_sizes(left, right, rounding)
+from runtime.profile import DerivationRow
 
 
 @dataclass(eq=False)
-class Gate:
-    """Derives, proves and remembers; ``open`` gives the derivations that an e-graph takes."""
+class Deriver:
+    """Derives, has it judged, and remembers; ``open`` gives the derivations that an e-graph takes."""
 
     rules: tuple[AnyRule, ...]
-    database: Database
+    gate: Gate = field(default_factory=Gate)
     tolerance: Tolerance = field(default_factory=Tolerance)
-    prover: Prover = prove
-    proved_now: int = 0
-    """Programs that were proved in this run, not read from the database."""
     seconds: float = 0.0
     judged: dict[tuple[str, str], tuple[Judged, ...]] = field(default_factory=dict)
     """What is known by now, by the rule's name and the operator's signature."""
@@ -208,21 +170,10 @@ class Gate:
         return tuple(found)
 
     def _objection(self, rule: AnyRule, node: Node, program: Node) -> str:
-        statement = node.digest, program.digest, rule.rounding
-        proof = self.database.find(ProofRow, *statement)
-        if proof is None or proof.sources != sources_key():
-            started = time.process_time()
-            try:
-                objection = self.prover(node, program, rule.rounding)
-            except (EinsatError, RecursionError, *BROKEN) as error:
-                objection = f"the prover gave up: {type(error).__name__}: {error}"
-            proof = ProofRow(*statement, sources_key(), objection, time.process_time() - started)
-            self.proved_now += not objection
-            self.database.put(proof)
-        return proof.open
+        return self.gate.judge((node,), (program,), rule.rounding).reason
 
     def _read(self, key: tuple[str, str]) -> tuple[Judged, ...] | None:
-        row = self.database.find(DerivationRow, *key)
+        row = self.gate.database.find(DerivationRow, *key)
         if row is None or row.sources != sources_key():
             return None
         try:
@@ -232,7 +183,7 @@ class Gate:
 
     def _write(self, key: tuple[str, str], found: Sequence[Judged], seconds: float) -> None:
         programs = json.dumps([_to_json(one) for one in found], separators=(",", ":"))
-        self.database.put(DerivationRow(*key, sources_key(), seconds, programs))
+        self.gate.database.put(DerivationRow(*key, sources_key(), seconds, programs))
 
 
 def _to_json(one: Judged) -> dict[str, Any]:

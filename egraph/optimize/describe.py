@@ -14,7 +14,7 @@ from egraph import __version__
 from egraph.optimize.admission import notes as rule_notes
 from egraph.optimize.admission import unproved
 from egraph.optimize.check import CheckResult
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import KERNEL_KINDS, Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
 from egraph.optimize.race import Race
@@ -104,7 +104,7 @@ def describe(
     model: CostModel,
     checked: CheckResult,
     rules: Sequence[Rule | MergeRule],
-    derivations: Gate,
+    derivations: Deriver,
     options: Options,
     *,
     is_timed: bool,

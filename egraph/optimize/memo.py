@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egraph.errors import EinsatError
-from egraph.optimize.derivations import sources_digest
 from egraph.optimize.describe import environment
+from egraph.optimize.gate import sources_digest
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import write_beside

@@ -17,9 +17,10 @@ from egraph.optimize.artefact import REPORT, export, finish_artefact, save_uncha
 from egraph.optimize.budget import Budget, worked
 from egraph.optimize.check import CheckResult, Disagreement, open_original
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
+from egraph.optimize.gate import Gate
 from egraph.optimize.job_export import import_profiles
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
@@ -98,17 +99,17 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
             work.mkdir()
             results = stage / "results"
             results.mkdir()
-            derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
+            chosen = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
             reference = Reference(options, imported.graph, user_inputs, runs, session, answers)
-            gate, folder = Gate(derivations, database, options.tolerance), Folder(imported.graph)
+            deriver, folder = Deriver(chosen, Gate(database), options.tolerance), Folder(imported.graph)
             budget = Budget(
                 progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
                 given=len(user_inputs.files), policy=options.policy,
             )  # fmt: skip
-            repair = Repair(options, progress, imported.graph, reference, folder, budget, gate, work, options.is_exact_below_normal)
+            repair = Repair(options, progress, imported.graph, reference, folder, budget, deriver, work, options.is_exact_below_normal)
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
-                results / output.artefact.name, gate, digest, budget, folder, repair, device(options.device), target_lowering,
+                results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
                 Rounding(reference.samples, options.threads),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
@@ -137,7 +138,7 @@ class Run:
     work: Path
     model_file: Path
     artefact: Path
-    derivations: Gate
+    derivations: Deriver
     model_digest: Future[str]
     budget: Budget
     folder: Folder
@@ -183,7 +184,8 @@ class Run:
         """Search, time, compile, check and save; ``notes`` are what reading the model said."""
         options, progress = self.options, self.progress
         rules: Sequence[Rule | MergeRule] = choose_rules(
-            options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
+            options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note,
+            gate=self.derivations.gate,
         )
         device = self.device.key(options.threads)
         # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.

@@ -32,7 +32,7 @@ from egraph.optimize.blame import Blame, blame, wrong_rules
 from egraph.optimize.budget import Budget
 from egraph.optimize.check import CheckResult, Disagreement
 from egraph.optimize.check_noise import RunModel
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.options import Options
@@ -175,7 +175,7 @@ class Repair:
     reference: Reference
     folder: Folder
     budget: Budget
-    derivations: Gate
+    derivations: Deriver
     work: Path
     keep_subnormals: bool
     learnt: list[str] = field(default_factory=list)

@@ -23,8 +23,9 @@ from egraph.errors import ModelError
 from egraph.onnx import exporter, importer
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.budget import Budget
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
+from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import calibrate
 from egraph.optimize.options import OFFERED, Options
 from egraph.optimize.output import write_beside
@@ -226,7 +227,10 @@ def _next(result: Result, options: Options, progress: Progress, database: Databa
 
 def _saturated(graph: Graph, options: Options, progress: Progress, database: Database) -> Saturated:
     progress.stage("saturate")
-    rules = choose_rules(options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note)
+    gate = Gate(database)
+    rules = choose_rules(
+        options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note, gate=gate
+    )
     derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
     policy = options.policy.saturation
     limits = limits_of(policy, options.budget_seconds, options.max_nodes)
@@ -234,8 +238,8 @@ def _saturated(graph: Graph, options: Options, progress: Progress, database: Dat
     def show(iteration: Iteration) -> None:
         progress.update(f"{iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
-    gate = Gate(derivations, database, options.tolerance)
-    saturation = saturate(graph, rules, limits, show, derivations=gate.open(), policy=policy)
+    deriver = Deriver(derivations, gate, options.tolerance)
+    saturation = saturate(graph, rules, limits, show, derivations=deriver.open(), policy=policy)
     progress.update(f"{len(saturation.iterations)} iterations, stopped: {saturation.stop_reason}")
     return Saturated(graph, saturation.frozen, saturation.by_rules)
 

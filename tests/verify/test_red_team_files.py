@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.red_team import FALSE, FOLDER, OUTSIDE, TRUE, Judged, files, judged, record, recorded, table
-from egraph.optimize.admission import Admission
+from egraph.optimize.gate import Admission
 from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
 from egraph.rule import Binding, Rule

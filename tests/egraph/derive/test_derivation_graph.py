@@ -19,7 +19,8 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
 from egraph.inspect.command import why, why_text
 from egraph.optimize.admission import choose_derivations, choose_rules, list_rules
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
+from egraph.optimize.gate import Gate
 from egraph.optimize.outcome import Derived, Offered, Outcome, RuleUse
 from egraph.optimize.report import render
 from egraph.rules import RULES
@@ -71,18 +72,18 @@ def names(frozen: FrozenEGraph) -> set[str]:
 
 def test_proved_programs_join_the_class_of_the_operator_and_keep_their_name() -> None:
     calls: list[str] = []
-    gate = Gate((count(calls),), Database.in_memory())
-    result = saturate(chain(3, 4), (), derivations=gate.open())
+    deriver = Deriver((count(calls),))
+    result = saturate(chain(3, 4), (), derivations=deriver.open())
     both = [nodes for nodes in result.frozen.classes.values() if {node.op for node in nodes} == {"Transpose", "Expression"}]
     assert len(both) == 2 and names(result.frozen) == {"as an expression"}
-    assert len(calls) == 2 and gate.proved_now == 2
+    assert len(calls) == 2 and deriver.gate.proved_now == 2
     (told,) = result.statistics
     assert (told.rule, told.matches, told.unions, told.e_nodes, told.refusals) == ("transposing", 2, 2, 2, ())
 
 
 def test_what_is_not_proved_is_refused_with_its_reason_and_the_nodes_that_it_was_for() -> None:
-    gate = Gate((count([]),), Database.in_memory())
-    result = saturate(chain(3, 3), (), derivations=gate.open())
+    deriver = Deriver((count([]),))
+    result = saturate(chain(3, 3), (), derivations=deriver.open())
     assert names(result.frozen) == {"as an expression"}
     (refusal,) = result.statistics[0].refusals
     assert refusal.reason.startswith("not transposed: ") and refusal.count == 2
@@ -94,24 +95,24 @@ def test_equal_operators_are_derived_from_once_in_a_run_and_once_for_all_runs(tm
     calls: list[str] = []
     for _ in range(2):
         database = Database.open(path)
-        gate = Gate((count(calls),), database)
-        result = saturate(chain(5, 5), (), derivations=gate.open())
+        deriver = Deriver((count(calls),), Gate(database))
+        result = saturate(chain(5, 5), (), derivations=deriver.open())
         database.close()
         assert names(result.frozen) == {"as an expression"} and len(result.statistics[0].refusals) == 1
-        ((found, refused),) = gate.judged.values()
+        ((found, refused),) = deriver.judged.values()
         assert found.steps == (Step("meaning", "x[j,i]"),) and not found.reason and refused.reason
-    assert len(calls) == 1 and gate.proved_now == 0
+    assert len(calls) == 1 and deriver.gate.proved_now == 0
 
 
 def test_what_was_kept_by_other_sources_or_is_damaged_is_derived_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     database = Database.in_memory()
-    saturate(chain(3, 4), (), derivations=Gate((count(calls),), database).open())
+    saturate(chain(3, 4), (), derivations=Deriver((count(calls),), Gate(database)).open())
     monkeypatch.setattr("egraph.optimize.derivations.sources_key", lambda: "another prover")
-    saturate(chain(3, 4), (), derivations=Gate((count(calls),), database).open())
+    saturate(chain(3, 4), (), derivations=Deriver((count(calls),), Gate(database)).open())
     assert len(calls) == 4
     monkeypatch.setattr("egraph.optimize.derivations.parse_fragment", lambda text: parse_fragment("[]"))
-    saturate(chain(3, 4), (), derivations=Gate((count(calls),), database).open())
+    saturate(chain(3, 4), (), derivations=Deriver((count(calls),), Gate(database)).open())
     assert len(calls) == 6
 
 
@@ -120,8 +121,8 @@ def test_a_derivation_that_fails_or_computes_another_type_is_refused() -> None:
         yield Derivation("untransposed", node.inputs[0], ())
         raise ValueError("no such size")
 
-    gate = Gate((DerivationRule("broken", ("Transpose",), derive),), Database.in_memory())
-    result = saturate(chain(3, 4), (), derivations=gate.open())
+    deriver = Deriver((DerivationRule("broken", ("Transpose",), derive),))
+    result = saturate(chain(3, 4), (), derivations=deriver.open())
     reasons = sorted(refusal.reason for refusal in result.statistics[0].refusals)
     assert not names(result.frozen) and len(reasons) == 3
     assert "deriving failed: ValueError: no such size" in reasons[0]
@@ -133,24 +134,24 @@ def test_errors_above_the_tolerance_and_what_failed_a_check_are_left_out() -> No
         (x,) = node.inputs
         yield Derivation("coarse", apply("Expression", x, text=transposed_text(*x.type.sizes)), (), error_bound=1e-3)
 
-    gate = Gate((DerivationRule("coarse", ("Transpose",), derive),), Database.in_memory(), Tolerance(1e-4))
-    result = saturate(chain(3, 4), (), derivations=gate.open())
+    deriver = Deriver((DerivationRule("coarse", ("Transpose",), derive),), tolerance=Tolerance(1e-4))
+    result = saturate(chain(3, 4), (), derivations=deriver.open())
     assert not names(result.frozen) and "above the tolerance" in result.statistics[0].refusals[0].reason
-    gate = Gate((DerivationRule("coarse", ("Transpose",), derive),), Database.in_memory(), Tolerance(1e-2))
-    assert names(saturate(chain(3, 4), (), derivations=gate.open()).frozen) == {"coarse"}
-    assert gate.leave_out(["coarse", "some_rule"], "the check failed") == ("coarse",)
-    assert not names(saturate(chain(3, 4), (), derivations=gate.open()).frozen)
-    assert "coarse" in gate.decisive()
+    deriver = Deriver((DerivationRule("coarse", ("Transpose",), derive),), tolerance=Tolerance(1e-2))
+    assert names(saturate(chain(3, 4), (), derivations=deriver.open()).frozen) == {"coarse"}
+    assert deriver.leave_out(["coarse", "some_rule"], "the check failed") == ("coarse",)
+    assert not names(saturate(chain(3, 4), (), derivations=deriver.open()).frozen)
+    assert "coarse" in deriver.decisive()
 
 
 def test_budgets_hold_for_derivations_too() -> None:
     calls: list[str] = []
-    gate = Gate((count(calls),), Database.in_memory())
-    assert saturate(chain(3, 4), (), Limits(iterations=1), derivations=gate.open()).stop_reason == "saturated"
+    deriver = Deriver((count(calls),))
+    assert saturate(chain(3, 4), (), Limits(iterations=1), derivations=deriver.open()).stop_reason == "saturated"
     assert not calls
-    assert saturate(chain(3, 4), (), Limits(e_nodes=7), derivations=gate.open()).stop_reason == "e-nodes"
+    assert saturate(chain(3, 4), (), Limits(e_nodes=7), derivations=deriver.open()).stop_reason == "e-nodes"
     assert len(calls) == 2
-    assert saturate(chain(3, 4), (), interrupted=lambda: True, derivations=gate.open()).stop_reason == "interrupted"
+    assert saturate(chain(3, 4), (), interrupted=lambda: True, derivations=deriver.open()).stop_reason == "interrupted"
 
 
 def test_what_time_cut_short_is_neither_used_nor_kept() -> None:
@@ -158,21 +159,21 @@ def test_what_time_cut_short_is_neither_used_nor_kept() -> None:
     x = placeholder(0, TensorType("float32", (3, 3)))
     database, told = Database.in_memory(), iter([False, True, True])
     rule = count([])
-    gate = Gate((rule,), database)
-    assert gate.programs(rule, apply("Transpose", x, perm=(1, 0)), lambda: next(told)) == ()
-    assert len(gate.programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
-    assert len(Gate((rule,), database).programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
+    deriver = Deriver((rule,), Gate(database))
+    assert deriver.programs(rule, apply("Transpose", x, perm=(1, 0)), lambda: next(told)) == ()
+    assert len(deriver.programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
+    assert len(Deriver((rule,), Gate(database)).programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
 
 
 def test_proofs_outlive_a_derivation_that_time_cut_short() -> None:
     x = placeholder(0, TensorType("float32", (3, 3)))
     node, database, looks = apply("Transpose", x, perm=(1, 0)), Database.in_memory(), iter([False, True, True])
     rule = count([])
-    short = Gate((rule,), database)
-    assert short.programs(rule, node, lambda: next(looks)) == () and short.proved_now == 1
-    long = Gate((rule,), database)
+    short = Deriver((rule,), Gate(database))
+    assert short.programs(rule, node, lambda: next(looks)) == () and short.gate.proved_now == 1
+    long = Deriver((rule,), Gate(database))
     whole = long.programs(rule, node)
-    assert long.proved_now == sum(not one.reason for one in whole) - 1
+    assert long.gate.proved_now == sum(not one.reason for one in whole) - 1
 
 
 class SlowClock:
@@ -195,18 +196,18 @@ def test_a_saturation_that_time_cut_short_is_repeated_exactly(seconds: float, mo
     database = Database.in_memory()
     with monkeypatch.context() as patched:
         patched.setattr("egraph.engine.saturate.time", SlowClock())
-        cut = saturate(chain(3, 4), LAYERS, Limits(seconds), derivations=Gate((count([]),), database).open())
+        cut = saturate(chain(3, 4), LAYERS, Limits(seconds), derivations=Deriver((count([]),), Gate(database)).open())
     assert any(cut.looks)
     for known in (database, Database.in_memory()):
         limits = Limits(float("inf"), looks=cut.looks)
-        again = saturate(chain(3, 4), LAYERS, limits, derivations=Gate((count([]),), known).open())
+        again = saturate(chain(3, 4), LAYERS, limits, derivations=Deriver((count([]),), Gate(known)).open())
         assert repr(again.frozen.classes) == repr(cut.frozen.classes)
         assert repr(again.by_rules) == repr(cut.by_rules)
         assert (again.looks, again.stop_reason, len(again.iterations)) == (cut.looks, cut.stop_reason, len(cut.iterations))
 
 
 def test_the_rules_alone_are_the_same_with_and_without_derivations(monkeypatch: pytest.MonkeyPatch) -> None:
-    derivations = Gate((count([]),), Database.in_memory()).open()
+    derivations = Deriver((count([]),)).open()
     alone, both = saturate(chain(3, 4), LAYERS), saturate(chain(3, 4), LAYERS, derivations=derivations)
     assert alone.by_rules is None and both.by_rules is not None
     assert repr(both.by_rules.classes) == repr(alone.frozen.classes) != repr(both.frozen.classes)
@@ -219,7 +220,7 @@ def test_the_rules_alone_are_the_same_with_and_without_derivations(monkeypatch: 
 
 def test_saturation_with_derivations_is_the_same_each_time() -> None:
     pictures = {
-        repr(dict(saturate(chain(6, 6), (), derivations=Gate((count([]),), Database.in_memory()).open()).frozen.classes)) for _ in range(2)
+        repr(dict(saturate(chain(6, 6), (), derivations=Deriver((count([]),)).open()).frozen.classes)) for _ in range(2)
     }
     assert len(pictures) == 1
 
@@ -266,8 +267,8 @@ def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(
     path = tmp_path / "net.onnx"
     convolution(path, 16, 20)
     graph = importer.load(path).graph
-    gate = Gate(DERIVATIONS, Database.in_memory())
-    frozen = saturate(graph, shipped_rules(), Limits(), derivations=gate.open()).frozen
+    deriver = Deriver(DERIVATIONS)
+    frozen = saturate(graph, shipped_rules(), Limits(), derivations=deriver.open()).frozen
     laid = estimate(candidates(frozen))
     without = {
         number: tuple(one for one in options if one.implementation.text != "onednn.convolution" and not one.fragment.op.startswith("Conv"))
@@ -275,9 +276,9 @@ def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(
     }
     program = Folder(graph).fold(to_program(frozen, extract(frozen, without, 1, 0.0)[0], graph))
     launched = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
-    uses = gate.uses(launched)
+    uses = deriver.uses(launched)
     assert uses and all(use.verdict == "proved for these sizes" for use in uses)
-    derived = gate.derived(launched)
+    derived = deriver.derived(launched)
     assert {one.name for one in derived} == {use.name for use in uses}
     assert all(one.steps and one.kernels for one in derived)
     assert all(step in "\n".join(derivation_text(derived[0])) for _, step in derived[0].steps)
@@ -316,6 +317,6 @@ def test_derivations_are_in_the_manifest_the_report_and_what_is_printed() -> Non
 
 
 def test_programs_that_derivations_joined_are_counted_and_those_of_rules_are_not() -> None:
-    gate = Gate((count([]),), Database.in_memory())
+    deriver = Deriver((count([]),))
     own, other = RuleStatistics(count([]).name, 3, 2, 9, ()), RuleStatistics("some rule", 7, 5, 9, ())
-    assert gate.offered((own, other), is_compared=True) == Offered(2) and not gate.offered((own,), is_compared=False).is_compared
+    assert deriver.offered((own, other), is_compared=True) == Offered(2) and not deriver.offered((own,), is_compared=False).is_compared

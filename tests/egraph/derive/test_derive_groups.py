@@ -15,9 +15,10 @@ from egraph.extract import extract, to_program
 from egraph.inspect.derivation import derivation_rule, explain_derivation
 from egraph.inspect.match import constants
 from egraph.optimize.admission import choose_derivations, choose_rules, list_rules
-from egraph.optimize.derivations import Gate, prove
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.estimated import estimate, open_program, shipped_rules
 from egraph.optimize.folding import Folder
+from egraph.optimize.gate import Gate, prove
 from egraph.rules.merges import RULES as MERGES
 from egraph.tensor import FrozenEGraph, Graph, Kernel, Node, TensorType, attributes, make, placeholder, walk
 from egraph.tensor.expr.functions import PRIME
@@ -113,9 +114,9 @@ CASES: dict[str, tuple[tuple[Node, ...], str, int]] = {
 }
 
 
-def grown(roots: tuple[Node, ...], rules: Sequence[GroupRule] = RULES, gate: Gate | None = None) -> Saturation:
-    gate = gate or Gate(tuple(rules), Database.in_memory())
-    return saturate(graph(*roots), (), Limits(), derivations=gate.open())
+def grown(roots: tuple[Node, ...], rules: Sequence[GroupRule] = RULES, deriver: Deriver | None = None) -> Saturation:
+    deriver = deriver or Deriver(tuple(rules))
+    return saturate(graph(*roots), (), Limits(), derivations=deriver.open())
 
 
 def offered(*roots: Node) -> dict[str, list[int]]:
@@ -193,9 +194,9 @@ def test_an_equal_group_is_proved_once_in_a_run_and_once_in_all_runs() -> None:
     for level in range(2):
         x, y = (apply("MatMul", data, weight(f"{level}{name}", 4, 4)) for data, name in ((x, "x"), (y, "y")))
     database = Database.in_memory()
-    first, again = Gate(RULES, database), Gate(RULES, database, prover=lambda *_: "not asked")
-    results = [grown((x, y), gate=gate) for gate in (first, again)]
-    assert (first.proved_now, again.proved_now) == (2, 0)
+    first, again = Deriver(RULES, Gate(database)), Deriver(RULES, Gate(database, lambda *_: "not asked"))
+    results = [grown((x, y), deriver=deriver) for deriver in (first, again)]
+    assert (first.gate.proved_now, again.gate.proved_now) == (2, 0)
     for result in results:
         (told,) = (one for one in result.statistics if one.matches)
         assert (told.matches, told.unions, told.built) == (4, 2, 1)
@@ -226,11 +227,11 @@ def test_one_member_refused_refuses_the_group() -> None:
 
 
 def test_groups_go_with_the_shipped_rules_and_their_name_can_be_skipped() -> None:
-    gate = Gate(RULES, Database.in_memory())
-    result = saturate(graph(*global_block()), shipped_rules(), Limits(), derivations=gate.open())
+    deriver = Deriver(RULES)
+    result = saturate(graph(*global_block()), shipped_rules(), Limits(), derivations=deriver.open())
     assert {"MatMul", "Expression"} <= by_rule(result.frozen, "merge_conv_taps")
-    gate.leave_out(["merge_conv_taps"], "a check")
-    result = saturate(graph(*global_block()), shipped_rules(), Limits(), derivations=gate.open())
+    deriver.leave_out(["merge_conv_taps"], "a check")
+    result = saturate(graph(*global_block()), shipped_rules(), Limits(), derivations=deriver.open())
     assert not by_rule(result.frozen, "merge_conv_taps")
     assert [refusal.reason for one in result.statistics for refusal in one.refusals if one.rule == "merge_conv_taps"] == ["a check"]
     chosen = {rule.name for rule in choose_derivations(["merge_conv_taps"], allow="finite")}
@@ -262,15 +263,15 @@ def test_strides_and_three_windows_are_proved() -> None:
 
 
 def test_a_group_in_an_artefact_is_told_once_with_all_its_programs() -> None:
-    gate = Gate(RULES, Database.in_memory())
-    frozen = grown(global_block(), gate=gate).frozen
+    deriver = Deriver(RULES)
+    frozen = grown(global_block(), deriver=deriver).frozen
     made = {node.op for nodes in frozen.classes.values() for node in nodes if node.rule == "merge_conv_taps"}
-    (judged,) = (found for (rule, _), found in gate.judged.items() if rule == "merge_conv_taps")
+    (judged,) = (found for (rule, _), found in deriver.judged.items() if rule == "merge_conv_taps")
     product = next(node for node in walk((judged[0].program,)) if node.op == "MatMul")
     kernel = Kernel(product, (), product, PRODUCT, rules=("merge_conv_taps",))
-    (told,) = gate.derived([kernel])
+    (told,) = deriver.derived([kernel])
     assert "MatMul" in made and (told.name, told.kernels, len(told.steps)) == ("merge_conv_taps", (0,), 2)
-    assert [use.name for use in gate.uses([kernel])] == ["merge_conv_taps"]
+    assert [use.name for use in deriver.uses([kernel])] == ["merge_conv_taps"]
 
 
 def test_two_towers_of_the_same_layers_become_one_of_a_larger_batch() -> None:
@@ -280,8 +281,8 @@ def test_two_towers_of_the_same_layers_become_one_of_a_larger_batch() -> None:
     for layer in layers:
         towers = [apply("Relu", conv(tower, layer, (1, 1, 1, 1))) for tower in towers]
     net = graph(*towers)
-    gate = Gate(DERIVATIONS, Database.in_memory())
-    frozen = saturate(net, shipped_rules(), Limits(), derivations=gate.open()).frozen
+    deriver = Deriver(DERIVATIONS)
+    frozen = saturate(net, shipped_rules(), Limits(), derivations=deriver.open()).frozen
     program = Folder(net).fold(to_program(frozen, extract(frozen, estimate(candidates(frozen)), 1, 0.0)[0], net))
     assert "merge_batches" in {name for kernel in program.kernels for name in kernel.rules}
     generator = np.random.default_rng(4)

@@ -19,7 +19,8 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
 from egraph.inspect.command import kernels_table
 from egraph.onnx import importer
-from egraph.optimize.admission import Correction, admitted, notes
+from egraph.optimize.admission import admitted, notes
+from egraph.optimize.gate import Correction
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome, read_outcome
 from egraph.optimize.pipeline import optimize

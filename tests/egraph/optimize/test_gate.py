@@ -12,7 +12,8 @@ import pytest
 
 from egraph.errors import RuleError
 from egraph.optimize import admission as gate
-from egraph.optimize.admission import Admission, admitted, choose_rules, notes, unproved
+from egraph.optimize.admission import admitted, choose_rules, notes, unproved
+from egraph.optimize.gate import Admission
 from egraph.rewrite.law import Stated
 from egraph.rule import Binding, Equation, Mismatch, Rule, Steps, Tensor, Verdict, Weight, require, rule
 from egraph.rule_operators import concat, relu, slice_
@@ -181,7 +182,7 @@ def test_a_match_within_the_certificate_costs_nothing(monkeypatch: pytest.Monkey
     certificates(monkeypatch, Certificate.of(proof(each), rule_key(each)))
     (found,) = admitted([each])
     assert found.verdict == "proved"
-    monkeypatch.setattr("verify.application.objection_to", lambda *sides: pytest.fail("nothing is proved here"))
+    monkeypatch.setattr("verify.application.equal_at_sizes", lambda *sides: pytest.fail("nothing is proved here"))
     assert isinstance(found, Rule) and found.apply(binding(3, 4))
 
 

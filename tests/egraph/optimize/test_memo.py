@@ -13,7 +13,7 @@ from onnx import parser
 
 from egraph.onnx import importer
 from egraph.optimize.artefact import MANIFEST
-from egraph.optimize.derivations import sources_digest
+from egraph.optimize.gate import sources_digest
 from egraph.optimize.memo import Memo, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
@@ -96,7 +96,7 @@ def test_a_memo_of_other_sources_is_another(tmp_path: Path, monkeypatch: pytest.
     files = [tmp_path / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("egraph.optimize.derivations.ROOT", tmp_path)
+    monkeypatch.setattr("egraph.optimize.gate.ROOT", tmp_path)
     paths = []
     for changed in (None, *files):
         for file in files:

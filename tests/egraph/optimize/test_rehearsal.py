@@ -16,8 +16,9 @@ from onnx import helper, numpy_helper
 from egraph.onnx import importer
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.check_noise import open_onnxruntime
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
+from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.rehearsal import Rehearsal
 from egraph.optimize.search import Search, program_digest, search, search_again
@@ -80,8 +81,8 @@ class Case:
 
 
 @cache
-def gate() -> Gate:
-    return Gate(choose_derivations((), allow="finite"), Database.in_memory(), prover=lambda left, right, rounding: "")
+def deriver() -> Deriver:
+    return Deriver(choose_derivations((), allow="finite"), Gate(prover=lambda *sides: ""))
 
 
 def case(folder: Path, offset: float) -> Case:
@@ -89,7 +90,7 @@ def case(folder: Path, offset: float) -> Case:
     graph = importer.load(path).graph
     feeds = {"x": np.random.default_rng(1).standard_normal((1, CHANNELS, SIZE, SIZE)).astype(np.float32)}
     expected = open_onnxruntime(path, 1).run(None, feeds)
-    rehearsal = Rehearsal(graph, Folder(graph), [(feeds, expected)], Tolerance(), 1, errors=gate().errors)
+    rehearsal = Rehearsal(graph, Folder(graph), [(feeds, expected)], Tolerance(), 1, errors=deriver().errors)
     names = ("conv_channels_last", "transpose_out_of_relu", "transpose_into_add", "transpose_twice")
     rules = [rule for rule in choose_rules((), (), allow="finite", unsafe=False) if rule.name in names]
 
@@ -97,7 +98,7 @@ def case(folder: Path, offset: float) -> Case:
         clock, model = Clock(10_000.0), CostModel(Database.in_memory(), "here", DeviceSpeed())
         found = search(
             graph, rules, lambda: model, cast(Measurer, Lot(clock)), budget_of(clock),
-            finalists=2, max_nodes=5_000, seed=0, derivations=gate().open(), rehearsal=rehearsal,
+            finalists=2, max_nodes=5_000, seed=0, derivations=deriver().open(), rehearsal=rehearsal,
         )  # fmt: skip
         return found, model, clock
 

@@ -16,7 +16,8 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
 from egraph.optimize.chooser import Chooser, Rounds
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
+from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.records import Earlier
@@ -110,10 +111,10 @@ def searched(
     clock = Clock(budget_seconds)
     stopwatch = Stopwatch(clock, derived_us)
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
-    gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
+    deriver = Deriver((RULE,), Gate(prover=lambda *sides: ""))
     found = search(
         network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
-        finalists=3, max_nodes=2_000, seed=0, derivations=gate.open() if derive else None, earlier=earlier,
+        finalists=3, max_nodes=2_000, seed=0, derivations=deriver.open() if derive else None, earlier=earlier,
     )  # fmt: skip
     return found, stopwatch, model
 
@@ -269,12 +270,12 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
     clock = Clock(60.0)
     monkeypatch.setattr("egraph.optimize.search.lay_candidates", slowly(clock))
     stopwatch, model = Stopwatch(clock, seconds=0.01), CostModel(Database.in_memory(), "here", DeviceSpeed())
-    gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
+    deriver = Deriver((RULE,), Gate(prover=lambda *sides: ""))
 
     def found(earlier: Earlier | None = None) -> Search:
         return search(
             network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
-            finalists=3, max_nodes=2_000, seed=0, derivations=gate.open(), earlier=earlier,
+            finalists=3, max_nodes=2_000, seed=0, derivations=deriver.open(), earlier=earlier,
         )  # fmt: skip
 
     first = found()

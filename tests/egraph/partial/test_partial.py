@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from egraph.engine.saturate import Limits, saturate
 from egraph.optimize.admission import PARTIAL
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.partial.mutants import Mutant, mutants
 from egraph.partial.stitching import correction, stitched, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.boxes import Box, cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate, fragment_expression
-from runtime.profile import Database
 from tests.support.fragments import conv, leaf, reshape
 from tests.support.mutants import everywhere, pairs, with_an_edge_moved
 from verify.application import equal_at_sizes
@@ -267,10 +266,10 @@ def test_the_rule_gives_proved_programs_to_the_e_graph() -> None:
     x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 1, 7, 7)))
     w = make("Input", (), attributes(name="w"), TensorType("float32", (1, 1, 3, 3)))
     root = apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
-    gate = Gate(PARTIAL, Database.in_memory())
+    deriver = Deriver(PARTIAL)
     graph = Graph("one", (x, w), (("y", root),), {})
-    saturation = saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=gate.open())
-    ((_, judged),) = gate.judged.items()
+    saturation = saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=deriver.open())
+    ((_, judged),) = deriver.judged.items()
     (statistics,) = [each for each in saturation.statistics if each.rule == PARTIAL[0].name]
     assert statistics.unions == sum(not each.reason for each in judged) > 0
     assert all(each.name.startswith("partial equivalence") for each in judged)

@@ -15,7 +15,7 @@ from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.inspect.derivation import derivation_rule, explain_derivation
 from egraph.onnx.exporter import export
 from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.partial.arrangements import arranged, led_back
 from egraph.partial.generation import RegionMutant, generated
 from egraph.partial.stitching import stitched_together, stitches
@@ -24,7 +24,6 @@ from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from egraph.tolerance import Tolerance
-from runtime.profile import Database
 from tests.support.fragments import concat, conv, leaf, matmul
 from tests.support.mutants import everywhere
 from verify.application import equal_at_sizes
@@ -198,13 +197,13 @@ def test_lists_of_operands_are_arranged_as_types_allow() -> None:
     assert not list(led_back((leaf(0, 8, 3),), [(2, 4), (4, 4)]))
 
 
-def grown(roots: Region, rules: Sequence[RegionRule], gate: Gate | None = None) -> tuple[Saturation, Gate]:
+def grown(roots: Region, rules: Sequence[RegionRule], deriver: Deriver | None = None) -> tuple[Saturation, Deriver]:
     nodes = tuple(walk(roots))
     generator = np.random.default_rng(0)
     tensors = {n.string("digest"): generator.random(n.type.sizes, np.float32) for n in nodes if n.op == "Constant"}
     graph = Graph("net", tuple(n for n in nodes if n.op == "Input"), tuple((f"y{k}", root) for k, root in enumerate(roots)), tensors)
-    gate = gate or Gate(tuple(rules), Database.in_memory())
-    return saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=gate.open()), gate
+    deriver = deriver or Deriver(tuple(rules))
+    return saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=deriver.open()), deriver
 
 
 def entry(name: str, *shape: int) -> Node:
@@ -225,10 +224,10 @@ REGIONS = tuple(rule for rule in PARTIAL if isinstance(rule, RegionRule))
 
 
 def test_regions_of_the_e_graph_get_proved_programs_and_equal_blocks_are_searched_once() -> None:
-    saturation, gate = grown((branch(0),), REGIONS)
+    saturation, deriver = grown((branch(0),), REGIONS)
     (statistics,) = [each for each in saturation.statistics if each.rule == REGIONS[0].name]
-    assert statistics.unions > 0 and gate.judged
-    alone = {text for _, text in gate.judged if text.count("Conv") == 2}
+    assert statistics.unions > 0 and deriver.judged
+    alone = {text for _, text in deriver.judged if text.count("Conv") == 2}
     twice, both = grown((branch(0), branch(1)), REGIONS)
     (again,) = [each for each in twice.statistics if each.rule == REGIONS[0].name]
     assert again.matches >= 2 * statistics.matches > 0
