@@ -1,12 +1,18 @@
-"""What a derivation is: an equal program for one operator, or for several that one computes, with the steps that lead there."""
+"""What a derivation is: an equal program for one operator, or for several that one computes, with the steps that lead there.
+
+Rules of each kind answer one question: ``alternatives`` gives, for operators over shared placeholders, programs for all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
-from egraph.tensor import Node
+from egraph.tensor import Node, format_fragment
+
+Alternative: TypeAlias = "tuple[Derivation, ...]"
+"""A program for each of some operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,12 @@ class DerivationRule:
     rounds: int = 2
     """In how many rounds it looks for operators: after the first, those that derivations made are there too; 0: only at those of the
     input program, neither at what rules nor at what derivations made of them."""
+    NOTHING: ClassVar[str] = ""
+    """Why a match is refused without alternatives; '' where that goes without saying."""
+
+    def alternatives(self, roots: Sequence[Node]) -> Iterable[Alternative]:
+        (node,) = roots
+        return ((derivation,) for derivation in self.derive(node))
 
 
 def _all(members: Sequence[Node]) -> Sequence[Node]:
@@ -67,6 +79,12 @@ class GroupRule:
     merge: Callable[[Sequence[Node]], tuple[Node, ...] | None]
     choose: Callable[[Sequence[Node]], Sequence[Node]] = _all
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
+    NOTHING: ClassVar[str] = "no operator computes all of them"
+
+    def alternatives(self, roots: Sequence[Node]) -> Iterable[Alternative]:
+        programs = self.merge(roots)
+        if programs is not None:
+            yield tuple(Derivation(self.name, program, (Step("one operator for all", format_fragment(program)),)) for program in programs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +98,13 @@ class RegionRule:
     name: str
     operators: tuple[str, ...]
     costly: tuple[str, ...]
-    derive: Callable[[tuple[Node, ...]], Iterable[tuple[Derivation, ...]]]
+    derive: Callable[[tuple[Node, ...]], Iterable[Alternative]]
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
     most_operators: int = 5
+    NOTHING: ClassVar[str] = ""
+
+    def alternatives(self, roots: Sequence[Node]) -> Iterable[Alternative]:
+        return self.derive(tuple(roots))
 
 
 AnyRule: TypeAlias = DerivationRule | GroupRule | RegionRule

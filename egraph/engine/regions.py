@@ -32,7 +32,13 @@ class Region:
     keys: Mapping[int, Key]
 
     def matched(self, classes: EClasses, root: int) -> Matched:
-        """Return the e-nodes of a result as the left side of a union."""
+        """Return the e-nodes of a result as the left side of a union, over the first e-nodes of its operands' classes.
+
+        Where its e-node is gone, or in a class that congruence has not joined to this one yet, the class's first e-node stands for it.
+        """
+        entry = classes.nodes.get(self.keys[root])
+        if entry is None or classes.find(entry.handle) != classes.find(root):
+            return Matched(classes.vertices[root])
         needs: list[tuple[int, int]] = []
         todo = [root]
         while todo:

@@ -1,20 +1,22 @@
 """Derive programs, and have the gate judge each: what a rule derives enters the e-graph where it is proved equal at its own sizes.
 
 What was derived is kept in the profile database, with a hash of the sources that it depends on: the same operator, in any model, is
-derived from once. A proof outlives a derivation that time cut short.
+derived from once. Verdicts are not kept with it: they stand with
+the proofs, which outlive a derivation that time cut short.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any
 
-from egraph.derive.derivation import AnyRule, DerivationRule, GroupRule, RegionRule, Step
+from egraph.derive.derivation import AnyRule, GroupRule, Step
 from egraph.engine.applications import BROKEN, RuleStatistics
-from egraph.engine.deriving import Derivations, Judged, Stop, group_text
+from egraph.engine.deriving import Derivations, Judged, Stop, signature
 from egraph.errors import EinsatError
 from egraph.optimize.admission import VALIDATED
 from egraph.optimize.gate import Gate, sources_key
@@ -39,35 +41,26 @@ class Deriver:
     """Reasons why derivations of some names are not used any more: a program with them failed its check."""
 
     def open(self) -> Derivations:
-        return Derivations(self.rules, self.programs, self.grouped, self.of_region)
+        return Derivations(self.rules, self.programs)
 
-    def programs(self, rule: DerivationRule, node: Node, stop: Stop = lambda: False) -> tuple[Judged, ...]:
-        """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used.
+    def programs(self, rule: AnyRule, roots: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
+        """Return what ``rule`` derives for operators over shared placeholders, each with the reason why it may not be used.
 
-        What ``stop`` ends gives nothing, and nothing of it is kept.
+        Alternatives follow one another, each of one program a root. What ``stop`` ends gives nothing, and nothing of it is kept.
         """
-        return self._judge((rule.name, format_fragment(node)), lambda: self._derive(rule, node, stop), stop)
-
-    def grouped(self, rule: GroupRule, members: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
-        """Return the programs of a group over shared placeholders, one a member in their order, or one that says why there are none."""
-        return self._judge((rule.name, group_text(members)), lambda: self._merge(rule, members, stop), stop)
-
-    def of_region(self, rule: RegionRule, roots: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
-        """Return the alternatives for a region over shared placeholders one after the other, each of one program a result."""
-        return self._judge((rule.name, group_text(roots)), lambda: self._derive_region(rule, tuple(roots), stop), stop)
-
-    def _judge(self, key: tuple[str, str], derive: Callable[[], tuple[Judged, ...]], stop: Stop) -> tuple[Judged, ...]:
+        key = rule.name, signature(roots)
         if key not in self.judged:
-            found = self._read(key)
-            if found is None:
+            judged = self._read(rule, roots, key)
+            if judged is None:
                 started = time.process_time()
-                found = derive()
+                judged = self._derive(rule, roots, stop)
                 spent_seconds = time.process_time() - started
                 self.seconds += spent_seconds
                 if stop():
                     return ()  # cut short: not to be used, nor kept for who has more time
-                self._write(key, found, spent_seconds)
-            self.judged[key] = tuple(map(self._tolerated, found))
+                programs = json.dumps(list(map(_to_json, cycle(roots), judged)), separators=(",", ":"))
+                self.gate.database.put(DerivationRow(*key, sources_key(), spent_seconds, programs))
+            self.judged[key] = tuple(map(self._tolerated, judged))
         return tuple(replace(one, reason=one.reason or self.left_out.get(one.name, "")) for one in self.judged[key])
 
     def decisive(self) -> tuple[str, ...]:
@@ -128,68 +121,47 @@ class Deriver:
         expected, accepted = f"{judged.error_bound:.1g}", f"{self.tolerance.relative:g}"
         return replace(judged, reason=f"the error to expect, {expected}, is above the tolerance {accepted} (--tolerance)")
 
-    def _derive(self, rule: DerivationRule, node: Node, stop: Stop) -> tuple[Judged, ...]:
-        found: dict[Node, Judged] = {}
+    def _derive(self, rule: AnyRule, roots: Sequence[Node], stop: Stop) -> tuple[Judged, ...]:
+        judged: dict[tuple[Node, ...], tuple[Judged, ...]] = {}
+        failure = rule.NOTHING
         try:
-            for one in rule.derive(node):
+            for alternative in rule.alternatives(roots):
+                failure = ""
                 if stop():
                     break
-                if one.program not in found:
-                    reason = self._objection(rule, node, one.program)
-                    found[one.program] = Judged(one.name, one.program, one.steps, reason, one.error_bound)
+                programs = tuple(derivation.program for derivation in alternative)
+                if programs not in judged:
+                    judged[programs] = tuple(
+                        Judged(one.name, one.program, one.steps, self._objection(rule, root, one.program), one.error_bound)
+                        for root, one in zip(roots, alternative, strict=True)
+                    )
         except (EinsatError, RecursionError, *BROKEN) as error:
-            found[node] = Judged(rule.name, node, (), f"deriving failed: {type(error).__name__}: {error}")
-        return tuple(found.values())
+            failure = f"deriving failed: {type(error).__name__}: {error}"
+        if failure:
+            judged[tuple(roots)] = tuple(Judged(rule.name, root, (), failure) for root in roots)
+        return tuple(one for alternative in judged.values() for one in alternative)
 
-    def _derive_region(self, rule: RegionRule, roots: tuple[Node, ...], stop: Stop) -> tuple[Judged, ...]:
-        found: list[Judged] = []
-        try:
-            for alternative in rule.derive(roots):
-                if stop():
-                    break
-                for root, one in zip(roots, alternative, strict=True):
-                    found.append(Judged(one.name, one.program, one.steps, self._objection(rule, root, one.program), one.error_bound))
-        except (EinsatError, RecursionError, *BROKEN) as error:
-            return tuple(Judged(rule.name, root, (), f"deriving failed: {type(error).__name__}: {error}") for root in roots)
-        return tuple(found)
+    def _objection(self, rule: AnyRule, root: Node, program: Node) -> str:
+        return self.gate.judge((root,), (program,), rule.rounding).reason
 
-    def _merge(self, rule: GroupRule, members: Sequence[Node], stop: Stop) -> tuple[Judged, ...]:
-        try:
-            programs = rule.merge(members)
-        except (EinsatError, RecursionError, *BROKEN) as error:
-            return (Judged(rule.name, members[0], (), f"merging failed: {type(error).__name__}: {error}"),)
-        if programs is None:
-            return (Judged(rule.name, members[0], (), "no operator computes all of them"),)
-        found = []
-        for member, program in zip(members, programs, strict=True):
-            if stop():
-                return ()
-            reason = self._objection(rule, member, program)
-            step = Step("one operator for all", format_fragment(program))
-            found.append(Judged(rule.name, program, (step,), f"{rule.name}: {reason}" if reason else ""))
-        return tuple(found)
-
-    def _objection(self, rule: AnyRule, node: Node, program: Node) -> str:
-        return self.gate.judge((node,), (program,), rule.rounding).reason
-
-    def _read(self, key: tuple[str, str]) -> tuple[Judged, ...] | None:
+    def _read(self, rule: AnyRule, roots: Sequence[Node], key: tuple[str, str]) -> tuple[Judged, ...] | None:
         row = self.gate.database.find(DerivationRow, *key)
         if row is None or row.sources != sources_key():
             return None
         try:
-            return tuple(map(_from_json, json.loads(row.programs)))
+            judged = tuple(map(_from_json, json.loads(row.programs)))
         except (ValueError, KeyError, TypeError, TextError):
             return None  # damaged, or of another version: it is derived anew
+        return tuple(
+            replace(one, reason=one.reason or self._objection(rule, root, one.program))
+            for root, one in zip(cycle(roots), judged, strict=False)
+        )
 
-    def _write(self, key: tuple[str, str], found: Sequence[Judged], seconds: float) -> None:
-        programs = json.dumps([_to_json(one) for one in found], separators=(",", ":"))
-        self.gate.database.put(DerivationRow(*key, sources_key(), seconds, programs))
 
-
-def _to_json(one: Judged) -> dict[str, Any]:
+def _to_json(root: Node, one: Judged) -> dict[str, Any]:
     steps = [[step.rule, step.text] for step in one.steps]
-    program = format_fragment(one.program)
-    return {"name": one.name, "program": program, "steps": steps, "reason": one.reason, "error_bound": one.error_bound}
+    reason = one.reason if one.program is root else ""  # why nothing was derived; a program's verdict is its proof's
+    return {"name": one.name, "program": format_fragment(one.program), "steps": steps, "reason": reason, "error_bound": one.error_bound}
 
 
 def _from_json(raw: dict[str, Any]) -> Judged:

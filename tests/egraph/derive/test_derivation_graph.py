@@ -160,9 +160,9 @@ def test_what_time_cut_short_is_neither_used_nor_kept() -> None:
     database, told = Database.in_memory(), iter([False, True, True])
     rule = count([])
     deriver = Deriver((rule,), Gate(database))
-    assert deriver.programs(rule, apply("Transpose", x, perm=(1, 0)), lambda: next(told)) == ()
-    assert len(deriver.programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
-    assert len(Deriver((rule,), Gate(database)).programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
+    assert deriver.programs(rule, (apply("Transpose", x, perm=(1, 0)),), lambda: next(told)) == ()
+    assert len(deriver.programs(rule, (apply("Transpose", x, perm=(1, 0)),))) == 2
+    assert len(Deriver((rule,), Gate(database)).programs(rule, (apply("Transpose", x, perm=(1, 0)),))) == 2
 
 
 def test_proofs_outlive_a_derivation_that_time_cut_short() -> None:
@@ -170,9 +170,9 @@ def test_proofs_outlive_a_derivation_that_time_cut_short() -> None:
     node, database, looks = apply("Transpose", x, perm=(1, 0)), Database.in_memory(), iter([False, True, True])
     rule = count([])
     short = Deriver((rule,), Gate(database))
-    assert short.programs(rule, node, lambda: next(looks)) == () and short.gate.proved_now == 1
+    assert short.programs(rule, (node,), lambda: next(looks)) == () and short.gate.proved_now == 1
     long = Deriver((rule,), Gate(database))
-    whole = long.programs(rule, node)
+    whole = long.programs(rule, (node,))
     assert long.gate.proved_now == sum(not one.reason for one in whole) - 1
 
 
