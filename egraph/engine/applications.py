@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from egraph.engine.eclasses import EClasses, Matched, Template, UnsoundRule, compile_template
@@ -16,8 +18,8 @@ from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node
 
-Match: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""Classes (the root's, then one a variable) and labels (one an attributes variable)."""
+Row: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""A match as egglog gives it: classes (the root's, then one a variable) and labels (one an attributes variable)."""
 
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What a mistake in a rule's own text raises."""
@@ -53,38 +55,74 @@ class RuleStatistics:
     built: int = 0
 
 
-class Rewrite:
-    """A rewrite at work in one e-graph: a rule, a merge rule, a derivation rule or a group rule.
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a rewrite found: classes of roots, each to be joined with a program, and those that programs' placeholders stand for."""
 
-    Every union that a rewrite asks for is made here, and every match that it refuses is noted here.
+    roots: tuple[int, ...]
+    operands: Sequence[int]
+    lefts: Callable[[], tuple[Sequence[Matched], Sequence[int]]]
+    """The left sides, one a root, and the e-nodes that placeholders stand for in them: none where it is each class's first."""
+    text: Callable[[], str]
+    """What is shown of it where it is refused."""
+
+
+Proposal: TypeAlias = tuple[str, "Template | Mismatch"]
+"""Programs, one a root, under the name that explains the unions; or a refusal."""
+
+
+class Throttle:
+    """How many programs rewrites have joined to each class, and how many they may."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._programs = most, Counter[int]()
+
+    def objection(self, root: int) -> str:
+        """Return why a class gets no other program; '' where it does."""
+        return f"its class has {self._most} programs already" if self._programs[root] >= self._most else ""
+
+    def note(self, root: int) -> None:
+        self._programs[root] += 1
+
+
+class Rewrite:
+    """A rewrite at work in one e-graph: a rule, a merge rule, or a derivation rule of any kind.
+
+    Each searches in its own way, and proposes programs for what it found; ``use`` is the one place where matches are counted and
+    throttled, unions asked for, and refusals noted.
     """
 
-    def __init__(self, name: str, classes: EClasses, source: Mapping[Node, int]) -> None:
-        self.name, self.classes, self.source = name, classes, source
+    def __init__(self, name: str, classes: EClasses, source: Mapping[Node, int], throttle: Throttle | None = None) -> None:
+        self.name, self.classes, self.source, self._throttle = name, classes, source, throttle
         self.matches = self.unions = self.e_nodes = self.built = 0
         self._refusals: dict[str, tuple[int, str, list[int]]] = {}
 
-    def join(
-        self, template: Template, slots: Sequence[int], roots: Sequence[int], lefts: Sequence[Matched], *,
-        terms: Sequence[int] = (), reason: str = "",
-    ) -> bool:  # fmt: skip
-        """Add programs with the variables bound to the classes ``slots``, each joined to its root; return whether anything is new.
+    def use(self, match: Match, proposals: Iterable[Proposal]) -> int:
+        """Join what is proposed for a match, or note the refusal; return how many proposals brought anything new."""
+        self.matches += 1
+        return sum(self._join(match, name, outcome) for name, outcome in proposals)
 
-        ``lefts``: what was matched at each root, over the e-nodes ``terms``; ``reason``: what explains the unions, where it is not
-        the rewrite's name.
-        """
+    def _join(self, match: Match, name: str, outcome: Template | Mismatch) -> bool:
+        full = self._throttle.objection(match.roots[0]) if self._throttle else ""
+        if isinstance(outcome, Mismatch) or full:
+            self._refuse(outcome.reason if isinstance(outcome, Mismatch) else f"{name}: {full}", match)
+            return False
         count = len(self.classes.nodes)
-        changed = self.classes.instantiate(reason or self.name, template, slots, roots, lefts, terms)
+        lefts, terms = match.lefts()
+        times = len(outcome.results) // len(match.roots)
+        changed = self.classes.instantiate(name, outcome, match.operands, match.roots * times, tuple(lefts) * times, terms)
         self.unions += changed
         self.e_nodes += len(self.classes.nodes) - count
+        if changed and self._throttle:
+            self._throttle.note(match.roots[0])
         return changed
 
-    def refuse(self, reason: str, roots: Sequence[int], example: Callable[[], str], matches: int = 1) -> None:
-        """Note refused matches with their roots; source nodes are kept for about the first thousand."""
+    def _refuse(self, reason: str, match: Match) -> None:
+        """Note a refused match with its roots; source nodes are kept for about the first thousand."""
         count, first, noted = self._refusals.get(reason, (0, "", []))
         if len(noted) < 1_000:
-            noted += roots
-        self._refusals[reason] = (count + matches, first if count else example(), noted)
+            noted += match.roots
+        self._refusals[reason] = (count + 1, first if count else match.text(), noted)
 
     def statistics(self) -> RuleStatistics:
         nodes = {self.classes.find(handle): node for node, handle in reversed(list(self.source.items()))} if self._refusals else {}
@@ -104,8 +142,8 @@ class Application(Rewrite, ABC):
         self.pattern = rule if isinstance(rule, Rule) else rule.member
         self.operators = operator_count(self.pattern.pattern)
         self.phase = self.pattern.phase
-        self.waiting: list[Match] = []
-        self._seen: set[Match] = set()
+        self.waiting: list[Row] = []
+        self._seen: set[Row] = set()
         self._version = 0
         self._templates: dict[object, Template | Mismatch] = {}
         self._engine = engine
@@ -122,7 +160,7 @@ class Application(Rewrite, ABC):
     def apply(self, stop: Callable[[], object]) -> int:
         """Use waiting matches up to the limit, unless ``stop`` says so; return how many."""
 
-    def receive(self, matches: Iterable[Match]) -> None:
+    def receive(self, matches: Iterable[Row]) -> None:
         """Queue new matches, in an order that does not depend on egglog's numbers."""
         if self._version != self.classes.version:
             self._version = self.classes.version
@@ -133,14 +171,14 @@ class Application(Rewrite, ABC):
                 self._seen.add(match)
                 self.waiting.append(match)
 
-    def _settled(self, match: Match) -> Match:
+    def _settled(self, match: Row) -> Row:
         """Return what ``canonical`` does, faster, where nothing was joined since the last read-out."""
         return tuple(map(self.classes.settled.__getitem__, match[0])), match[1]
 
-    def canonical(self, match: Match) -> Match:
+    def canonical(self, match: Row) -> Row:
         return tuple(self.classes.find(handle) for handle in match[0]), match[1]
 
-    def binding(self, match: Match) -> Binding:
+    def binding(self, match: Row) -> Binding:
         """Return what a match tells the rule: types and attributes by name."""
         (_, *operands), labels = match
         types = {v.name: self.classes.types[handle] for v, handle in zip(self.pattern.variables, operands, strict=True)}
@@ -152,7 +190,7 @@ class Application(Rewrite, ABC):
         }
         return Binding(types, values, numbers)
 
-    def template(self, matches: Sequence[Match], variables: int) -> Template | Mismatch:
+    def template(self, matches: Sequence[Row], variables: int) -> Template | Mismatch:
         """Return the right sides for matches with these types and attributes, or why there are none (memoised)."""
         numbers, types = self.classes.numbers, self.classes.types
         key = tuple((tuple((types[handle], numbers.get(handle)) for handle in operands), labels) for (_, *operands), labels in matches)
@@ -185,7 +223,7 @@ class Application(Rewrite, ABC):
                 raise UnsoundRule(f"rule {self.rule.name} reads a {self.classes.types[root]} as a {side.type}")
         return compile_template(rights, variables, self.classes.labels)
 
-    def matched(self, match: Match) -> tuple[Matched, list[int]]:
+    def matched(self, match: Row) -> tuple[Matched, list[int]]:
         """Return the e-node that a match found, with what has to be equal for it to be the left side, and each variable's e-node.
 
         Until congruence is closed, the classes as they are now may lead to an e-node that is not yet in the root's class, or to none;
@@ -199,7 +237,7 @@ class Application(Rewrite, ABC):
         (root, *operands), _ = match
         return Matched(classes.vertices[root]), [classes.vertices[handle] for handle in operands]
 
-    def _found(self, match: Match, settle: Callable[[int], int]) -> tuple[int, Matched, list[int]] | None:
+    def _found(self, match: Row, settle: Callable[[int], int]) -> tuple[int, Matched, list[int]] | None:
         """Return the class, the e-node and each variable's e-node of a match, its classes looked up by ``settle``."""
         (_, *operands), labels = match
         classes, forest = self.classes, self.classes.forest
@@ -232,10 +270,8 @@ class Application(Rewrite, ABC):
         terms = [bound.get(v.name, classes.vertices[handle]) for v, handle in zip(self.pattern.variables, operands, strict=True)]
         return whole[0], Matched(whole[1], needed(needs)), terms
 
-    def decline(self, mismatch: Mismatch, matches: Sequence[Match]) -> None:
-        """Note that the rule does not apply to matches, which it takes together."""
-        roots = [match[0][0] for match in matches]
-        self.refuse(mismatch.reason, roots, lambda: "; ".join(_describe(self.binding(match)) for match in matches))
+    def described(self, matches: Sequence[Row]) -> str:
+        return "; ".join(_describe(self.binding(match)) for match in matches)
 
 
 def operator_count(pattern: Pattern | Variable) -> int:
@@ -259,14 +295,12 @@ class Rewriting(Application):
             if constant and (isinstance(template, Mismatch) or len(template.steps) >= self.operators):
                 continue  # computed once, at compile time: only fewer operators are better
             used += 1
-            if isinstance(template, Mismatch):
-                self.decline(template, (match,))
-            else:
-                left, terms = self.matched(match)
-                count = len(template.results)
-                self.join(template, slots, (root,) * count, (left,) * count, terms=terms)
-        self.matches += used
+            self.use(Match((root,), slots, partial(self._left, match), partial(self.described, (match,))), [(self.name, template)])
         return used
+
+    def _left(self, match: Row) -> tuple[Sequence[Matched], Sequence[int]]:
+        left, terms = self.matched(match)
+        return (left,), terms
 
 
 def _describe(binding: Binding) -> str:

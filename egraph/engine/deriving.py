@@ -8,7 +8,6 @@ each other, and what came of a group is not grouped again.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +15,11 @@ from typing import TypeAlias
 
 from egraph.derive.derivation import AnyRule, DerivationRule, GroupRule, RegionRule, Step
 from egraph.derive.matching.proposals import groups
-from egraph.engine.applications import Rewrite, RuleStatistics
+from egraph.engine.applications import Match, Proposal, Rewrite, RuleStatistics, Throttle
 from egraph.engine.eclasses import EClasses, Key, Template, compile_template
 from egraph.engine.regions import Region, regions
 from egraph.policy import SaturationPolicy
+from egraph.rule import Mismatch
 from egraph.tensor import Node, format_fragment, make, placeholder
 
 Stop: TypeAlias = Callable[[], object]
@@ -70,8 +70,11 @@ class Deriving:
         self._judged: dict[tuple[str, str], Sequence[Judged]] = {}
         self._templates: dict[tuple[Node, ...], Template] = {}
         self._done: set[tuple[str, Key]] = set()
-        self._programs: Counter[int] = Counter()
-        self._rewrites = {rule.name: Rewrite(rule.name, classes, source) for rule in derivations.rules}
+        throttle = Throttle(policy.derived_programs)
+        self._rewrites = {
+            rule.name: Rewrite(rule.name, classes, source, throttle if isinstance(rule, DerivationRule) else None)
+            for rule in derivations.rules
+        }
         self.rounds = 0
         self._is_late: Stop = lambda: False
 
@@ -90,11 +93,11 @@ class Deriving:
         self._is_late = is_late or stop
         self.rounds += 1
         used = 0
-        for rule, match in self._search():
+        for rule, region in self._search():
             if stop():
                 return used
-            if match is not None:
-                used += self._use(rule, match, stop)
+            if region is not None:
+                used += self._use(rule, region, stop)
         return used
 
     def _search(self) -> Iterator[tuple[AnyRule, Region | None]]:
@@ -146,36 +149,30 @@ class Deriving:
         keys = {root: (node.op, classes.labels.of_node(node), below[node]) for root, node in zip(roots, nodes, strict=True)}
         return Region(roots, fragments, tuple(leaves), keys)
 
-    def _use(self, rule: AnyRule, match: Region, stop: Stop) -> int:
+    def _use(self, rule: AnyRule, region: Region, stop: Stop) -> int:
         """Join the programs that a rule derives for a match, or note why not; return how many were new."""
-        rewrite, text = self._rewrites[rule.name], signature(match.fragments)
+        rewrite, text = self._rewrites[rule.name], signature(region.fragments)
         if (rule.name, text) not in self._judged:
-            programs = self._derivations.programs(rule, match.fragments, self._is_late)
+            programs = self._derivations.programs(rule, region.fragments, self._is_late)
             if stop():
                 return 0  # cut short: nothing of it is to be used
             self._judged[rule.name, text] = programs
             rewrite.built += 1
-        rewrite.matches += 1
-        judged, count, used = self._judged[rule.name, text], len(match.roots), 0
-        for start in range(0, len(judged), count):
-            alternative = judged[start : start + count]
-            name, programs = alternative[0].name, tuple(one.program for one in alternative)
-            reasons = dict.fromkeys(f"{one.name}: {one.reason}" for one in alternative if one.reason)
-            if not reasons and isinstance(rule, DerivationRule) and self._programs[match.roots[0]] >= self._policy.derived_programs:
-                reasons = {f"{name}: its class has {self._policy.derived_programs} programs already": None}
-            for reason in reasons:
-                rewrite.refuse(reason, match.roots, lambda: text)
-            if not reasons and self._join(rewrite, name, programs, match):
-                self._programs[match.roots[0]] += isinstance(rule, DerivationRule)
-                used += 1
-        return used
+        match = Match(region.roots, region.operands, lambda: (region.matched(self._classes), ()), lambda: text)
+        return rewrite.use(match, self._proposals(self._judged[rule.name, text], region))
 
-    def _join(self, rewrite: Rewrite, name: str, programs: tuple[Node, ...], match: Region) -> bool:
-        template = self._templates.get(programs)
-        if template is None:
-            template = self._templates[programs] = compile_template(programs, len(match.operands), self._classes.labels)
-        lefts = [match.matched(self._classes, root) for root in match.roots]
-        return rewrite.join(template, match.operands, match.roots, lefts, reason=name)
+    def _proposals(self, judged: Sequence[Judged], region: Region) -> Iterator[Proposal]:
+        """Yield what is to become of each alternative."""
+        for start in range(0, len(judged), len(region.roots)):
+            alternative = judged[start : start + len(region.roots)]
+            reasons = dict.fromkeys(f"{one.name}: {one.reason}" for one in alternative if one.reason)
+            for reason in reasons:
+                yield alternative[0].name, Mismatch(reason)
+            if not reasons:
+                programs = tuple(one.program for one in alternative)
+                if programs not in self._templates:
+                    self._templates[programs] = compile_template(programs, len(region.operands), self._classes.labels)
+                yield alternative[0].name, self._templates[programs]
 
     def statistics(self) -> tuple[RuleStatistics, ...]:
         return tuple(rewrite.statistics() for rewrite in self._rewrites.values())

@@ -8,8 +8,9 @@ rule refuses all, those that it accepts together are; members of equal types are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
-from egraph.engine.applications import Application, Match
+from egraph.engine.applications import Application, Match, Row
 from egraph.engine.eclasses import EClasses, Matched, Template
 from egraph.engine.egglog import Engine
 from egraph.engine.explanations import needed
@@ -30,8 +31,8 @@ class Merging(Application):
     ) -> None:  # fmt: skip
         super().__init__(rule, classes, engine, source, limit)
         self._largest = largest
-        self._members: list[Match] = []
-        self._offered: set[tuple[Match, ...]] = set()
+        self._members: list[Row] = []
+        self._offered: set[tuple[Row, ...]] = set()
         self._levels: dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]] = {}
         self._levels_version = -1
 
@@ -49,7 +50,6 @@ class Merging(Application):
                     self._offered.add(offer)
                     used += 1
                     self._merge(offer)
-        self.matches += used
         return used
 
     def _positions(self) -> dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]]:
@@ -67,7 +67,7 @@ class Merging(Application):
                 )
         return self._levels
 
-    def _position(self, match: Match) -> tuple[int, int] | None:
+    def _position(self, match: Row) -> tuple[int, int] | None:
         """Return (level, position) of the e-node that a member matched, None where a rule made it."""
         (_, *operands), labels = match
         handles = {v.name: handle for v, handle in zip(self.pattern.variables, operands, strict=True)}
@@ -90,9 +90,9 @@ class Merging(Application):
         handle_of(self.pattern.pattern)
         return position_in_graph
 
-    def _groups(self) -> Iterator[list[Match]]:
+    def _groups(self) -> Iterator[list[Row]]:
         shared = [i for i, v in enumerate(self.pattern.variables) if v.name in self.rule.shared]
-        groups: dict[object, list[tuple[int, Match]]] = {}
+        groups: dict[object, list[tuple[int, Row]]] = {}
         for match in self._members:
             position_in_graph = self._position(match)
             if position_in_graph is not None and match[0][0] not in self.classes.constants:
@@ -104,8 +104,8 @@ class Merging(Application):
                 for start in range(0, len(ordered) - 1, self._largest):
                     yield ordered[start : start + self._largest]
 
-    def _offers(self, group: Sequence[Match]) -> Iterator[tuple[Match, ...]]:
-        together: list[list[Match]] = [list(group)]
+    def _offers(self, group: Sequence[Row]) -> Iterator[tuple[Row, ...]]:
+        together: list[list[Row]] = [list(group)]
         if isinstance(self.template(group, self._width(group)), Mismatch):
             yield tuple(group)  # so that the refusal is noted
             together = []
@@ -116,30 +116,34 @@ class Merging(Application):
                         break
                 else:
                     together.append([match])
-        equal: dict[object, list[Match]] = {}
+        equal: dict[object, list[Row]] = {}
         for match in group:
             equal.setdefault(tuple(self.classes.types[handle] for handle in match[0]), []).append(match)
         for offer in (*together, *equal.values()):
             if len(offer) > 1:
                 yield tuple(offer)
 
+    def _shared(self) -> list[int]:
+        index = {v.name: 1 + i for i, v in enumerate(self.pattern.variables)}
+        return [index[name] for name in self.rule.shared if name in index]
+
     def _own(self) -> list[int]:
         return [1 + i for i, v in enumerate(self.pattern.variables) if v.name not in self.rule.shared]
 
-    def _width(self, group: Sequence[Match]) -> int:
+    def _width(self, group: Sequence[Row]) -> int:
         unshared = len(self._own())
         return len(self.pattern.variables) - unshared + unshared * len(group)
 
-    def _merge(self, group: Sequence[Match]) -> None:
-        template = self.template(group, self._width(group))
-        if isinstance(template, Mismatch):
-            self.decline(template, group)
-            return
-        index = {v.name: i for i, v in enumerate(self.pattern.variables)}
-        shared = [index[name] for name in self.rule.shared if name in index]
+    def _merge(self, group: Sequence[Row]) -> None:
+        shared, own = self._shared(), self._own()
+        slots = [group[0][0][i] for i in shared] + [match[0][i] for match in group for i in own]
+        match = Match(tuple(match[0][0] for match in group), slots, partial(self._lefts, group), partial(self.described, group))
+        self.use(match, [(self.name, self.template(group, self._width(group)))])
+
+    def _lefts(self, group: Sequence[Row]) -> tuple[Sequence[Matched], Sequence[int]]:
+        """Return the members, which also need that they share what the rule says, and the variables' e-nodes."""
+        shared, own = self._shared(), self._own()
         lefts, terms = zip(*map(self.matched, group), strict=True)
-        slots = [group[0][0][1 + i] for i in shared] + [match[0][i] for match in group for i in self._own()]
-        vertices = [terms[0][i] for i in shared] + [each[i - 1] for each in terms for i in self._own()]
-        same = tuple((terms[0][i], each[i]) for each in terms for i in shared)
-        matched = [Matched(left.vertex, needed((*left.needs, *same))) for left in lefts]
-        self.join(template, slots, [match[0][0] for match in group], matched, terms=vertices)
+        same = tuple((terms[0][i - 1], each[i - 1]) for each in terms for i in shared)
+        vertices = [terms[0][i - 1] for i in shared] + [each[i - 1] for each in terms for i in own]
+        return [Matched(left.vertex, needed((*left.needs, *same))) for left in lefts], vertices

@@ -31,7 +31,11 @@ class Region:
     operands: tuple[int, ...]
     keys: Mapping[int, Key]
 
-    def matched(self, classes: EClasses, root: int) -> Matched:
+    def matched(self, classes: EClasses) -> tuple[Matched, ...]:
+        """Return the left sides of unions, one a result."""
+        return tuple(self._matched(classes, root) for root in self.roots)
+
+    def _matched(self, classes: EClasses, root: int) -> Matched:
         """Return the e-nodes of a result as the left side of a union, over the first e-nodes of its operands' classes.
 
         Where its e-node is gone, or in a class that congruence has not joined to this one yet, the class's first e-node stands for it.
@@ -40,17 +44,19 @@ class Region:
         if entry is None or classes.find(entry.handle) != classes.find(root):
             return Matched(classes.vertices[root])
         needs: list[tuple[int, int]] = []
-        todo = [root]
+        todo, seen = [root], set[int]()
         while todo:
-            number = todo.pop()
+            if (number := todo.pop()) in seen:
+                continue
+            seen.add(number)
             _, _, below = self.keys[number]
             made_over = classes.forest.operands[self._vertex(classes, number)]
             needs += zip((self._vertex(classes, operand) for operand in below), made_over, strict=True)
-            todo += [classes.find(operand) for operand in below if classes.find(operand) in self.keys]
+            todo += [each for each in map(classes.find, below) if each in self.keys]
         return Matched(self._vertex(classes, root), needed(needs))
 
     def _vertex(self, classes: EClasses, number: int) -> int:
-        key = self.keys.get(classes.find(number))
+        key = self.keys.get(number) or self.keys.get(classes.find(number))
         return classes.vertices[number] if key is None else classes.nodes[key].vertex
 
 

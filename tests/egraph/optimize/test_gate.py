@@ -13,13 +13,14 @@ import pytest
 from egraph.errors import RuleError
 from egraph.optimize import admission as gate
 from egraph.optimize.admission import admitted, choose_rules, notes, unproved
-from egraph.optimize.gate import Admission
+from egraph.optimize.gate import Admission, Gate, Ruling
 from egraph.rewrite.law import Stated
 from egraph.rule import Binding, Equation, Mismatch, Rule, Steps, Tensor, Verdict, Weight, require, rule
 from egraph.rule_operators import concat, relu, slice_
 from egraph.rules import RULES, rule_named
 from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
+from runtime.profile import Database
 from tests.support.paths import ROOT
 from verify.__main__ import summary
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
@@ -225,6 +226,42 @@ def test_matches_that_differ_in_a_side_or_in_a_number_are_judged_one_by_one() ->
     assert "could not be proved" in once([replace(found, numbers={"w": 2.0})], [product], [x])
     assert "could not be proved" in once([found], [apply("Add", x, w)], [x])
     assert once.proved_here == 1
+
+
+def test_a_proof_at_the_gate_is_kept_for_all_runs_and_all_rewrites() -> None:
+    """What a match of a rule had proved is known of a derived program, too, and in the next run."""
+
+    @rule
+    def law(x: Tensor, w: Weight) -> Equation:
+        """x w = w x"""
+        return x * w == w * x
+
+    x, w = (placeholder(number, TensorType("float32", (2,))) for number in range(2))
+    product, turned, database = apply("Mul", x, w), apply("Mul", w, x), Database.in_memory()
+    match, first = Binding({"x": x.type, "w": w.type}, {}), Gate(database)
+    assert Admission(law, covers=False, gate=first)([match], [product], [turned]) == "" and first.proved_now == 1
+    again = Gate(database, prover=lambda *sides: pytest.fail("nothing is proved again"))
+    assert Admission(law, covers=False, gate=again)([match], [product], [turned]) == ""
+    assert again.judge((product,), (turned,), "exact") == Ruling() and again.proved_now == 0
+
+
+def test_a_proof_for_one_number_is_none_for_another_nor_for_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = (placeholder(number, TensorType("float32", (2,))) for number in range(2))
+    product, database = apply("Mul", x, w), Database.in_memory()
+    for judge in (Gate(database).judge, Gate(database).judge):
+        assert judge((product,), (x,), "exact", {1: 1.0}) == Ruling()
+        assert "differ" in judge((product,), (x,), "exact", {1: 2.0}).reason
+        assert "differ" in judge((product,), (x,), "exact").reason
+    monkeypatch.setattr("egraph.optimize.gate.sources_key", lambda: "another prover")
+    asked = Gate(database, prover=lambda *sides: "asked again")
+    assert asked.judge((product,), (x,), "exact", {1: 1.0}).reason == "asked again"
+
+
+def test_what_a_certificate_covers_is_compared_where_that_is_asked() -> None:
+    x = placeholder(0, TensorType("float32", (2,)))
+    unasked = Gate(prover=lambda *sides: pytest.fail("nothing is proved here"))
+    assert unasked.judge((x,), (apply("Relu", x),), "exact", is_proved=True) == Ruling()
+    assert "the sides differ" in unasked.judge((x,), (apply("Relu", x),), "exact", is_proved=True, is_compared=True).reason
 
 
 def test_a_shipped_rule_without_a_proof_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
