@@ -29,6 +29,10 @@ MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 """Products of two bytes that surely add up to an int32."""
 
 
+def _require_positive(s: Weight) -> None:
+    require(s.number is not None and 0 < s.number < math.inf, "the scale must be one known positive number")
+
+
 def _require_numbers(s: Tensor, z: Tensor) -> None:
     require(s.rank == 0 and z.rank == 0, "scale and zero point must be one number without axes")
 
@@ -62,6 +66,22 @@ def matmul_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight,
     scale = s * row_vector(t, w.rank, w.shape[1])
     zero = cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
     yield dequantize(x @ w, scale, zero)
+
+
+@rule(rounding="assumes finite")
+def matmul_of_two_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Tensor, t: Tensor, y: Weight) -> Steps:
+    """dequantize(x, s, z) dequantize(w, t, y) = dequantize(x w, s * t, z * sum w + y * sum (x - z))"""
+    yield dequantize(x, s, z) @ dequantize(w, t, y)
+    require(x.rank >= 2 and w.rank >= 2, "the operands must be matrices")
+    require(w.shape[-2] <= MOST_PRODUCTS, "the sums must fit into int32")
+    _require_numbers(s, z)
+    _require_numbers(t, y)
+    require(y.number is None or -math.inf < y.number < math.inf, "the zero point must be a number")
+    zero = cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(w.rank - 2,))
+    if y.number is None or y.number != 0:
+        shifted = cast(x, to="int32") - cast(z, to="int32")
+        zero = zero + cast(y, to="int32") * reduce_sum(shifted, axes=(x.rank - 1,))
+    yield dequantize(x @ w, s * t, zero)
 
 
 def _conv_scale(s: Tensor, t: Tensor, w: Tensor, a: Attributes, rank: int) -> Tensor:
@@ -137,12 +157,35 @@ def saturate_relu(x: Tensor) -> Equation:
 
 @rule
 def quantize_relu(x: Tensor, s: Weight, z: Weight) -> Steps:
-    """quantize(relu(x), s, 0) = quantize(x, s, 0),  unsigned, s > 0"""
+    """quantize(relu(x), s, z) = quantize(x, s, z),  z the least byte, s > 0"""
     yield quantize(relu(x), s, z)
-    require(z.type.dtype == "uint8", "the bytes must be unsigned")
-    require_number(z, 0.0)
-    require(s.number is not None and 0 < s.number < math.inf, "the scale must be one known positive number")
+    require(z.type.dtype == "uint8" or z.type.dtype == "int8", "the zero point must be a byte")
+    require_number(z, 0.0 if z.type.dtype == "uint8" else -128.0)
+    _require_positive(s)
     yield quantize(x, s, z)
+
+
+# Sums of products that become bytes again
+
+
+@rule(rounding="assumes finite")
+def requantized(x: Tensor, s: Weight, z: Weight, u: Weight, v: Weight) -> Steps:
+    """quantize(dequantize(x, s, z), u, 0) = saturate((x - z) * (s / u)),  u > 0"""
+    yield quantize(dequantize(x, s, z), u, v)
+    require_number(v, 0.0)
+    _require_positive(u)
+    _require_numbers(u, v)
+    yield saturate((cast(x, to="float32") - cast(z, to="float32")) * (s / u), to=v.type.dtype)
+
+
+@rule(rounding="assumes finite")
+def requantized_with_bias(x: Tensor, s: Weight, z: Weight, b: Weight, u: Weight, v: Weight) -> Steps:
+    """quantize(dequantize(x, s, z) + b, u, 0) = saturate((x - z) * (s / u) + b / u),  u > 0"""
+    yield quantize(dequantize(x, s, z) + b, u, v)
+    require_number(v, 0.0)
+    _require_positive(u)
+    _require_numbers(u, v)
+    yield saturate((cast(x, to="float32") - cast(z, to="float32")) * (s / u) + b / u, to=v.type.dtype)
 
 
 # Bytes moved in place of numbers
@@ -186,14 +229,31 @@ def concat_of_dequantized(x: Tensor, y: Tensor, s: Tensor, z: Tensor, a: Attribu
 def max_pool_of_dequantized(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> Steps:
     """max_pool(dequantize(x, s, z)) = dequantize(max_pool(x), s, z),  s > 0 and z one number"""
     yield max_pool(dequantize(x, s, z), a)
-    require(s.number is not None and 0 < s.number < math.inf, "the scale must be one known positive number")
+    _require_positive(s)
     _require_numbers(s, z)
     yield dequantize(max_pool(x, a), s, z)
 
 
+@rule
+def concat_before_quantize(x: Tensor, y: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
+    """quantize(concat(x, y), s, z) = concat(quantize(x, s, z), quantize(y, s, z)),  s and z one number each"""
+    yield quantize(concat(x, y, a=a), s, z)
+    _require_numbers(s, z)
+    yield concat(quantize(x, s, z), quantize(y, s, z), a=a)
+
+
+@rule
+def max_pool_before_quantize(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> Steps:
+    """quantize(max_pool(x), s, z) = max_pool(quantize(x, s, z)),  s > 0 and z one number"""
+    yield quantize(max_pool(x, a), s, z)
+    _require_positive(s)
+    _require_numbers(s, z)
+    yield max_pool(quantize(x, s, z), a)
+
+
 RULES: tuple[Rule, ...] = (
-    number_of_sum, number_of_difference, matmul_of_dequantized, conv_of_dequantized, conv_of_dequantized_around_zero,
-    padded_conv_of_dequantized, saturate_relu, quantize_relu,
+    number_of_sum, number_of_difference, matmul_of_dequantized, matmul_of_two_dequantized, conv_of_dequantized,
+    conv_of_dequantized_around_zero, padded_conv_of_dequantized, saturate_relu, quantize_relu, requantized, requantized_with_bias,
     *(_moved_dequantized(op) for op in ("Reshape", "Transpose", "Slice")), *(_moved_quantized(op) for op in ("Reshape", "Transpose")),
-    gather_of_dequantized, concat_of_dequantized, max_pool_of_dequantized,
+    gather_of_dequantized, concat_of_dequantized, concat_before_quantize, max_pool_of_dequantized, max_pool_before_quantize,
 )
