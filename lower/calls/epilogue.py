@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from egraph.tensor import Node, walk
+from egraph.tensor.ops.quantisation import LIMITS
 from lower.calls.call import Base, PostOperation
 from lower.views import Reason, Window, back, read
 
@@ -59,7 +60,7 @@ def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) 
     """Walk down from ``root``; every window met on the way is carried through the views below it."""
     holds = _holders(root, anchors)
     post_operations: list[PostOperation] = []
-    node = root
+    node, is_last = root, True
     while node.op not in anchors:
         if node.op in ("Reshape", "Transpose"):
             moved = _carry(node, destination, post_operations)
@@ -68,10 +69,10 @@ def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) 
             destination, post_operations = moved
             node = node.inputs[0]
             continue
-        step = _take(node, holds, base)
+        step = _take(node, holds, base, is_last=is_last)
         if isinstance(step, str):
             return step
-        operations, node = step
+        (operations, node), is_last = step, False
         post_operations += operations
     if any(operand in holds for operand in node.inputs):
         return f"{node.op} computes on the result of another contraction"
@@ -101,13 +102,13 @@ def _carry(view: Node, destination: Window, operations: list[PostOperation]) -> 
     return moved, carried
 
 
-def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation], Node] | Reason:
-    """Return a node's post-operations, last first, and the node below."""
+def _take(node: Node, holds: set[Node], base: Base, *, is_last: bool) -> tuple[list[PostOperation], Node] | Reason:
+    """Return a node's post-operations, last first, and the node below; ``is_last``: nothing is computed of it in the call."""
     if node.op in ELTWISE:
         recipe = ELTWISE[node.op](dict(node.attributes))
         return recipe if isinstance(recipe, str) else ([PostOperation("eltwise", *recipe)], node.inputs[0])
     if node.op in CONVERTING:
-        return _converted(node, holds, base)
+        return _converted(node, holds, base, is_last=is_last)
     if node.op not in BINARY:
         return f"{node.op} is not an epilogue of the library"
     left, right = node.inputs
@@ -131,10 +132,13 @@ def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation]
     return [PostOperation("binary", "add", operand=number, window=window), PostOperation("eltwise", "linear", -1.0, 0.0)], below
 
 
-def _converted(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation], Node] | Reason:
-    """Return a conversion from int32 or to bytes as steps in float32; the library rounds and saturates what it stores as bytes."""
+def _converted(node: Node, holds: set[Node], base: Base, *, is_last: bool) -> tuple[list[PostOperation], Node] | Reason:
+    """Return a conversion of the contraction's result as steps in float32.
+
+    The library rounds and saturates what it stores as bytes; bytes on the way are whole numbers between bounds.
+    """
     below, *constants = node.inputs
-    if below.type.dtype not in ("int32", "float32"):
+    if below not in holds:
         return f"{node.op} of bytes is not an epilogue of the library"
     windows = []
     for other in constants:
@@ -146,11 +150,15 @@ def _converted(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOpera
     def binary(algorithm: str, position: int) -> PostOperation:
         return PostOperation("binary", algorithm, operand=windows[position][0], window=windows[position][1])
 
+    rounded = PostOperation("eltwise", "round")
+    saturated = [] if is_last or node.type.dtype not in LIMITS else [PostOperation("eltwise", "clip", *map(float, LIMITS[node.type.dtype]))]
     match node.op:
         case "Quantize":
-            return [binary("add", 1), PostOperation("eltwise", "round"), binary("div", 0)], below
+            return [*saturated, binary("add", 1), rounded, binary("div", 0)], below
         case "Dequantize":
             return [binary("mul", 0), binary("sub", 1)], below
+        case "Saturate" if saturated:
+            return [*saturated, rounded], below
     return [], below
 
 

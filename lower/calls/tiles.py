@@ -16,7 +16,7 @@ READINGS = 3
 """The largest number of ways to read one operand through views."""
 BEAM = 4
 """The number of tiles that are kept of one class and implementation."""
-ROUNDS = 7
+ROUNDS = 10
 """The largest number of epilogue operators over an anchor, views counted."""
 VIEW_DEPTH = 4
 READS_VIEWS = ("MatMul", "Conv", "ConvTranspose", "MaxPool", "AveragePool")

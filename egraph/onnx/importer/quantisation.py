@@ -20,6 +20,8 @@ from egraph.tensor.ops.dtypes import BYTES
 
 MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 """Products of two bytes without their zero points that surely add up to an int32."""
+SIGN = 128
+"""What unsigned bytes are greater by than the signed ones of the same order."""
 
 
 COMBINE: Mapping[str, Callable[..., np.ndarray]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
@@ -103,7 +105,8 @@ def _dequantize_linear(call: Call) -> Node:
     axis, rank = _axis(call), len(call.shape(0))
     if call[0].type.dtype == "int32" and call.has(2) and not _is_zero(call, call[2]):
         raise NotCore("an int32 with a zero point")
-    return call.apply("Dequantize", call[0], _scale(call, 1, axis, rank), _zero_point(call, 2, axis, rank, call[0].type.dtype))
+    x, zero = _signed(call, call[0], _zero_point(call, 2, axis, rank, call[0].type.dtype))
+    return call.apply("Dequantize", x, _scale(call, 1, axis, rank), zero)
 
 
 def _dynamic_quantize_linear(call: Call) -> list[Node | None]:
@@ -151,8 +154,18 @@ def _minus(call: Call, total: Node, *factors: Node) -> Node:
     return call.apply("Sub", total, call.apply("Mul", *factors))
 
 
+def _signed(call: Call, weights: Node, zero: Node) -> tuple[Node, Node]:
+    """Return constant bytes as signed ones with their zero point, w - y = (w - 128) - (y - 128): libraries multiply by such."""
+    data, offset = call.state.data(weights), call.state.data(zero)
+    if data is None or offset is None or weights.type.dtype != "uint8":
+        return weights, zero
+    dtype = "int8" if zero.type.dtype == "uint8" else zero.type.dtype
+    return call.constant(data.astype(np.int32) - SIGN, "int8"), call.constant(offset.astype(np.int32) - SIGN, dtype)
+
+
 def _product(call: Call, left: Node, right: Node, left_zero: Node, right_zero: Node) -> Node:
     """sum (a - z) (b - y) = sum a b - z (sum b - K y) - y sum a"""
+    right, right_zero = _signed(call, right, right_zero)
     rank_left, rank_right = left.type.rank, right.type.rank
     if min(rank_left, rank_right) < 2:
         raise NotCore("an operand is a vector")
@@ -197,6 +210,9 @@ def _convolution(call: Call, data: int, weight: int, data_zero: int, weight_zero
     _bounded(math.prod(w.type.sizes[1:]))
     z = _zero_point(call, data_zero, 0, rank, "int32")
     y = _zero_point(call, weight_zero, 1, rank, "int32")
+    signed, offset = _signed(call, w, y)
+    if group == 1 or _is_zero(call, offset):
+        w, y = signed, offset
     pads = window.pads
     known = call.state.data(z)
     if any(pads) and known is not None and known.any():  # padding is the zero point

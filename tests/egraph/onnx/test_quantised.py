@@ -136,6 +136,42 @@ def test_matmul_integer_without_zero_points(a: np.ndarray, b: np.ndarray) -> Non
     agree("(int8[5,37] a, uint8[37,9] b) => (int32[5,9] c) { c = MatMulInteger(a, b) }", {"a": a, "b": b})
 
 
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(map(str, values.reshape(-1)))
+
+
+UNSIGNED = np.random.default_rng(6).integers(0, 256, WEIGHT).astype(np.uint8)
+
+
+@drawn
+@pytest.mark.parametrize("y", [0, 128, 77])
+@given(a=of_bytes(MATRIX, "uint8"), z=of_bytes((), "uint8"), by_rules=st.booleans())
+def test_unsigned_weights_are_multiplied_as_signed_ones(y: int, a: np.ndarray, z: np.ndarray, by_rules: bool) -> None:
+    """No library kernel takes unsigned weights; less 128, with a zero point less 128, they are the same numbers."""
+    text = (f"(uint8[5,37] a, uint8 z) => (int32[5,9] c) <uint8[37,9] b = {{{_listed(UNSIGNED)}}}, uint8 y = {{{y}}}> "
+            "{ c = MatMulInteger(a, b, z, y) }")  # fmt: skip
+    agree(text, {"a": a, "z": z}, by_rules=by_rules)
+    assert {node.type.dtype for node in walk(graph_of(text).roots) if node.op == "Constant" and node.type.rank == 2} >= {"int8"}
+    assert has_no_opaque_step(text, by_rules=by_rules) or not integers.multiplies_bytes()
+
+
+@drawn
+@pytest.mark.parametrize(("group", "y"), [(1, 77), (3, 0), (3, 128)])
+@given(x=of_bytes((1, 3, 6, 5), "uint8"), z=st.sampled_from((0, 5)))
+def test_convolutions_of_unsigned_weights(group: int, y: int, x: np.ndarray, z: int) -> None:
+    weights = UNSIGNED.reshape(-1)[: 6 * 3 // group * 9].reshape(6, 3 // group, 3, 3)
+    text = (f"(uint8[1,3,6,5] x) => (int32[1,6,6,5] c) <uint8{list(weights.shape)} w = {{{_listed(weights)}}}, uint8 z = {{{z}}}, "
+            f"uint8 y = {{{y}}}> {{ c = ConvInteger<pads=[1,1,1,1], group={group}>(x, w, z, y) }}")  # fmt: skip
+    agree(text, {"x": x})
+
+
+def test_constants_that_are_dequantised_are_signed() -> None:
+    text = (f"(float[37,9] x) => (float[37,9] c) <uint8[37,9] w = {{{_listed(UNSIGNED)}}}, float t = {{0.25}}, uint8 y = {{131}}> "
+            "{ d = DequantizeLinear(w, t, y) c = Mul(x, d) }")  # fmt: skip
+    agree(text, {"x": np.linspace(-8, 8, 37 * 9, dtype=np.float32).reshape(WEIGHT)})
+    assert {node.type.dtype for node in walk(graph_of(text).roots) if node.op == "Constant" and node.type.rank == 2} == {"int8"}
+
+
 @drawn
 @given(x=of_bytes(IMAGE, "uint8"), w=of_bytes(KERNEL, "int8"), z=of_bytes((), "uint8"), by_rules=st.booleans())
 def test_conv_integer_pads_with_the_zero_point(x: np.ndarray, w: np.ndarray, z: np.ndarray, by_rules: bool) -> None:
@@ -257,6 +293,41 @@ def test_a_product_that_is_quantised_at_once_rounds_ties_before_the_zero_point(q
     _, _, program = opened(text, by_rules=True)
     fused = [{"MatMul", "Quantize"} <= {node.op for node in walk((kernel.fragment,))} for kernel in program.kernels]
     assert any(fused) or not ONEDNN_MATCH.multiplies_bytes()
+
+
+TWICE = """(uint8[5,37] q) => (int8[5,9] p)
+<float s = {{1}}, uint8 z = {{128}}, int8[37,9] w = {{{weights}}}, float t = {{0.5}}, int8 o = {{0}}, float u = {{0.5}}, uint8 v = {{121}},
+float[9] m = {{1, -2, 0.5, 4, 0.25, 1, 2, -0.5, 8}}, float[9] b = {{0, 1, -3.5, 7, 0.25, -64, 9, 2, 5}},
+float r = {{2}}, int8 y = {{-128}}> {{
+d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, t, o) c = MatMul(d, e) f = QuantizeLinear(c, u, v) g = DequantizeLinear(f, u, v)
+h = Mul(g, m) i = Add(h, b) j = Relu(i) p = QuantizeLinear(j, r, y) }}"""
+
+
+@drawn
+@given(q=of_bytes(MATRIX, "uint8"))
+def test_bytes_on_the_way_to_bytes_are_computed_in_the_same_call(q: np.ndarray) -> None:
+    """Normalisations that nobody folded stand between two pairs: what saturates first stays so. All numbers are exact in float32."""
+    text = TWICE.format(weights=", ".join(str(value % 3 - 1) for value in range(37 * 9)))
+    agree(text, {"q": q}, by_rules=True)
+    _, _, program = opened(text, by_rules=True)
+    called = [[node.op for node in walk((kernel.fragment,))] for kernel in program.kernels]
+    is_one_call = any("MatMul" in ops and "Relu" not in ops and ops.count("Quantize") == 2 for ops in called)
+    assert is_one_call or not integers.multiplies_bytes()
+
+
+ACTIVATIONS = """(uint8[2,64,96] a, int8[2,96,80] b) => (float[2,64,80] c)
+<float s = {{0.25}}, uint8 z = {{{z}}}, float t = {{0.5}}, int8 y = {{{y}}}> {{
+d = DequantizeLinear(a, s, z) e = DequantizeLinear(b, t, y) c = MatMul(d, e) }}"""
+
+
+@pytest.mark.parametrize(("z", "y"), [(0, 0), (113, 0), (7, -5)])
+def test_a_product_of_two_activations_is_one_of_bytes(z: int, y: int) -> None:
+    text, random = ACTIVATIONS.format(z=z, y=y), np.random.default_rng(z)
+    a, b = random.integers(0, 256, (2, 64, 96)).astype(np.uint8), random.integers(-128, 128, (2, 96, 80)).astype(np.int8)
+    agree(text, {"a": a, "b": b}, by_rules=True)
+    _, _, program = opened(text, by_rules=True)
+    products = [node for kernel in program.kernels for node in walk((kernel.fragment,)) if node.op == "MatMul"]
+    assert [node.type.dtype for node in products] == ["int32"] or not integers.multiplies_bytes()
 
 
 WEIGHTS = np.random.default_rng(5).integers(-127, 128, KERNEL).astype(np.int8)

@@ -73,7 +73,8 @@ READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights")
 PRODUCTS = ("MatMul", "Conv")
 X86_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Instructions that multiply bytes into int32. Without them the library goes through int16, which saturates: its sums are then wrong."""
-MOST_POST_OPERATIONS = 6
+MOST_POST_OPERATIONS, MOST_OF_BYTES = 6, 16
+"""Post-operations of one call, at most, and after a product of bytes: a result that becomes bytes and numbers again takes nine."""
 IMAGE_PRIMITIVES = ("convolution", "deconvolution", "pooling", "resampling")
 """Those that the library has real kernels for only where source and result lie in memory in the same order."""
 
@@ -133,8 +134,9 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node) -> LibraryCall | R
     destination = anchor.arrange(matched.destination)
     if isinstance(destination, str):
         return destination
-    if len(matched.post_operations) > MOST_POST_OPERATIONS:
-        return f"{len(matched.post_operations)} post-operations are more than {MOST_POST_OPERATIONS}"
+    most = MOST_OF_BYTES if of_bytes else MOST_POST_OPERATIONS
+    if len(matched.post_operations) > most:
+        return f"{len(matched.post_operations)} post-operations are more than {most}"
     if matched.post_operations and anchor.fuses_nothing:
         return anchor.fuses_nothing
     arguments, post_operations = list(anchor.arguments), []
