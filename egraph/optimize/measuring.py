@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from runtime.profile import Database, Record
 from runtime.profile.versions import from_memory
 
 SHOWN_CHARACTERS = 500
+SHARE_OF_LAST = 0.25
+"""Part that the last kernel has in how long the next one is believed to take to be timed."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Measurer:
     """Kernels that hung once."""
     compile_seconds: float = 0.0
     """How long one kernel of a batch takes to compile, by the last batch or, before the first, by what was compiled beside the search."""
+    time_seconds: float = 0.0
+    """How long one compiled kernel took to be compared and timed, by the last ones."""
     policy: MeasurePolicy = MeasurePolicy()
 
     def measure(
@@ -95,7 +100,11 @@ class Measurer:
                         return
                     if job.seconds > time_left():
                         continue
+                    started = time.monotonic()
                     timing = self._timing(program, compiled, job, time_left())
+                    if isinstance(compiled, Path):
+                        took_seconds = time.monotonic() - started
+                        self.time_seconds += (SHARE_OF_LAST if self.time_seconds else 1.0) * (took_seconds - self.time_seconds)
                     if timing is None:
                         continue
                     self.measured += 1
@@ -109,10 +118,11 @@ class Measurer:
                     (file or self.database.put)(record)
 
     def _fitting(self, left_seconds: float) -> int:
-        """Return how many kernels can be compiled together in the time that is left, by how long the last ones took."""
+        """Return how many kernels can be compiled together, and then timed, in the time that is left, by how long the last ones took."""
         if left_seconds <= 0 or self.compile_seconds > left_seconds:
             return 0
-        most = left_seconds / self.compile_seconds if self.compile_seconds else math.inf
+        each_seconds = self.compile_seconds + self.time_seconds
+        most = max(1.0, left_seconds / each_seconds) if each_seconds else math.inf
         return int(min(self.policy.batch, most))
 
     def _learn(self, kernels: int, seconds: float) -> None:

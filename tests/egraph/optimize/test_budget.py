@@ -352,3 +352,29 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
     assert batches == [32, 18] and left_seconds == 0.0 and measurer.measured == 32
     measurer.measure(jobs, lambda: 1.0, lambda told: None)
     assert len(batches) == 2, "one takes two seconds"
+
+
+def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compiling a batch that nobody has time to time is in vain."""
+    clock_seconds, batches = 0.0, list[int]()
+
+    def compiles(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+        nonlocal clock_seconds
+        batches.append(len(programs))
+        clock_seconds += 1.0 * len(programs)
+        return [tmp_path for _ in programs]
+
+    def times(*_: object) -> Timing:
+        nonlocal clock_seconds
+        clock_seconds += 3.0
+        return Timing("ok", (1.0,))
+
+    monkeypatch.setattr(measuring, "compile_batch", compiles)
+    monkeypatch.setattr(Measurer, "_timing", times)
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: clock_seconds)
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
+    jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
+    measurer.measure(jobs[:2], lambda: float("inf"), lambda told: None)
+    measurer.compile_seconds, start_seconds = 1.0, clock_seconds
+    measurer.measure(jobs[2:], lambda: 40.0 - (clock_seconds - start_seconds), lambda told: None)
+    assert batches == [2, 10] and measurer.measured == 12
