@@ -153,7 +153,10 @@ def windowed_bundles(term: Pattern | Variable) -> set[str]:
 
 
 def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
-    """Return up to which rank free variables are covered: less where a rule has many of them, or several permutations."""
+    """Return up to which rank free variables are covered: less where a rule has many of them, or what multiplies its paths.
+
+    That is a permutation, or a constant's number beside a window.
+    """
     member = rule if isinstance(rule, Rule) else rule.member
     free, orders = set(), set()
 
@@ -166,12 +169,15 @@ def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
             free.add(str(term.attributes))
         if term.op in ("Transpose", "Slice"):
             orders.add(term.attributes)
-        for operand in term.operands:
-            visit(operand, term.op)
+        for position, operand in enumerate(term.operands):
+            is_scale = position > 0 and term.op in ("Quantize", "Dequantize")  # one number, or as many axes as what it scales
+            if not (is_scale and isinstance(operand, Variable)):
+                visit(operand, term.op)
 
     visit(member.pattern, "")
     by_count = {0: 5, 1: 5, 2: 4}.get(len(free), 3 if "Expand" not in pattern_operators(member.pattern) else 2)
-    return max(2, by_count - len(orders))
+    asks = "number" in fields_of(rule.law) and any(map(windowed_bundles, patterns))
+    return max(2, by_count - len(orders) - asks)
 
 
 def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:
