@@ -200,6 +200,15 @@ def _moved_dequantized(op: str) -> Rule:
     return named(law, f"{snake(op)}_of_dequantized", f"{op}(dequantize(x, s, z)) = dequantize({op}(x), s, z),  s and z one number each")
 
 
+def _moved_out(op: str) -> Rule:
+    def law(x: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
+        yield dequantize(operation(op, x, by=a), s, z)
+        _require_numbers(s, z)
+        yield operation(op, dequantize(x, s, z), by=a)
+
+    return named(law, f"{snake(op)}_out_of_dequantize", f"dequantize({op}(x), s, z) = {op}(dequantize(x, s, z)),  s and z one number each")
+
+
 def _moved_quantized(op: str) -> Rule:
     def law(x: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
         yield quantize(operation(op, x, by=a), s, z)
@@ -255,5 +264,6 @@ RULES: tuple[Rule, ...] = (
     number_of_sum, number_of_difference, matmul_of_dequantized, matmul_of_two_dequantized, conv_of_dequantized,
     conv_of_dequantized_around_zero, padded_conv_of_dequantized, saturate_relu, quantize_relu, requantized, requantized_with_bias,
     *(_moved_dequantized(op) for op in ("Reshape", "Transpose", "Slice")), *(_moved_quantized(op) for op in ("Reshape", "Transpose")),
+    *(_moved_out(op) for op in ("Reshape", "Transpose")),
     gather_of_dequantized, concat_of_dequantized, concat_before_quantize, max_pool_of_dequantized, max_pool_before_quantize,
 )
