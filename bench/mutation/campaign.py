@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from bench.mutation.judging import Judged, judged, seen
 from bench.mutation.mutants import made, sites
@@ -154,7 +154,7 @@ def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
         process.join()
 
 
-KEPT_FATES = ("rejected", "slow", "proved")
+KEPT_FATES: tuple[Literal["rejected", "slow", "proved"], ...] = ("rejected", "slow", "proved")
 """What may become of a mutant that random tests do not refute."""
 
 

@@ -151,7 +151,10 @@ def _converted(node: Node, holds: set[Node], base: Base, *, is_last: bool) -> tu
         return PostOperation("binary", algorithm, operand=windows[position][0], window=windows[position][1])
 
     rounded = PostOperation("eltwise", "round")
-    saturated = [] if is_last or node.type.dtype not in LIMITS else [PostOperation("eltwise", "clip", *map(float, LIMITS[node.type.dtype]))]
+    saturated = []
+    if not is_last and node.type.dtype in LIMITS:
+        low, high = LIMITS[node.type.dtype]
+        saturated = [PostOperation("eltwise", "clip", float(low), float(high))]
     match node.op:
         case "Quantize":
             return [*saturated, binary("add", 1), rounded, binary("div", 0)], below

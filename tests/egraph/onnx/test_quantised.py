@@ -152,7 +152,7 @@ def test_unsigned_weights_are_multiplied_as_signed_ones(y: int, a: np.ndarray, z
             "{ c = MatMulInteger(a, b, z, y) }")  # fmt: skip
     agree(text, {"a": a, "z": z}, by_rules=by_rules)
     assert {node.type.dtype for node in walk(graph_of(text).roots) if node.op == "Constant" and node.type.rank == 2} >= {"int8"}
-    assert has_no_opaque_step(text, by_rules=by_rules) or not integers.multiplies_bytes()
+    assert has_no_opaque_step(text, by_rules=by_rules) or not ONEDNN_MATCH.multiplies_bytes()
 
 
 @drawn
@@ -312,7 +312,7 @@ def test_bytes_on_the_way_to_bytes_are_computed_in_the_same_call(q: np.ndarray) 
     _, _, program = opened(text, by_rules=True)
     called = [[node.op for node in walk((kernel.fragment,))] for kernel in program.kernels]
     is_one_call = any("MatMul" in ops and "Relu" not in ops and ops.count("Quantize") == 2 for ops in called)
-    assert is_one_call or not integers.multiplies_bytes()
+    assert is_one_call or not ONEDNN_MATCH.multiplies_bytes()
 
 
 ACTIVATIONS = """(uint8[2,64,96] a, int8[2,96,80] b) => (float[2,64,80] c)
@@ -327,7 +327,7 @@ def test_a_product_of_two_activations_is_one_of_bytes(z: int, y: int) -> None:
     agree(text, {"a": a, "b": b}, by_rules=True)
     _, _, program = opened(text, by_rules=True)
     products = [node for kernel in program.kernels for node in walk((kernel.fragment,)) if node.op == "MatMul"]
-    assert [node.type.dtype for node in products] == ["int32"] or not integers.multiplies_bytes()
+    assert [node.type.dtype for node in products] == ["int32"] or not ONEDNN_MATCH.multiplies_bytes()
 
 
 WEIGHTS = np.random.default_rng(5).integers(-127, 128, KERNEL).astype(np.int8)
