@@ -26,13 +26,24 @@ from bench.environment import differences, environment
 from bench.inputs import feeds_for
 from bench.interleave import EngineFailed, _reason, interleave
 from bench.models import MODELS, BenchModel
-from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, exact_outputs, measure_row, rounding_errors, without_places
+from bench.row import (
+    EXACT_VALUES,
+    Request,
+    compare_outputs,
+    exact_bytes,
+    exact_outputs,
+    measure_row,
+    noise_of,
+    rounding_errors,
+    without_places,
+)
 from bench.spread import spread
 from bench.table import line, means, near, table
 from bench.unit_scale import unit_scale
 from bench.watched import Watched, nearest
 from egraph.optimize.check import LITTLE, moved
 from egraph.tolerance import Tolerance
+from tests.support.commands import build_model, model_of_bytes
 from tests.support.paths import ROOT
 
 ROW: dict[str, Any] = {
@@ -94,6 +105,14 @@ def test_a_model_that_cannot_be_made_becomes_a_row() -> None:
         raise FileNotFoundError("package is not installed")
 
     assert measure_row(BenchModel("none", missing), 1, REQUEST)["error"] == "FileNotFoundError: package is not installed"
+
+
+def test_a_model_that_rounds_to_bytes_moves_with_the_last_bit_of_its_inputs(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((256, 320)).astype(np.float32)
+    np.savez(tmp_path / "feeds.npz", x=x)
+    assert noise_of(model_of_bytes(tmp_path), tmp_path / "feeds.npz", 1) > 1e-3
+    np.savez(tmp_path / "feeds.npz", x=x[:5, :12])
+    assert noise_of(build_model(tmp_path / "m.onnx"), tmp_path / "feeds.npz", 1) < 1e-5
 
 
 def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> None:

@@ -55,3 +55,22 @@ def command(*arguments: object, **environment: str) -> subprocess.CompletedProce
 def files_below(folder: Path) -> dict[str, bytes]:
     """Return the contents of every file below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def model_of_bytes(folder: Path) -> Path:
+    """Save a model that rounds to bytes between products: a value between two steps goes either way, and moves what follows."""
+    generator = np.random.default_rng(1)
+    nodes, tensors, value = [], [], "x"
+    for layer in range(8):
+        weight = generator.standard_normal((320, 320)).astype(np.float32) / 16
+        tensors += [numpy_helper.from_array(weight, f"w{layer}")]
+        nodes += [
+            helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]),
+            helper.make_node("DynamicQuantizeLinear", [f"m{layer}"], [f"q{layer}", f"s{layer}", f"z{layer}"]),
+            helper.make_node("DequantizeLinear", [f"q{layer}", f"s{layer}", f"z{layer}"], [f"d{layer}"]),
+        ]
+        value = f"d{layer}"
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [256, 320]) for name in ("x", value))
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, folder / "bytes.onnx")
+    return folder / "bytes.onnx"

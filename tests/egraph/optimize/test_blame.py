@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
@@ -32,7 +30,7 @@ from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
-from tests.support.commands import build_model, first_program
+from tests.support.commands import build_model, first_program, model_of_bytes
 
 
 def program_and_feeds(folder: Path) -> tuple[importer.ImportResult, Program, dict[str, np.ndarray]]:
@@ -138,28 +136,9 @@ def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path)
     assert is_rounding(1.0, 1.05) and not is_rounding(1.0, 3.0) and not is_rounding(1000.0, 1010.0)
 
 
-def bytes_inside(folder: Path) -> Path:
-    """Save a model that rounds to bytes between products: a value between two steps goes either way, and moves what follows."""
-    generator = np.random.default_rng(1)
-    nodes, tensors, value = [], [], "x"
-    for layer in range(8):
-        weight = generator.standard_normal((320, 320)).astype(np.float32) / 16
-        tensors += [numpy_helper.from_array(weight, f"w{layer}")]
-        nodes += [
-            helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]),
-            helper.make_node("DynamicQuantizeLinear", [f"m{layer}"], [f"q{layer}", f"s{layer}", f"z{layer}"]),
-            helper.make_node("DequantizeLinear", [f"q{layer}", f"s{layer}", f"z{layer}"], [f"d{layer}"]),
-        ]
-        value = f"d{layer}"
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [256, 320]) for name in ("x", value))
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    onnx.save(model, folder / "bytes.onnx")
-    return folder / "bytes.onnx"
-
-
 def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: Path) -> None:
     """Steps that go the other way are no error of what reads them; a value that is wrong is, however it got its operands."""
-    graph = importer.load(bytes_inside(tmp_path)).graph
+    graph = importer.load(model_of_bytes(tmp_path)).graph
     program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
     generator = np.random.default_rng(0)
     x, step = (generator.standard_normal((256, 320)).astype(np.float32) for _ in range(2))
@@ -184,7 +163,7 @@ def test_a_model_that_rounds_to_bytes_is_shipped(tmp_path: Path, monkeypatch: py
     """Its outputs move by far more than the tolerance when the last bit of an input does; its parts do not."""
     monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
     options = Options(
-        bytes_inside(tmp_path), tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1
+        model_of_bytes(tmp_path), tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1
     )
     outcome = optimize(options, Progress(-1, 60.0))
     assert outcome.shipped == "program 1"
