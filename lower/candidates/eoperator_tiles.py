@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import accumulate
+from operator import mul
 from typing import TypeAlias
 
 from egraph.tensor import Attributes, ENode, Implementation, Node, walk
@@ -158,16 +160,26 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, impleme
 
 
 def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:
-    """Return how many sums below an operand are computed a single time: of a product's rows (columns) each, of anything else all.
+    """Return how many sums below an operand are computed a single time: of a product's rows (columns) each, below windows none, of anything else all.
 
     What differs along the axis that a product adds over would be summed again for each of its columns (rows).
     """
+    if _reads_windows(node):
+        return 0.0
     if OPS[node.op].category != "contraction":
         return math.inf
     left, right = (tiling.frozen.types[child].sizes for child in node.children)
     if (right[-1] if position == 0 else left[-2]) == 1:
         return math.inf
     return math.prod((left, right)[position]) // left[-1]
+
+
+def _reads_windows(node: ENode) -> bool:
+    """Return whether each result reads several places that others read too, some of them outside: a pool, an interpolation.
+
+    Which mean or largest value such a place belongs to is not the same for all places of a loop, so each tap would compute its own.
+    """
+    return "kernel_shape" in OPS[node.op].attributes or (node.op == "Resize" and dict(node.attributes)["mode"] != "nearest")
 
 
 def _sums(node: ENode, sizes: tuple[int, ...]) -> int:
@@ -258,6 +270,8 @@ class _Growth:
     done: dict[int, Node] = field(default_factory=dict)
     most_sums: float = math.inf
     """How many sums the generated loops compute once each."""
+    cut: tuple[int, ...] = ()
+    """What a reshape above makes of the axes here, where nothing moved them since."""
 
     def operand(self, number: int, *, once: bool) -> Node:
         """Return an operand as a fragment; ``once``: each of its elements is read for one element of the result."""
@@ -287,15 +301,34 @@ class _Growth:
         if node.op == "Conv":
             operands = [self.tiling.leaf(child) for child in node.children]  # below, all would be computed again for each window
         else:
+            above = self.most_sums, self.cut
+            if _reads_windows(node):
+                self.most_sums = 0.0
+            if node.op == "Reshape":
+                self.cut = self.tiling.frozen.types[number].sizes
+            elif OPS[node.op].category != "elementwise":
+                self.cut = ()
             operands = [self.operand(child, once=once and self.reads_once(number, node, child)) for child in node.children]
+            self.most_sums, self.cut = above
         self.shifted -= node.op in SHIFTED
         self.path.discard(number)
         return self.tiling.build(number, node, operands)
+
+    def _is_cut(self, number: int, node: ENode) -> bool:
+        """Return whether a reshape above leaves no loop over a normalisation's rows: each element would compute the sums of its own."""
+        sizes = self.tiling.frozen.types[number].sizes
+        if not self.cut or OPS[node.op].category != "normalization":
+            return False
+        if node.op in SHIFTED and dict(node.attributes)["axis"] != len(sizes) - 1:
+            return False
+        return _sums(node, sizes) not in accumulate(self.cut, mul, initial=1)
 
     def _fits(self, number: int, node: ENode, *, once: bool) -> bool:
         if not self.path.isdisjoint(node.children):
             return False
         if OPS[node.op].category in REDUCED and _sums(node, self.tiling.frozen.types[number].sizes) > self.most_sums:
+            return False
+        if self._is_cut(number, node):
             return False
         if self.shifted and (OPS[node.op].category in REDUCED or (node.op == "Mul" and not self.is_shift)):
             return False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
@@ -111,3 +112,31 @@ def test_a_normalisation_by_the_root_mean_square_is_one_kernel_over_the_residual
     assert ["Add", "Div", "Mul", "ReduceMean", "Sqrt"] in map(operators, found)
     assert not [one for one in found if "Pow" in operators(one) and "ReduceMean" in operators(one)]  # where a product does
     check(graph, estimated_program(graph, (square, multiply_by_reciprocal_root)), tmp_path)
+
+
+def normalised_by_groups(m: Model, groups: int, spatial: int) -> Node:
+    """Group normalisation as it is imported: of every group as one channel."""
+    x = m.input(1, 8, spatial, spatial)
+    grouped = apply("Reshape", x, shape=(1, groups, 8 * spatial * spatial // groups))
+    plain = apply("InstanceNormalization", grouped, m.weight(groups), m.weight(groups), epsilon=1e-5)
+    return apply("Reshape", plain, shape=(1, 8, spatial, spatial))
+
+
+@pytest.mark.parametrize(("groups", "is_joined"), [(1, True), (2, False), (8, True)])
+def test_sums_of_groups_of_channels_are_not_computed_for_each_element(groups: int, is_joined: bool) -> None:
+    m = Model()
+    found = [operators(one) for one in generated(m.graph(apply("Sigmoid", normalised_by_groups(m, groups, 6))))]
+    assert any({"InstanceNormalization", "Sigmoid"} <= set(each) for each in found) is is_joined
+    assert any("InstanceNormalization" in each for each in found)
+
+
+def test_sums_are_not_computed_for_each_tap_of_a_window() -> None:
+    m = Model()
+    y = apply("Relu", normalised_by_groups(m, 8, 6))
+    window: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NCHW"}
+    sizes: dict[str, Any] = {"sizes": (1, 8, 12, 12), "scales": (1.0, 1.0, 2.0, 2.0), "coordinate_mode": "half_pixel"}
+    ways: dict[str, Any] = {"mode": "linear", "nearest_mode": "round_prefer_floor", "cubic_coeff_a": -0.75, "exclude_outside": 0}
+    for wide in (apply("MaxPool", y, kernel_shape=(3, 3), **window), apply("Resize", y, **sizes, **ways)):
+        found = [operators(one) for one in generated(m.graph(apply("Sigmoid", wide)))]
+        assert any({"Relu", wide.op} <= set(each) for each in found)
+        assert not [each for each in found if {"InstanceNormalization", wide.op} <= set(each)]
