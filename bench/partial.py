@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.derivations import Times, bind, interleaved, operator
+from bench.derivations import bind, interleaved, operator
 from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear import RULES as BILINEAR
 from egraph.derive.estimating import estimate as operations
@@ -52,6 +52,7 @@ class Row:
     """The part of the output that is corrected, or would have to be."""
     where: str
     time_us: float
+    threads: int
     times_as_fast: float
     processor_times_as_fast: float
     error: float
@@ -97,32 +98,37 @@ def _replaced(root: Node, old: Node, new: Node) -> Node:
 
 def chosen(node: Node) -> list[Mutant]:
     """Return the mutants to time: the cheapest corrected ones, those with the fewest cells, and the cheapest exact one."""
-    alone = [Mutant(each.programs[0], each.moves, each.boxes[0]) for each in generated((node,), agreement_with, boxes_between)]
-    offered = [*mutants(node, agreement_with, boxes_between), *alone]
-    partly = sorted((each for each in offered if each.boxes), key=lambda each: (operations(each.program), cells(each.boxes)))
-    fewest = sorted(partly, key=lambda each: (cells(each.boxes), operations(each.program)))
-    exact = sorted((each for each in offered if not each.boxes), key=lambda each: operations(each.program))
+    found = [*mutants(node, agreement_with, boxes_between), *generated((node,), agreement_with, boxes_between)]
+    partly = sorted((each for each in found if each.cells), key=lambda each: (operations(*each.programs), each.cells))
+    fewest = sorted(partly, key=lambda each: (each.cells, operations(*each.programs)))
+    exact = sorted((each for each in found if not each.cells), key=lambda each: operations(*each.programs))
     return list(dict.fromkeys([*partly[: MOST_TIMED // 2], *fewest[: MOST_TIMED // 2], *exact[:1]]))
 
 
 def measured(lead: str, name: str, options: argparse.Namespace) -> list[Row]:
-    """Time one operator's programs, print a line for each, and return them."""
-    node, random = operator(name), np.random.default_rng(0)
+    """Time one operator's programs at every number of threads, print a line for each, and return them."""
+    node = operator(name)
+    found = chosen(node)
+    return [row for threads in options.threads for row in _measured(lead, name, node, found, threads, options)]
+
+
+def _measured(lead: str, name: str, node: Node, found: Sequence[Mutant], threads: int, options: argparse.Namespace) -> list[Row]:
+    random = np.random.default_rng(0)
     leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
     leaves[node.inputs[1]] /= np.sqrt(np.prod(node.inputs[1].type.sizes[1:])).astype(np.float32)
     (expected,) = evaluate([node], leaves)
     opened: dict[str, tuple[Session, str, Mutant | None]] = {}
     mutant: Mutant | None
-    for title, fragment, preferences in (("itself", node, ("library", "generated")), *((n, p, ("",)) for n, p in fast(node))):
-        opened |= {key: (session, "base", None) for key, session in sessions_of(title, fragment, leaves, options.threads, preferences)}
-    for mutant in chosen(node):
-        title = " and ".join(mutant.moves)
-        wrong = "mutant alone" if mutant.boxes else "exact"
-        for form, program in (("", mutant.program), *((f" by {name}", made) for name, made in list(fast(mutant.program))[:1])):
-            forms = [(wrong, program), *(("corrected", stitched) for stitched in stitches(node, program, mutant.boxes) if mutant.boxes)]
+    for title, fragment, ways in (("itself", node, ("library", "generated")), *((n, p, ("",)) for n, p in fast(node))):
+        opened |= {key: (session, "base", None) for key, session in sessions_of(title, fragment, leaves, threads, ways)}
+    for mutant in found:
+        (plain,), (boxes,), title = mutant.programs, mutant.boxes, " and ".join(mutant.moves)
+        wrong = "mutant alone" if boxes else "exact"
+        for form, program in (("", plain), *((f" by {name}", made) for name, made in list(fast(plain))[:1])):
+            forms = [(wrong, program), *(("corrected", whole) for whole in stitches(node, program, boxes) if boxes)]
             for number, (kind, fragment) in enumerate(forms):
-                key = f"{title}{form} [{kind} {number}, {cells(mutant.boxes)}]"
-                for _, session in sessions_of(key, fragment, leaves, options.threads, ("",)):
+                key = f"{title}{form} [{kind} {number}, {mutant.cells}]"
+                for _, session in sessions_of(key, fragment, leaves, threads, ("",)):
                     opened[key] = session, kind, mutant
     feeds = bind(node, leaves).feeds
     errors = {key: _error(session, feeds, expected) for key, (session, _, _) in opened.items()}
@@ -130,18 +136,14 @@ def measured(lead: str, name: str, options: argparse.Namespace) -> list[Row]:
     base = min((times[key] for key, (_, kind, _) in opened.items() if kind == "base"), key=lambda each: each.wall_us)
     rows = []
     for key, (_, kind, mutant) in opened.items():
-        boxes = mutant.boxes if mutant else ()
+        boxes = mutant.boxes[0] if mutant else ()
         where = describe_boxes(boxes, node.type.sizes, axis_names(node)) if boxes else ""
         share = cells(boxes) / node.type.elements
-        rows.append(_row(lead, name, kind, key.split(" [")[0], share, where, times[key], base, errors[key]))
-        line = f"{times[key].wall_us:9.1f} us {rows[-1].times_as_fast:5.2f}x  processor {rows[-1].processor_times_as_fast:5.2f}x"
-        print(f"{name:16s} {kind:13s} {line}  cells {share:4.0%}  error {errors[key]:.0e}  {rows[-1].program}", flush=True)
+        ratios = base.wall_us / times[key].wall_us, base.processor_us / times[key].processor_us
+        rows.append(Row(lead, name, kind, key.split(" [")[0], share, where, times[key].wall_us, threads, *ratios, errors[key]))
+        told = f"{threads} threads {times[key].wall_us:9.1f} us {ratios[0]:5.2f}x  processor {ratios[1]:5.2f}x"
+        print(f"{name:16s} {kind:13s} {told}  cells {share:4.0%}  error {errors[key]:.0e}  {rows[-1].program}", flush=True)
     return rows
-
-
-def _row(lead: str, name: str, kind: str, program: str, share: float, where: str, time: Times, base: Times, error: float) -> Row:
-    ratios = base.wall_us / time.wall_us, base.processor_us / time.processor_us
-    return Row(lead, name, kind, program, share, where, time.wall_us, *ratios, error)
 
 
 def _error(session: Session, feeds: Mapping[str, np.ndarray], expected: np.ndarray) -> float:
@@ -156,18 +158,19 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         "Times as fast as the fastest of the operator itself (by the library, by a generated kernel, by fast convolution), all timed in",
         "turns, least of many runs; the best of each kind. `alone`: a mutant without corrections, wrong in the cells of the next column,",
         "which is the most that any correction of it could reach. `corrected`: with what corrects it. `exact`: equal without corrections.",
-        f"Threads: {where['threads']}. The machine was {where['load']}.", "",
-        "| lead | operator | itself us | alone | its cells | corrected | exact | where the best corrected one is corrected |",
-        "|---|---|---|---|---|---|---|---|",
+        f"The machine was {where['load']}.", "",
+        "| lead | operator | threads | itself us | alone | its cells | corrected | exact | where the best corrected one is corrected |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for name in dict.fromkeys(row.operator for row in rows):
-        of = [row for row in rows if row.operator == name]
+    for name, threads in dict.fromkeys((row.operator, row.threads) for row in rows):
+        of = [row for row in rows if (row.operator, row.threads) == (name, threads)]
         best = {kind: max((r for r in of if r.kind == kind), key=lambda r: r.times_as_fast, default=None) for kind in KINDS}
         itself = min(row.time_us for row in of if row.kind == "base")
         shown = [f"{each.times_as_fast:.2f}" if (each := best[kind]) else "-" for kind in KINDS[1:]]
         cells_shown = f"{best['mutant alone'].corrected_cells:.0%}" if best["mutant alone"] else "-"
-        where_wrong = best["corrected"].where if best["corrected"] else ""
-        lines.append(f"| {of[0].lead} | {name} | {itself:,.1f} | {shown[0]} | {cells_shown} | {shown[1]} | {shown[2]} | {where_wrong} |")
+        told = best["corrected"].where if best["corrected"] else ""
+        head = f"| {of[0].lead} | {name} | {threads} | {itself:,.1f}"
+        lines.append(f"{head} | {shown[0]} | {cells_shown} | {shown[1]} | {shown[2]} | {told} |")
     return "\n".join([*lines, ""])
 
 
@@ -178,10 +181,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Time the chosen operators."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.partial", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m bench.partial '64@14 d2' '64@7 n16' --threads 1",
+        epilog="example: python -m bench.partial '64@14 d2' '64@7 n16' --threads 1 2",
     )  # fmt: skip
     parser.add_argument("operators", nargs="*", help="default: all leads; written as bench.derivations --help says")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each program (default: 1)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="of each program, one or several (default: 1)")
     parser.add_argument("--rounds", type=int, default=9, metavar="N", help="turns of all programs (default: 9)")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="in a row, each round (default: 5)")
     parser.add_argument("--load", default="quiet", help="how the page describes the machine's other work (default: quiet)")
@@ -196,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"{name!r} is no operator; write it as python -m bench.derivations --help does")
     rows = [row for lead, names in leads.items() for name in names for row in measured(lead, name, options)]
     if options.record:
-        command = ["python", "-m", "bench.partial", "--record", *(f'"{name}"' for name in options.operators)]
-        where = origin(options.threads, command, load=options.load)
+        asked = [*(f'"{name}"' for name in options.operators), "--threads", *map(str, options.threads)]
+        where = origin(max(options.threads), ["python", "-m", "bench.partial", "--record", *asked], load=options.load)
         record(options.results, "partial", where, rows, page(rows, where))
 
 

@@ -15,17 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from egraph.tensor.boxes import Box, Mask, boxes_of, cells, describe_boxes, restricted
-from egraph.tensor.expr.bodies import walked_through
-from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Iterator, index
-from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
 from verify.equality import residues
 from verify.facts import Facts
 from verify.forms import Summand
 from verify.literals import Literal0, closure
-from verify.named_arrays import Algebra, Untestable
+from verify.named_arrays import PRIME, Algebra, Untestable
 from verify.normal.context import TooLarge
 from verify.polynomials import FloorAtom, Polynomial, entry
 from verify.sampling import Position, Sampler, is_rational
@@ -39,6 +37,8 @@ MOST_CELLS = 1 << 26
 MOST_SAMPLED, MOST_REFINED, MOST_TRIED = 1 << 12, 16, 1 << 14
 """Positions that are tried one by one for agreement, boxes of them that are proved equal on their own, and positions of a whole result
 that are tried."""
+MOST_TOGETHER = 1 << 13
+"""Positions, each in so many tests, that are evaluated at once."""
 Values = NDArray[np.int64]
 
 
@@ -148,33 +148,75 @@ def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: i
     if not positions:
         return None
     apart = np.zeros(len(positions), np.bool_)
-    for test in range(tests):
-        first, second = (_values(_renamed(side, test), positions) for side in (left, right))
-        if first is None or second is None:
+    together = max(1, MOST_TOGETHER // len(positions))
+    for test in range(0, tests, together):
+        seen = _apart(left, right, positions, range(test, min(tests, test + together)))
+        if seen is None:
             return None
-        apart |= first != second
+        apart |= seen
     return apart
 
 
-def _values(side: Scope, positions: Sequence[Position]) -> NDArray[np.float64] | None:
-    """Return an expression's values at some positions, on random operands in a prime field; None where it has not all functions."""
+def _apart(left: Scope, right: Scope, positions: Sequence[Position], tests: range) -> Mask | None:
+    """Return at which positions two expressions are seen to differ in any of some tests."""
+    first, second = (_values(side, positions, tests) for side in (left, right))
+    if first is not None and second is not None:
+        seen: Mask = (first != second).reshape(len(tests), len(positions)).any(axis=0)
+        return seen
+    if len(tests) == 1:
+        return None
+    half = len(tests) // 2  # fewer at once may not be too many
+    before = _apart(left, right, positions, tests[:half])
+    after = None if before is None else _apart(left, right, positions, tests[half:])
+    return None if before is None or after is None else before | after
+
+
+def _values(side: Scope, positions: Sequence[Position], tests: range = range(1)) -> NDArray[np.float64] | None:
+    """Return an expression's values at some positions, for test after test, on random operands in a prime field; None where it has not
+    all functions.
+    """
     if not is_rational(side.body):
         return None
     output = [Iterator(f"o{axis}", 0, size) for axis, size in enumerate(side.shape)]
-    columns = dict(zip(output, (np.array(column, np.int64) for column in zip(*positions, strict=True)), strict=True))
+    columns = [np.tile(np.array(column, np.int64), len(tests)) for column in zip(*positions, strict=True)]
+    numbers = None if tests == range(1) else np.repeat(np.array(tests), len(positions))
+    sampler = Sampler(Algebra(True), dict(zip(output, columns, strict=True)), tests=numbers)
     try:
         with np.errstate(over="ignore"):
-            values = Sampler(Algebra(True), columns).at(side, tuple(map(index, output))).values
-        return np.broadcast_to(values, len(positions))
+            values = sampler.at(side, tuple(map(index, output))).values
+        return np.broadcast_to(values, len(tests) * len(positions))
     except (Untestable, MemoryError):
         return None
 
 
-def _renamed(side: Scope, test: int) -> Scope:
-    """Return an expression over operands of other names, so that they have other random contents."""
-    tensors = [each.source for each in walked_through(side.body) if isinstance(each, Read) and isinstance(each.source, Tensor)]
-    names = {tensor.name: Tensor(f"{tensor.name}{'~' * test}", tensor.shape, tensor.dtype) for tensor in tensors}
-    return inline(side, names) if test else side
+def error_bound(left: Scope, right: Scope, tests: int) -> float:
+    """(n/p)^tests: how likely programs with n reads in a product that differ at a position agree there on random operands."""
+    return float((max(_degree(side.body) for side in (left, right)) / PRIME) ** tests)
+
+
+def points_of(box: Box) -> tuple[Position, ...]:
+    """Return a box's first position and its neighbour along every axis on which the box has one: multilinear programs whose
+    sums have the same ranges all over the box agree on it where they agree at these.
+    """
+    first = tuple(r[0] for r in box)
+    return (first, *((*first[:axis], r[1], *first[axis + 1 :]) for axis, r in enumerate(box) if len(r) > 1))
+
+
+def _degree(body: Scalar) -> int:
+    """Return how many reads of operands a product in a scalar has at most."""
+    match body:
+        case Apply("mul" | "div", arguments):
+            return sum(map(_degree, arguments))
+        case Apply(_, arguments):
+            return max(map(_degree, arguments), default=0)
+        case Guarded(_, then, otherwise):
+            return max(_degree(then), _degree(otherwise))
+        case Read(Scope() as inner, _):
+            return _degree(inner.body)
+        case Read():
+            return 1
+        case _:
+            return 0
 
 
 def _projected(term: Summand, shape: Sequence[int]) -> Mask:

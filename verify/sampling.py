@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from random import Random
 
 import numpy as np
@@ -95,6 +96,8 @@ class Sampler:
     axes: dict[Iterator, int] = field(default_factory=dict)
     known: dict[tuple[int, tuple[Index, ...]], tuple[Scope, Named]] = field(default_factory=dict)
     indices: dict[Index, Named] = field(default_factory=dict)
+    tests: Array | None = None
+    """The number of the test that each value along axis 0 is of, where there are several: each has operands of its own."""
 
     def at(self, scope: Scope, places: tuple[Index, ...]) -> Named:
         """Return scope[places]."""
@@ -227,6 +230,9 @@ class Sampler:
     def element(self, tensor: Tensor, places: Sequence[Named]) -> Named:
         """Return operands that are a random function of name and position."""
         number = self.row_major(tensor.shape, places)
+        if self.tests is not None:
+            elements = prod(index(size).constant or 0 for size in tensor.shape)  # row_major has refused sizes that are no numbers
+            number = combined(lambda n, t: n + t * elements, number, Named((0,), self.tests))
         state = number.values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(sum(map(ord, tensor.name)) * 2654435761 + 12345)
         state ^= state >> np.uint64(29)
         state *= np.uint64(0xBF58476D1CE4E5B9)

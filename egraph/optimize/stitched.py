@@ -16,12 +16,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from egraph.partial.stitching import parts_of
 from egraph.tensor import Kernel, Node, Program, walk
-from egraph.tensor.boxes import Box, axis_names, cells, describe_boxes, progressions
+from egraph.tensor.boxes import Box, axis_names, boxes_of, cells, describe_boxes, mask_of, progressions
+from egraph.tensor.ops.stitch import parts_of
 
 Owners: TypeAlias = NDArray[np.int16]
+Shown: TypeAlias = tuple[tuple[int, tuple[Box, ...]], ...]
+"""Operands by their position, each with the disjoint boxes in which it is seen, the one that is everywhere else without any."""
 
+MOST_DRAWN = 1 << 26
+"""Elements of a tensor of which it is drawn which kernel fills them."""
 WIDTH, HEIGHT, LEFT, TOP = 300, 180, 90, 26
 """Size of a drawn tensor, and the room for the names of its axes, in pixels."""
 MOST_MARKS = 64
@@ -105,7 +109,7 @@ def stitched_tensors(program: Program, corrected: Collection[str]) -> tuple[Stit
         else:
             names[own], made_by[kernel.output] = kernel.implementation.text, own
         for node in walk((kernel.fragment,)):
-            parts = parts_of(node)
+            parts = shown(node)
             if parts is None and node.op == "Concat" and set(kernel.rules) & set(corrected):
                 parts = _beside(node)
             if parts is not None:
@@ -113,7 +117,20 @@ def stitched_tensors(program: Program, corrected: Collection[str]) -> tuple[Stit
     return tuple(found)
 
 
-def _beside(node: Node) -> tuple[tuple[int, tuple[Box, ...]], ...]:
+def shown(node: Node) -> Shown | None:
+    """Return what is seen of the operands that a choice by boxes puts together, the one everywhere else first; None of other nodes."""
+    parts = parts_of(node) if node.type.is_static and node.type.elements <= MOST_DRAWN else None
+    if parts is None:
+        return None
+    free, seen = np.ones(node.type.sizes, np.bool_), list[tuple[int, tuple[Box, ...]]]()
+    for part in parts[:-1]:
+        inside = mask_of([part.box], node.type.sizes)
+        seen.append((part.operand, boxes_of(free & inside)))
+        free &= ~inside
+    return (parts[-1].operand, ()), *seen
+
+
+def _beside(node: Node) -> Shown:
     """Return the operands of a concatenation with their boxes."""
     axis, start = node.integer("axis"), 0
     parts: list[tuple[int, tuple[Box, ...]]] = []

@@ -16,10 +16,10 @@ from egraph.derive.estimating import estimate
 from egraph.derive.matching.views import reshaped, transposed
 from egraph.errors import EinsatError
 from egraph.partial.arrangements import Nodes, arranged, exchanges, forms, led_back, padded_axes
+from egraph.partial.boundaries import tightened
 from egraph.partial.moves import Regrouping
-from egraph.partial.mutants import LARGEST_SHARE, Agreement, Where
+from egraph.partial.mutants import Agreement, Bounds, Mutant, Where, decided
 from egraph.tensor import Attributes, AttributeValue, Node, make, placeholder, rewrite, walk
-from egraph.tensor.boxes import Box, cells
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.window import Layout
 
@@ -31,34 +31,18 @@ MOST_FORMS, ENOUGH_FORMS = 150, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How far programs are looked for."""
+class RegionBounds(Bounds):
+    """How far programs are generated; those that are compared are those with the least arithmetic."""
 
     tried: int = 300
-    """Programs that are compared with the region at some positions, those with the least arithmetic first."""
     decided: int = 12
-    """Programs of which it is proved where they differ."""
     kinds: int = 6
     """Ways to write the products that are arranged further, at most."""
     arithmetic: float = 1.5
     """Programs of more than this multiple of the region's arithmetic are not looked at."""
-    least_agreement: float = 0.4
 
 
-BOUNDS = Bounds()
-
-
-@dataclass(frozen=True, slots=True)
-class RegionMutant:
-    """Programs, one a result of the region, how they came about, and disjoint boxes outside of which each is proved equal."""
-
-    programs: Nodes
-    moves: tuple[str, ...]
-    boxes: tuple[tuple[Box, ...], ...]
-
-    @property
-    def cells(self) -> int:
-        return sum(map(cells, self.boxes))
+BOUNDS = RegionBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +88,7 @@ def as_it_is(node: Node) -> Product:
     return Product(node.op, node.inputs, attributes, None, "")
 
 
-def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: Bounds = BOUNDS) -> tuple[RegionMutant, ...]:
+def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBounds = BOUNDS) -> tuple[Mutant, ...]:
     """Return mutants of a region, those with the fewest cells to correct first, and of these the cheapest."""
     agrees = [cache(agreement(root)) for root in roots]
     limit = bounds.arithmetic * _arithmetic(roots)
@@ -121,17 +105,9 @@ def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: Bounds =
                 break
         else:
             shares[programs] = share
-    result: list[RegionMutant] = []
-    for programs in sorted(shares, key=lambda each: (-shares[each], estimate(*each), len(made[each])))[: bounds.decided]:
-        boxes: list[tuple[Box, ...]] = []
-        for root, program in zip(roots, programs, strict=True):
-            differ = where(root, program)
-            if differ is None or cells(differ) > LARGEST_SHARE * root.type.elements:
-                break
-            boxes.append(differ)
-        else:
-            result.append(RegionMutant(programs, made[programs], tuple(boxes)))
-    return tuple(sorted(result, key=lambda each: (each.cells, estimate(*each.programs), [p.digest for p in each.programs])))
+    nearest = sorted(shares, key=lambda each: (-shares[each], estimate(*each), len(made[each])))[: bounds.decided]
+    found = [mutant for each in nearest if (mutant := decided(roots, each, made[each], where)) is not None]
+    return tuple(sorted(found, key=lambda each: (each.cells, estimate(*each.programs), [p.digest for p in each.programs])))
 
 
 def _arithmetic(roots: Nodes) -> int:
@@ -142,8 +118,10 @@ def _arithmetic(roots: Nodes) -> int:
     return total
 
 
-def _programs(roots: Nodes, agreement: Agreement, bounds: Bounds) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
     yield from _regrouped(roots)
+    if len(roots) == 1 and all(operand.op == "Placeholder" for operand in roots[0].inputs):
+        yield from (((program,), (f"sum over {name}",)) for program, name in tightened(roots[0]))
     below = [node for node in walk(roots) if node.op in PRODUCTS]
     if not below or any(operand.op != "Placeholder" for node in below for operand in node.inputs):
         return
@@ -158,7 +136,7 @@ def _programs(roots: Nodes, agreement: Agreement, bounds: Bounds) -> Iterator[tu
             yield made, moves
 
 
-def _written(nodes: Sequence[Node], agreement: Agreement, bounds: Bounds) -> Iterator[list[Product]]:
+def _written(nodes: Sequence[Node], agreement: Agreement, bounds: RegionBounds) -> Iterator[list[Product]]:
     """Yield the products of a region, each written so that all are of one kind, and as they are."""
     own = [as_it_is(node) for node in nodes]
     kinds = dict.fromkeys(str(each.kind) for each in own)

@@ -6,7 +6,7 @@ What differs where is then proved, and a mutant is worth its corrections where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from egraph.derive.matching.views import moved_elements
@@ -27,32 +27,55 @@ LARGEST_SHARE = 0.6
 class Bounds:
     """How far mutants are looked for; more finds what less found, unless the beam leads elsewhere."""
 
+    tried: int
+    """Programs that are compared with an operator or a region at some positions."""
+    decided: int
+    """Programs of which it is proved where they differ; of an operator's, of those that agree at all positions tried and of the others."""
+    least_agreement: float = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class BeamBounds(Bounds):
+    """How far a convolution is moved."""
+
+    tried: int = 600
+    decided: int = 10
     depth: int = 2
     """Moves one after the other."""
     beam: int = 4
     """States that are moved on."""
-    tried: int = 600
-    """Programs that are compared with the operator at some positions."""
-    decided: int = 10
-    """Programs of which it is proved where they differ, of those that agree at all positions tried and of the others."""
     alike: int = 2
-    """Of those, programs of the same moves."""
-    least_agreement: float = 0.4
+    """Of the programs that are decided, those of the same moves."""
 
 
-BOUNDS = Bounds()
+BOUNDS = BeamBounds()
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A program, the moves that made it, and disjoint boxes outside of which it is proved to be the operator's equal."""
+    """Programs, one a result, how they came about, and disjoint boxes outside of which each is proved equal."""
 
-    program: Node
+    programs: tuple[Node, ...]
     moves: tuple[str, ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[tuple[Box, ...], ...]
+
+    @property
+    def cells(self) -> int:
+        return sum(map(cells, self.boxes))
 
 
-def mutants(node: Node, agreement: Agreement, where: Where, bounds: Bounds = BOUNDS) -> tuple[Mutant, ...]:
+def decided(roots: Sequence[Node], programs: tuple[Node, ...], moves: tuple[str, ...], where: Where) -> Mutant | None:
+    """Return programs as a mutant of results; None where it is not proved that they differ in a part that is worth a correction."""
+    boxes: list[tuple[Box, ...]] = []
+    for root, program in zip(roots, programs, strict=True):
+        differ = where(root, program)
+        if differ is None or cells(differ) > LARGEST_SHARE * root.type.elements:
+            return None
+        boxes.append(differ)
+    return Mutant(programs, moves, tuple(boxes))
+
+
+def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds = BOUNDS) -> tuple[Mutant, ...]:
     """Return mutants of an operator over placeholders, those with the fewest cells to correct first.
 
     Of those that the same moves make, one is equal everywhere (zeros keep the parts apart) and one moves the fewest elements.
@@ -86,10 +109,10 @@ def mutants(node: Node, agreement: Agreement, where: Where, bounds: Bounds = BOU
             if len(compared) >= bounds.decided or (names, seems_equal) in result or compared.count(names) >= bounds.alike:
                 continue
             compared.append(names)
-            boxes = where(node, program)
-            if boxes is not None and cells(boxes) <= LARGEST_SHARE * node.type.elements:
-                result.setdefault((names, not boxes), Mutant(program, names, boxes))
-    return tuple(sorted(result.values(), key=lambda m: (cells(m.boxes), moved_elements(m.program), m.program.digest)))
+            mutant = decided((node,), (program,), names, where)
+            if mutant is not None:
+                result.setdefault((names, not mutant.cells), mutant)
+    return tuple(sorted(result.values(), key=lambda m: (m.cells, moved_elements(m.programs[0]), m.programs[0].digest)))
 
 
 def _different(states: Iterable[tuple[float, Mutated]], count: int) -> tuple[tuple[float, Mutated], ...]:

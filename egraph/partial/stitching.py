@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import starmap
-
-import numpy as np
 
 from egraph.derive.derivation import Derivation, DerivationRule, RegionRule, Step
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.derive.matching.merging import along_batch
-from egraph.partial.generation import AROUND, PRODUCTS, RegionMutant, generated
+from egraph.partial.generation import AROUND, PRODUCTS, generated
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, make, placeholder, rewrite
-from egraph.tensor.boxes import Box, axis_names, boxes_of, describe_boxes, restricted, widened
-from egraph.tensor.expr.conditions import truth
-from egraph.tensor.expr.index import Index, Iterator, atoms, index, substitute
+from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
+from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
@@ -25,12 +22,10 @@ from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid
 
 NAME, REGIONS = "partial equivalence", "mutants of regions"
-MOST_PROPOSED = 4
-"""Programs proposed for one operator, at most: each adds nodes to the e-graph, and kernels to measure."""
+MOST_PROPOSED = 3
+"""Programs proposed for one operator, corrected ones and exact ones, at most: each adds nodes to the e-graph, and kernels to measure."""
 MOST_COSTLY = 1.5
 """Programs beyond this multiple of the operator's own estimate are not proposed: estimates are hardly wrong by more."""
-MOST_DRAWN = 1 << 26
-"""Elements of a tensor whose boxes are read back from the program."""
 
 
 def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
@@ -114,42 +109,6 @@ def _chosen(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node:
     return apply("Expression", *nodes, text=text_of(Scope.pointwise(iterators, body)))
 
 
-def parts_of(node: Node) -> tuple[tuple[int, tuple[Box, ...]], ...] | None:
-    """Return the operands that a choice by boxes puts together, each with its boxes, the one that is everywhere else without any;
-    None for what is no such choice.
-    """
-    if node.op != "Expression" or not node.type.sizes:
-        return None
-    scope, free = meaning(node), np.ones(node.type.sizes, np.bool_) if node.type.elements <= MOST_DRAWN else None
-    if scope.summation or not isinstance(scope.body, Guarded) or free is None:
-        return None
-    parts: list[tuple[int, tuple[Box, ...]]] = []
-    body: Scalar = scope.body
-    while isinstance(body, Guarded) and isinstance(body.then, Read) and isinstance(body.then.source, Tensor):
-        inside_box = np.ones((1,) * len(node.type.sizes), np.bool_)
-        for condition in body.conditions:
-            used = [axis for axis, iterator in enumerate(scope.traversal) if iterator in atoms(condition.left) | atoms(condition.right)]
-            if len(used) != 1:
-                return None
-            iterator, size = scope.traversal[used[0]], node.type.sizes[used[0]]
-            holds = [truth(_placed(condition, iterator, position)) for position in range(size)]
-            if None in holds:
-                return None
-            inside_box = inside_box & np.array(holds).reshape([size if axis == used[0] else 1 for axis in range(len(node.type.sizes))])
-        parts.append((int(body.then.source.name), boxes_of(free & inside_box)))
-        free &= ~inside_box
-        body = body.otherwise
-    if not isinstance(body, Read) or not isinstance(body.source, Tensor) or body.source.shape != node.type.sizes:
-        return None
-    operands = [int(body.source.name), *(operand for operand, _ in parts)]
-    return ((operands[0], ()), *parts) if parts and len(set(operands)) == len(operands) else None
-
-
-def _placed(condition: Compare, iterator: Iterator, position: int) -> Compare:
-    left, right = (substitute(side, {iterator: index(position)}) for side in (condition.left, condition.right))
-    return Compare(left, condition.operator, right)
-
-
 def _within(place: Index, positions: range, size: int) -> Iterable[Compare]:
     """Yield the conditions for a place on an axis to be among positions, without those that hold on all of it."""
     if len(positions) == 1:
@@ -188,11 +147,11 @@ def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, R
     """Return the rules that find mutants of operators and of regions by how they agree, and correct them where they differ."""
 
     def of_operator(node: Node) -> Iterable[Derivation]:
-        mutants_found = (*mutants(node, agreement, where), *map(_alone, generated((node,), agreement, where)))
-        return stitched(node, lambda: mutants_found)
+        found = (*mutants(node, agreement, where), *generated((node,), agreement, where))
+        return (derivation for (derivation,) in stitched((node,), found, NAME))
 
     def of_region(roots: tuple[Node, ...]) -> Iterable[tuple[Derivation, ...]]:
-        return stitched_together(roots, generated(roots, agreement, where))
+        return stitched(roots, generated(roots, agreement, where), REGIONS)
 
     return (
         DerivationRule(NAME, PRODUCTS, of_operator, rounds=0),
@@ -200,19 +159,12 @@ def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, R
     )
 
 
-def _alone(mutant: RegionMutant) -> Mutant:
-    return Mutant(mutant.programs[0], mutant.moves, mutant.boxes[0])
-
-
-def stitched(node: Node, find: Callable[[], Iterable[Mutant]]) -> Iterable[Derivation]:
-    """Yield programs equal to an operator: mutants with their corrections, those estimated the cheapest first."""
-    region = (RegionMutant((mutant.program,), mutant.moves, (mutant.boxes,)) for mutant in find())
-    return (derivation for (derivation,) in stitched_together((node,), region, NAME))
-
-
-def stitched_together(roots: tuple[Node, ...], found: Iterable[RegionMutant], name: str = REGIONS) -> Iterable[tuple[Derivation, ...]]:
-    """Yield for each alternative programs equal to the results of a region: mutants with their corrections, the cheapest first."""
+def stitched(roots: tuple[Node, ...], found: Iterable[Mutant], name: str) -> Iterable[tuple[Derivation, ...]]:
+    """Yield for each alternative programs equal to an operator or to the results of a region: mutants with their corrections, the
+    estimated cheapest first.
+    """
     alternatives: dict[tuple[Node, ...], tuple[Derivation, ...]] = {}
+    exact: set[tuple[Node, ...]] = set()
     limit = MOST_COSTLY * estimate(*roots)
     for mutant in found:
         choices = [stitches(*parts) for parts in zip(roots, mutant.programs, mutant.boxes, strict=True)]
@@ -223,11 +175,13 @@ def stitched_together(roots: tuple[Node, ...], found: Iterable[RegionMutant], na
             if estimate(*programs) <= limit:
                 told = starmap(partial(_derivation_of, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
                 alternatives.setdefault(programs, tuple(told))
+                exact |= {programs} if not mutant.cells else set()
     order = sorted(alternatives, key=lambda programs: (estimate(*programs), [program.digest for program in programs]))
-    return map(alternatives.__getitem__, order[:MOST_PROPOSED])
+    by_kind = [[programs for programs in order if (programs in exact) == is_exact][:MOST_PROPOSED] for is_exact in (False, True)]
+    return (alternatives[programs] for programs in order if any(programs in kind for kind in by_kind))
 
 
-def _derivation_of(name: str, mutant: RegionMutant, root: Node, program: Node, boxes: Sequence[Box]) -> Derivation:
+def _derivation_of(name: str, mutant: Mutant, root: Node, program: Node, boxes: Sequence[Box]) -> Derivation:
     where = describe_boxes(boxes, root.type.sizes, axis_names(root)) if boxes else ""
     steps = (Step("mutation", "; ".join(mutant.moves)), *((Step("correction", f"where {where}"),) if where else ()))
     kind = "corrected" if any(mutant.boxes) else "exact"

@@ -160,7 +160,7 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, impleme
 
 
 def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:
-    """Return how many sums below an operand are computed a single time: of a product's rows (columns) each, below windows none, of anything else all.
+    """Return how many sums below an operand are computed once: of a product's rows (columns) each, below windows none, else all.
 
     What differs along the axis that a product adds over would be summed again for each of its columns (rows).
     """

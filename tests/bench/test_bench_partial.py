@@ -13,14 +13,14 @@ QUICK = ["--rounds", "1", "--runs", "1"]
 
 
 def test_recording_writes_the_best_of_every_kind(tmp_path: Path) -> None:
-    bench.main(["2@4 n2", "--record", "--results", str(tmp_path), *QUICK])
+    bench.main(["2@4 n2", "--record", "--results", str(tmp_path), "--threads", "1", "2", *QUICK])
     stored, page = json.loads((tmp_path / "partial.json").read_text()), (tmp_path / "partial.md").read_text()
     rows = stored["rows"]
-    assert {row["kind"] for row in rows} >= {"base", "mutant alone", "corrected"}
+    assert {(row["kind"], row["threads"]) for row in rows} >= {(k, n) for k in ("base", "mutant alone", "corrected") for n in (1, 2)}
     assert all(row["error"] < 1e-4 for row in rows if row["kind"] != "mutant alone")
     assert all(row["error"] > 1e-2 and row["corrected_cells"] > 0 for row in rows if row["kind"] == "mutant alone")
     best = max(row["times_as_fast"] for row in rows if row["kind"] == "corrected")
-    assert f"| {best:.2f} |" in page and "| asked for | 2@4 n2 |" in page
+    assert f"| {best:.2f} |" in page and all(f"| asked for | 2@4 n2 | {threads} |" in page for threads in (1, 2))
     assert max(row["times_as_fast"] for row in rows if row["kind"] == "base") == 1.0
 
 

@@ -16,18 +16,15 @@ import numpy as np
 
 from egraph.tensor.boxes import Box, Mask, boxes_of
 from egraph.tensor.expr.index import Iterator
-from egraph.tensor.expr.scope import Apply, Guarded, Scalar, Scope
-from egraph.tensor.expr.scope import Read as ScalarRead
+from egraph.tensor.expr.scope import Scope
 from verify.assumptions import Assumptions
-from verify.disagreement import Values, differing, iterator_range, truth_of, value_of
+from verify.disagreement import Values, differing, error_bound, iterator_range, points_of, truth_of, value_of
 from verify.equality import output_positions
 from verify.facts import Facts
 from verify.forms import Names, Read, Summand, Unsupported, form_of
 from verify.literals import closure
-from verify.named_arrays import PRIME
 from verify.normal import normalise
 from verify.polynomials import FloorAtom, Polynomial, entry
-from verify.sampling import Position
 
 MOST_POINTS = 1 << 22
 """Positions of the output times values of a term's iterators, at most."""
@@ -125,33 +122,3 @@ def _unmoved(position: Polynomial, values: dict[int, Values], whole: Sequence[in
             along = np.arange(whole[axis]).reshape([-1 if k == axis else 1 for k in range(len(whole))])
             offset = offset - int(slopes[np.argmax(often)]) * along
     return offset
-
-
-def error_bound(left: Scope, right: Scope, tests: int) -> float:
-    """(n/p)^tests: how likely programs with n reads in a product that differ at a position agree there on random operands."""
-    return float((max(_degree(side.body) for side in (left, right)) / PRIME) ** tests)
-
-
-def points_of(box: Box) -> tuple[Position, ...]:
-    """Return a box's first position and its neighbour along every axis on which the box has one: multilinear programs whose
-    sums have the same ranges all over the box agree on it where they agree at these.
-    """
-    first = tuple(r[0] for r in box)
-    return (first, *((*first[:axis], r[1], *first[axis + 1 :]) for axis, r in enumerate(box) if len(r) > 1))
-
-
-def _degree(body: Scalar) -> int:
-    """Return how many reads of operands a product in a scalar has at most."""
-    match body:
-        case Apply("mul" | "div", arguments):
-            return sum(map(_degree, arguments))
-        case Apply(_, arguments):
-            return max(map(_degree, arguments), default=0)
-        case Guarded(_, then, otherwise):
-            return max(_degree(then), _degree(otherwise))
-        case ScalarRead(Scope() as inner, _):
-            return _degree(inner.body)
-        case ScalarRead():
-            return 1
-        case _:
-            return 0

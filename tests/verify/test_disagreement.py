@@ -23,13 +23,13 @@ from egraph.tensor.boxes import Mask, boxes_of, cells, describe_boxes, mask_of, 
 from egraph.tensor.expr.index import Symbol
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import fragment_expression
-from tests.support.few_points import FewPoints, error_bound, few_points
+from tests.support.few_points import FewPoints, few_points
 from tests.support.fragments import conv, cut, leaf, matmul, reshape, transpose
 from tests.support.fresh import in_a_fresh_process
 from tests.support.mutants import everywhere, pairs
 from verify.application import equal_at_sizes
 from verify.cases import cases
-from verify.disagreement import Disagreement, disagreement
+from verify.disagreement import LITTLE_WORK, Disagreement, disagreement, error_bound
 from verify.named_arrays import PRIME
 from verify.open_cases import Values
 from verify.parametric import parametric, proved_outside
@@ -101,7 +101,7 @@ def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:
 
 def assert_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
     """A pair that is not decided within the prover's units of work is no case; hypothesis fails where most are none."""
-    result = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]))
+    result = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]), LITTLE_WORK)
     assume(result is not None)
     assert result is not None
     assert (mask_of(result.boxes, pair[0].type.sizes) == everywhere(*pair)).all()

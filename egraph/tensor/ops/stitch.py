@@ -21,6 +21,15 @@ MOST_STITCHED = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """An operand (by its position) that stands in a box; ``is_entire``: all of it, one element after the other as the box has positions."""
+
+    operand: int
+    box: Box
+    is_entire: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Stitch:
     """The operand (by number) that is the background, and those that fill disjoint boxes of it."""
 
@@ -28,29 +37,39 @@ class Stitch:
     parts: tuple[tuple[int, Box], ...]
 
 
+def parts_of(node: Node) -> tuple[Part, ...] | None:
+    """Return what a choice by boxes puts together; None for what is no such choice.
+
+    Where boxes meet, the first part counts; the last one is everywhere else, and its box is all of the result.
+    """
+    if node.op != "Expression" or not node.type.sizes or max(node.type.sizes) > MOST_STITCHED:
+        return None
+    scope = meaning(node)
+    body, parts = scope.body, list[Part]()
+    while isinstance(body, Guarded):
+        box = _box(body.conditions, scope.traversal, node.type.sizes)
+        if box is None or (part := _part(body.then, scope.traversal, box)) is None:
+            return None
+        parts.append(part)
+        body = body.otherwise
+    last = _part(body, scope.traversal, tuple(map(range, node.type.sizes)))
+    if scope.summation or not parts or last is None or not last.is_entire:
+        return None
+    parts.append(last)
+    return tuple(parts) if len({part.operand for part in parts}) == len(parts) else None
+
+
 @lru_cache(maxsize=1 << 10)
 def stitch_of(fragment: Node) -> Stitch | None:
-    """Return the stitch that a fragment is, None where it computes anything else."""
+    """Return what a kernel puts together that does nothing else, and that needs no kernel; None of any other."""
     leaves = [_reshaped(operand) for operand in fragment.inputs]
-    if fragment.op != "Expression" or any(leaf.op != "Placeholder" for leaf in leaves) or len(set(leaves)) != len(leaves):
+    if any(leaf.op != "Placeholder" for leaf in leaves) or len(set(leaves)) != len(leaves):
         return None
-    scope, sizes = meaning(fragment), fragment.type.sizes
-    if scope.summation or max(sizes, default=0) > MOST_STITCHED:
+    found = parts_of(fragment)
+    if found is None or len(found) != len(leaves) or not all(part.is_entire for part in found) or not _are_disjoint(found[:-1]):
         return None
-    body: Scalar = scope.body
-    parts: list[tuple[int, Box]] = []
-    while isinstance(body, Guarded):
-        box = _box(body.conditions, scope.traversal, sizes)
-        operand = None if box is None else _operand(body.then, scope.traversal, box)
-        if box is None or operand is None:
-            return None
-        parts.append((operand, box))
-        body = body.otherwise
-    background = _operand(body, scope.traversal, tuple(map(range, sizes)))
-    if background is None or not parts or len({background, *(part for part, _ in parts)}) != len(leaves) or not _are_disjoint(parts):
-        return None
-    number = [leaf.integer("index") for leaf in leaves]
-    return Stitch(number[background], tuple((number[part], box) for part, box in parts))
+    *parts, whole = ((leaves[part.operand].integer("index"), part.box) for part in found)
+    return Stitch(whole[0], tuple(parts))
 
 
 def _reshaped(node: Node) -> Node:
@@ -88,22 +107,23 @@ def _range(positions: Sequence[int]) -> range | None:
     return positions_of_step if list(positions_of_step) == list(positions) else None
 
 
-def _operand(body: Scalar, iterators: Sequence[Iterator], box: Box) -> int | None:
-    """Return which operand a scalar reads, all of it, one element after the other as the box has positions."""
-    if not isinstance(body, Read) or not isinstance(body.source, Tensor) or body.source.shape != tuple(map(len, box)):
+def _part(body: Scalar, iterators: Sequence[Iterator], box: Box) -> Part | None:
+    """Return the operand that a scalar reads in a box; None where it is no read of one."""
+    if not isinstance(body, Read) or not isinstance(body.source, Tensor):
         return None
-    for coordinate, iterator, positions in zip(body.indices, iterators, box, strict=True):
-        if len(positions) > 1 and not _counts(coordinate, iterator, positions):
-            return None
-    return int(body.source.name)
+    is_entire = body.source.shape == tuple(map(len, box)) and all(
+        len(positions) == 1 or _counts(place, iterator, positions)
+        for place, iterator, positions in zip(body.indices, iterators, box, strict=True)
+    )
+    return Part(int(body.source.name), box, is_entire)
 
 
 def _counts(coordinate: Index, iterator: Iterator, positions: range) -> bool:
     return all(simplify(substitute(coordinate, {iterator: index(at)})) == count for count, at in enumerate(positions))
 
 
-def _are_disjoint(parts: Sequence[tuple[int, Box]]) -> bool:
-    boxes = [[set(positions) for positions in box] for _, box in parts]
+def _are_disjoint(parts: Sequence[Part]) -> bool:
+    boxes = [[set(positions) for positions in part.box] for part in parts]
     return all(
         any(a.isdisjoint(b) for a, b in zip(first, second, strict=True)) for k, first in enumerate(boxes) for second in boxes[k + 1 :]
     )

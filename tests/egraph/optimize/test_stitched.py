@@ -12,8 +12,8 @@ import pytest
 
 from egraph.inspect.command import kernels_table, why, why_text
 from egraph.optimize.report import render
-from egraph.optimize.stitched import Stitched, picture, stitched_tensors, svg
-from egraph.partial.stitching import parts_of, stitches
+from egraph.optimize.stitched import Stitched, picture, shown, stitched_tensors, svg
+from egraph.partial.stitching import stitches
 from egraph.tensor import Graph, Implementation, Kernel, Program, attributes, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import mask_of
 from tests.egraph.optimize.test_report import outcome
@@ -40,7 +40,7 @@ def program_of(case: Case, number: int = 0) -> Program:
 def test_boxes_are_read_back_from_the_program(case: str) -> None:
     """Each operand's boxes are disjoint from the others', and together they are where the sides differ."""
     original, mutant, boxes = CASES[case]()
-    parts = parts_of(stitches(original, mutant, boxes)[0])
+    parts = shown(stitches(original, mutant, boxes)[0])
     assert parts is not None and parts[0] == (0, ())
     sizes = original.type.sizes
     masks = [mask_of(there, sizes) for _, there in parts[1:]]
@@ -49,7 +49,7 @@ def test_boxes_are_read_back_from_the_program(case: str) -> None:
 
 def test_what_is_no_stitch_is_none() -> None:
     original, _, _ = under_each_other()
-    assert parts_of(original) is None and parts_of(leaf(0, 3)) is None
+    assert shown(original) is None and shown(leaf(0, 3)) is None
 
 
 def test_a_picture_says_which_kernel_fills_each_box(golden: Callable[[str, str], None]) -> None:

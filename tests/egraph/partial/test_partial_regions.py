@@ -9,6 +9,7 @@ from itertools import starmap
 import numpy as np
 import onnxruntime as ort
 import pytest
+from hypothesis import given, settings
 
 from egraph.derive.derivation import Derivation, RegionRule
 from egraph.engine.saturate import Limits, Saturation, saturate
@@ -17,15 +18,18 @@ from egraph.onnx.exporter import export
 from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
 from egraph.optimize.derivations import Deriver
 from egraph.partial.arrangements import arranged, led_back
-from egraph.partial.generation import RegionMutant, generated
-from egraph.partial.stitching import stitched_together, stitches
+from egraph.partial.boundaries import tightened
+from egraph.partial.generation import generated
+from egraph.partial.mutants import Mutant
+from egraph.partial.stitching import REGIONS as OF_REGIONS
+from egraph.partial.stitching import stitched, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, rewrite, walk
 from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from egraph.tolerance import Tolerance
 from tests.support.fragments import concat, conv, leaf, matmul
-from tests.support.mutants import everywhere
+from tests.support.mutants import everywhere, pairs
 from verify.application import equal_at_sizes
 
 SECONDS = 5.0
@@ -33,7 +37,7 @@ SECONDS = 5.0
 Region = tuple[Node, ...]
 
 
-def found(region: Region) -> tuple[RegionMutant, ...]:
+def found(region: Region) -> tuple[Mutant, ...]:
     return generated(region, agreement_with, boxes_between)
 
 
@@ -124,7 +128,7 @@ PUBLISHED: dict[str, tuple[Region, Region, str, Sequence[str]]] = {
 CORRECTED = ("16: groups of one input, weights joined",)
 
 
-def of_moves(region: Region, moves: str) -> RegionMutant:
+def of_moves(region: Region, moves: str) -> Mutant:
     return next(mutant for mutant in found(region) if " and ".join(mutant.moves) == moves)
 
 
@@ -164,6 +168,17 @@ def test_boxes_and_outputs_of_published_programs_are_right(name: str) -> None:
             np.testing.assert_allclose(value, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_corrected_programs_survive_a_thousand_tests_in_a_prime_field(name: str) -> None:
+    _, region, moves, _ = PUBLISHED[name]
+    corrected = [mutant for mutant in found(region) if mutant.cells]
+    assert corrected or name not in CORRECTED
+    for mutant in (of_moves(region, moves), *corrected):
+        for root, program, boxes in zip(region, mutant.programs, mutant.boxes, strict=True):
+            assert not any(everywhere(root, whole, 1000).any() for whole in stitches(root, program, boxes))
+
+
 def test_a_chain_is_folded_into_the_batch_and_corrected_where_both_windows_reach() -> None:
     x, w, v = leaf(0, 2, 3, 12, 5), weight(1, 4, 3, 3, 3), weight(2, 2, 4, 3, 3)
     chain = (nchw(nchw(x, w), v),)
@@ -172,6 +187,27 @@ def test_a_chain_is_folded_into_the_batch_and_corrected_where_both_windows_reach
     assert {r for _, _, r, _ in mutant.boxes[0]} <= {range(4, 8), range(4, 6), range(6, 8)}  # two rows on both sides of the cut
     for program in stitches(chain[0], mutant.programs[0], mutant.boxes[0]):
         assert equal_at_sizes(chain[0], program) == ""
+
+
+def test_taps_that_lie_in_the_padding_nearly_everywhere_are_left_out_and_corrected() -> None:
+    """Rows 4 and 5 of 6 alone see the first tap of a window with dilation 4, rows 0 and 1 the last one."""
+    node = conv(leaf(0, 1, 6, 5, 2), weight(1, 3, 2, 3, 1), (4, 0, 4, 0), 1, 4)
+    mutants = {mutant.moves[0].split(" from ")[1]: mutant for mutant in found((node,)) if mutant.moves[0].startswith("sum over")}
+    rows = {each: {r for _, r, _, _ in mutant.boxes[0]} for each, mutant in mutants.items()}
+    assert rows == {"1 to 2": {range(4, 6)}, "0 to 1": {range(2)}}  # without both: more is corrected than is worth it
+    for mutant in mutants.values():
+        assert (mask_of(mutant.boxes[0], node.type.sizes) == everywhere(node, mutant.programs[0])).all()
+        assert all(equal_at_sizes(node, program) == "" for program in stitches(node, mutant.programs[0], mutant.boxes[0]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(pairs())
+def test_sums_of_fewer_terms_differ_where_those_left_out_count(pair: tuple[Node, Node]) -> None:
+    node, _ = pair
+    for program, _ in tightened(node):
+        boxes = boxes_between(node, program)
+        assert boxes is not None and (mask_of(boxes, node.type.sizes) == everywhere(node, program)).all()
+        assert cells(boxes) < node.type.elements
 
 
 def test_a_sum_of_convolutions_is_one_of_all_their_channels() -> None:
@@ -184,8 +220,8 @@ def test_a_sum_of_convolutions_is_one_of_all_their_channels() -> None:
 def test_what_costs_more_than_the_region_is_not_proposed() -> None:
     (conv_node,) = region = (nchw(leaf(0, 2, 8, 9, 9), weight(1, 8, 8, 3, 3)),)
     twice = apply("Add", conv_node, nchw(conv_node.inputs[0], conv_node.inputs[1], pads=(2, 0, 0, 2)))
-    assert list(stitched_together(region, [RegionMutant(region, ("nothing",), ((),))]))
-    assert not list(stitched_together(region, [RegionMutant((twice,), ("a second one",), ((),))]))
+    assert list(stitched(region, [Mutant(region, ("nothing",), ((),))], OF_REGIONS))
+    assert not list(stitched(region, [Mutant((twice,), ("a second one",), ((),))], OF_REGIONS))
 
 
 def test_lists_of_operands_are_arranged_as_types_allow() -> None:
