@@ -60,7 +60,7 @@ def compile_program(program: Program, folder: Path, options: CompileOptions | No
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
     """Return the plan and what has to be written beside it; compiles nothing."""
     lowering, sequence = lowering_for(options.target), order(program)
-    placement = place_all(program, sequence, lowering.generator.may_overwrite, options.threads)
+    placement = place_all(program, sequence, lowering.generator.may_overwrite, options.threads, lowering.library_writes)
     writer = StepWriter(program, placement, lowering, options.export_graph)
     inputs = tuple(
         Port(node.string("name"), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from egraph.errors import LowerError
 from egraph.tensor import Kernel, Node, Program, numpy_dtype, walk
@@ -12,6 +13,7 @@ from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
 from lower.drafts import Draft, Order
 from lower.memory import Lifetime, plan_arena
+from lower.targets import dense_alone
 from lower.views import Window, contiguous, read
 from lower.weights import NAMES
 from runtime.plan import Area, Buffer
@@ -87,14 +89,20 @@ def is_sized(node: Node) -> bool:
     return node.type.is_static and node.type.dtype in NAMES
 
 
-def place_all(program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], threads: int = 1) -> Placement:
+Writes: TypeAlias = Callable[[Kernel, Window], bool]
+"""Says whether a library's kernel can write its result into a window."""
+
+
+def place_all(
+    program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], threads: int = 1, writes: Writes = dense_alone
+) -> Placement:
     """Place inputs, constants and every result; views alias what they view."""
-    return _Placer(program, order, may_overwrite).run(threads)
+    return _Placer(program, order, may_overwrite, writes).run(threads)
 
 
 class _Placer:
-    def __init__(self, program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]]) -> None:
-        self.program, self.order, self.may_overwrite = program, order, may_overwrite
+    def __init__(self, program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], writes: Writes) -> None:
+        self.program, self.order, self.may_overwrite, self.writes = program, order, may_overwrite, writes
         self.result = Placement()
         self.root = _roots(order)
         self.slots = self._concatenations()
@@ -174,15 +182,16 @@ class _Placer:
         readers = {k for k, draft in enumerate(self.order.drafts) for node in draft.inputs if self.root.get(node, node) is root}
         return readers == {step} and not self.order.drafts[made[root]].is_opaque
 
-    def _may_write(self, step: int, output: Node, box: Box) -> bool:
-        """Return whether a part's kernel can write into a window of the result: into a run all, into others those that are generated.
+    def _may_write(self, part: Node, step: int, output: Node, box: Box) -> bool:
+        """Return whether a part's kernel can write into a window of the result: into a run all, into others those that are generated,
+        and of a library those of which it says so.
 
         Kernels around expressions are unrolled: what they write has to be dense.
         """
-        kernel = self.order.drafts[step].kernels[0]
-        is_dense = _window_of(contiguous(output.type.sizes), box).is_contiguous
-        unrolled = any(node.op == "Expression" for node in walk((kernel.fragment,)))
-        return is_dense or (kernel.implementation.is_generated and not unrolled)
+        kernel, window = self.order.drafts[step].kernels[0], _window_of(contiguous(output.type.sizes), box)
+        if window.is_contiguous or not kernel.implementation.is_generated:
+            return window.is_contiguous or self.writes(kernel, window)
+        return not any(node.op == "Expression" for node in walk((kernel.fragment,)))
 
     def _base(self, node: Node) -> Node:
         """Return the value whose allocation holds a value."""

@@ -24,6 +24,7 @@ from runtime.plan import Plan
 if TYPE_CHECKING:
     from lower.candidates.tile import Tile, Tiling
     from lower.steps import StepWriter
+    from lower.views import Window
 
 DEFAULT = Plan.device
 """The default kind of target, and the default device."""
@@ -40,18 +41,25 @@ class Launch:
     spec: Mapping[str, Any]
 
 
+def dense_alone(kernel: Kernel, window: Window) -> bool:
+    """Return whether kernels of a library that writes dense results only can write into a window."""
+    return window.is_contiguous
+
+
 @dataclass(frozen=True)
 class Library:
     """A library whose kernels compete with generated ones. Its implementations are called ``<name>.<kernel>``.
 
     ``tiles`` covers an e-graph with its kernels, ``launch`` writes one that was chosen. With a ``source`` the library is functions
-    in C: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own.
+    in C: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own. ``writes``
+    says whether a kernel can write its result into a window, as fast as elsewhere.
     """
 
     name: str
     tiles: Callable[[Tiling], Iterator[tuple[int, Tile]]]
     launch: Callable[[StepWriter, Kernel], Launch]
     source: Path | None = None
+    writes: Callable[[Kernel, Window], bool] = dense_alone
 
     @property
     def step_kind(self) -> str:
@@ -143,6 +151,11 @@ class Lowering:
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
         return next((library for library in self.libraries if library.name == implementation.library), None)
+
+    def library_writes(self, kernel: Kernel, window: Window) -> bool:
+        """Return whether a library's kernel can write its result into a window."""
+        library = self.library_of(kernel.implementation)
+        return library is not None and library.writes(kernel, window)
 
     @property
     def generator_digest(self) -> str:

@@ -13,7 +13,7 @@ from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, open_program
 from egraph.optimize.folding import Folder
 from egraph.partial.stitching import _chosen
-from egraph.tensor import Candidate, Graph, Node, TensorType, attributes, make, placeholder, walk
+from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, TensorType, attributes, make, placeholder, walk
 from egraph.tensor.boxes import Box, boxes_of
 from egraph.tensor.expr.index import index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope, Tensor
@@ -26,9 +26,10 @@ from lower.candidates import candidates
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
 from lower.targets import lowering
+from lower.views import Window, contiguous
 from runtime.plan import COPY_STEP
 from runtime.profile import Database
-from tests.support.fragments import conv, leaf
+from tests.support.fragments import conv, leaf, matmul
 from tests.support.implementations import GENERATED
 
 
@@ -124,6 +125,30 @@ def test_a_library_writes_runs_and_has_other_parts_copied() -> None:
         steps, (value,), (expected,) = ran(root, device="cpu")
         assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * copied
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -> None:
+    """Some columns of all rows, and every second row: no copies; every second column is copied."""
+    x, w = entry("x", 6, 8), entry("w", 8, 16)
+    for rows, columns, copied in (
+        (range(6), range(4, 12), 0), (range(0, 6, 2), range(16), 0), (range(1, 6, 4), range(3, 9), 0), (range(6), range(0, 16, 2), 1)
+    ):  # fmt: skip
+        part = matmul(entry("p", len(rows), 8), entry("v", 8, len(columns)))
+        steps, (value,), (expected,) = ran(stitch(matmul(x, w), (((rows, columns), part),)), device="cpu")
+        assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * copied
+        np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_library_writes_into_strides_has_no_operand_beside_the_product() -> None:
+    product, window = matmul(leaf(0, 6, 8), leaf(1, 8, 4)), contiguous((6, 16)).slice((0, 4), (6, 8), (1, 1))
+
+    def written(fragment: Node, into: Window = window) -> bool:
+        kernel = Kernel(fragment, (), fragment, Implementation.parse("onednn.matmul"))
+        return lowering("cpu").library_writes(kernel, into)
+
+    assert written(product) and written(apply("Relu", product)) and written(product, contiguous((6, 4)))
+    assert not written(apply("Add", product, leaf(2, 6, 4)))
+    assert not written(product, contiguous((6, 16)).slice((0, 0), (6, 8), (1, 2)))
 
 
 def test_a_whole_that_something_else_reads_stays_what_it_is() -> None:

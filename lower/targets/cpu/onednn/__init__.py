@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from egraph.tensor import Kernel
+from egraph.tensor import Kernel, walk
+from lower.calls.call import LibraryCall
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
 from lower.targets.cpu.onednn.match import implementations, match
+from lower.views import Window
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter
@@ -20,4 +22,18 @@ def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
     return launch_call(writer, kernel, match)
 
 
-LIBRARY = Library("onednn", partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match))), library_launch)
+def writes(kernel: Kernel, window: Window) -> bool:
+    """Return whether a kernel can write into a window: a product whose columns stand side by side, the rows anywhere.
+
+    For other strided results, and where an operand beside the product is joined to it, the library has its reference implementation only.
+    """
+    call = match(kernel.fragment, kernel.implementation.name, destination=window)
+    if not isinstance(call, LibraryCall):
+        return False
+    is_float = all(node.type.dtype == "float32" for node in walk((kernel.fragment,)))
+    is_plain = call.primitive == "matmul" and is_float and all(each["kind"] == "eltwise" for each in call.post_operations)
+    return window.is_contiguous or (is_plain and (call.destination.strides[-1] == 1 or call.destination.shape[-1] == 1))
+
+
+TILES = partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match)))
+LIBRARY = Library("onednn", TILES, library_launch, writes=writes)
