@@ -1,0 +1,311 @@
+"""Estimate what partial rewrites gain on GPUs, model by model: programs selected with and without them. Nothing is run.
+
+    python -m bench.partial_estimates [MODEL ...] [--targets cuda:a100 cuda:h100] [--operators 3] [--record]
+    python -m bench.partial_estimates resnet18 dilated_context exported/unet.onnx
+
+Costs are those of ``lower.targets.cuda.costs``, corrections counted. Both programs are selected from e-graphs that the shipped rules and
+derivations have grown; in one of them the costliest operators of the model, and the first regions, have partial rewrites, too. For each
+of these operators the best corrected program is also priced alone, to say why nothing is gained.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bench.inputs import parse_shapes
+from bench.models import MODELS, BenchModel
+from bench.record import RESULTS, opening, origin, record
+from bench.unseen import UNSEEN
+from egraph.derive.derivation import AnyRule, DerivationRule, RegionRule
+from egraph.derive.estimating import estimate as operations
+from egraph.derive.registry import DERIVATIONS
+from egraph.engine.deriving import Derivations, Judged, Stop, group_text
+from egraph.engine.saturate import Limits, saturate
+from egraph.errors import EinsatError
+from egraph.extract import extract
+from egraph.onnx import importer
+from egraph.optimize.admission import PARTIAL
+from egraph.optimize.derivations import Gate
+from egraph.optimize.estimated import estimate, shipped_rules
+from egraph.partial.generation import PRODUCTS
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Selection, attributes, format_fragment, make, placeholder, rewrite, walk
+from lower.candidates import candidates
+from lower.roofline import DeviceSpeed
+from lower.targets import Lowering, lowering
+from runtime.devices import DESCRIBED
+from runtime.profile import Database
+
+TARGETS = ("cuda:a100", "cuda:h100")
+LISTS: Mapping[str, Mapping[str, BenchModel]] = {"own": MODELS, "unseen": UNSEEN}
+LIMITS = Limits(seconds=600.0, e_nodes=12_000, iterations=12)
+"""Of one e-graph; seconds of clock are no limit unless the machine is very slow, so that a run repeats."""
+EXTRACT_SECONDS = 5.0
+NO_DIFFERENCE = 0.999
+"""Times as fast up to which two estimates count as equal."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model on one target, all times estimated."""
+
+    model: str
+    batch: int
+    target: str
+    without_us: float
+    with_us: float
+    corrected_kernels: int
+    """Kernels of the program with partial rewrites that come from corrected ones."""
+    exact_kernels: int
+    """Those that come from programs that the same search finds, equal without corrections."""
+    operators: int
+    """Operators of the model that were rewritten in part, equal ones counted once."""
+    share: float
+    """What these take of the arithmetic of all convolutions, products and pools."""
+    corrected: int
+    """Corrected programs of these operators and of regions that were proved, and offered to the selection."""
+    best: str
+    """The operator whose best corrected program comes nearest to it, how that is made, and where it is corrected."""
+    best_operator_us: float
+    best_corrected_us: float
+    best_launches: int
+    """Kernels of that program beyond those of the operator."""
+    why: str
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Estimate the chosen models, write what is known after each."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.partial_estimates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="of either list, or an ONNX file (default: all of the list)")
+    parser.add_argument("--list", choices=LISTS, default="own", help="what to estimate where no model is named (default: own)")
+    parser.add_argument("--batches", type=int, nargs="+", metavar="N", help="default: those of each model")
+    parser.add_argument("--targets", choices=DESCRIBED, nargs="+", default=list(TARGETS), help=f"default: {' '.join(TARGETS)}")
+    parser.add_argument("--operators", type=int, default=3, metavar="N", help="rewritten of each model, the costliest (default: 3)")
+    parser.add_argument("--regions", type=int, default=1, metavar="N", help="rewritten of each model, the first ones (default: 1)")
+    parser.add_argument("--record", action="store_true", help="also write partial_estimates.json and .md")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="their folder (default: bench/results)")
+    options: Any = parser.parse_args(arguments)
+    known = {**LISTS["own"], **LISTS["unseen"]}
+    files = {name: BenchModel(Path(name).stem, partial(_read, Path(name))) for name in options.models if name.endswith(".onnx")}
+    if unknown := [name for name in options.models if name not in known and not Path(name).exists()]:
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
+    models = {name: files.get(name) or known[name] for name in options.models or LISTS[options.list]}
+    asked = [*(["--list", options.list] if options.list != "own" else []), *(Path(name).name for name in options.models)]
+    command = ["python", "-m", "bench.partial_estimates", *asked, "--operators", str(options.operators), "--record"]
+    estimating, rows = Estimating(options.operators, options.regions), list[Row]()
+    for model in models.values():
+        for batch in options.batches or model.batches:
+            try:
+                graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
+                found = estimating.rows(model.name, batch, graph, [lowering(target) for target in options.targets], options.targets)
+            except (EinsatError, ImportError, ValueError) as error:
+                print(f"{model.name} at batch {batch}: left out: {error}", flush=True)
+                continue
+            rows += found
+            for row in found:
+                print(_line(row), flush=True)
+            if options.record:
+                where = origin(1, command, operators=options.operators, regions=options.regions)
+                record(options.results, "partial_estimates", where, rows, page(rows, where))
+
+
+def _read(path: Path, batch: int) -> onnx.ModelProto:
+    if batch != 1:
+        raise ValueError(f"{path.name} has the batch that it has")
+    return onnx.load(path)
+
+
+class Estimating:
+    """Estimates models one after the other; what an operator is rewritten to is looked for once."""
+
+    def __init__(self, operators: int, regions: int) -> None:
+        self._operators, self._regions = operators, regions
+        self._gate = Gate((*DERIVATIONS, *PARTIAL), Database.in_memory())
+
+    def rows(self, name: str, batch: int, graph: Graph, ways: Sequence[Lowering], targets: Sequence[str]) -> list[Row]:
+        """Return a model's row for every target."""
+        counts = Counter(fragment for node in walk(graph.roots) if (fragment := _fragment(node)) is not None)
+        costs = {fragment: operations(fragment) * count for fragment, count in counts.items()}
+        chosen = sorted(costs, key=lambda fragment: (-costs[fragment], format_fragment(fragment)))[: self._operators]
+        signatures = set(map(format_fragment, chosen))
+        plain = self._grown(graph, DERIVATIONS, signatures)
+        grown = self._grown(graph, (*DERIVATIONS, *PARTIAL), signatures)
+        offered = self._corrected(signatures)
+        share = sum(costs[fragment] for fragment in chosen) / max(1, sum(costs.values()))
+        rows = []
+        for way, target in zip(ways, targets, strict=True):
+            without, best = (selected(frozen, way) for frozen in (plain, grown))
+            kinds = Counter(kind for one in best.chosen.values() for kind in _kinds(one))
+            told, operator_us, corrected_us, launches = self._nearest(chosen, way)
+            gained = without.cost_us / best.cost_us
+            why = _reason(gained, kinds["corrected"], len(offered), operator_us, corrected_us, launches, way.speed)
+            rows.append(Row(
+                name, batch, target, without.cost_us, best.cost_us, kinds["corrected"], kinds["exact"], len(chosen), share, len(offered),
+                told, operator_us, corrected_us, launches, why,
+            ))  # fmt: skip
+        return rows
+
+    def _grown(self, graph: Graph, rules: tuple[AnyRule, ...], signatures: set[str]) -> FrozenEGraph:
+        """Return an e-graph grown by shipped rules, and by derivations of the chosen operators and the first regions.
+
+        The signatures of the regions are added to those of the operators.
+        """
+        regions: set[str] = set()
+
+        def programs(rule: DerivationRule, node: Node, stop: Stop) -> Sequence[Judged]:
+            return self._gate.programs(rule, node) if format_fragment(node) in signatures else ()
+
+        def of_region(rule: RegionRule, roots: Sequence[Node], stop: Stop) -> Sequence[Judged]:
+            if len(regions) < self._regions:
+                regions.add(group_text(roots))
+            return self._gate.of_region(rule, roots) if group_text(roots) in regions else ()
+
+        derivations = Derivations(rules, programs, self._gate.grouped, of_region)
+        frozen = saturate(graph, shipped_rules(), LIMITS, derivations=derivations).frozen
+        signatures |= regions
+        return frozen
+
+    def _corrected(self, signatures: Collection[str]) -> list[Judged]:
+        """Return the corrected programs of operators and of regions that are proved."""
+        names = {rule.name for rule in PARTIAL}
+        judged = [each for (rule, of), found in self._gate.judged.items() if rule in names and of in signatures for each in found]
+        return [each for each in judged if not each.reason and _is_corrected(each.name)]
+
+    def _nearest(self, chosen: Sequence[Node], way: Lowering) -> tuple[str, float, float, int]:
+        """Return which corrected program comes nearest to its operator, both priced alone, and the kernels that it has beyond those."""
+        nearest: tuple[str, float, float, int] = ("", 0.0, 0.0, 0)
+        for node in chosen:
+            found = self._corrected((format_fragment(node),))
+            itself = _alone(node, way) if found else None
+            for each in found:
+                corrected = _alone(each.program, way)
+                if itself is None or corrected is None:
+                    continue
+                if not nearest[1] or itself.cost_us / corrected.cost_us > nearest[1] / nearest[2]:
+                    where = next((step.text for step in each.steps if step.rule == "correction"), "")
+                    told = f"{_shapes(node)}: {each.name.split(', ', 1)[1]}, {where}"
+                    nearest = told, itself.cost_us, corrected.cost_us, _kernels(corrected) - _kernels(itself)
+        return nearest
+
+
+def selected(frozen: FrozenEGraph, way: Lowering) -> Selection:
+    """Return the program that is estimated the cheapest."""
+    laid = candidates(frozen, way.target)
+    return extract(frozen, estimate(laid, way.speed), 1, EXTRACT_SECONDS, 0)[0]
+
+
+def _fragment(node: Node) -> Node | None:
+    """Return a convolution, product or pool over placeholders, weights constant; None of what is computed ahead of time, and of others."""
+    if node.op not in PRODUCTS or not all(each.type.is_static for each in (node, *node.inputs)):
+        return None
+    fixed = [not any(leaf.op == "Input" for leaf in walk((operand,))) for operand in node.inputs]
+    leaves = [placeholder(k, each.type, constant=is_fixed) for k, (each, is_fixed) in enumerate(zip(node.inputs, fixed, strict=True))]
+    return None if all(fixed) else make(node.op, leaves, node.attributes, node.type)
+
+
+def _alone(fragment: Node, way: Lowering) -> Selection | None:
+    """Return the program of a fragment that is estimated the cheapest, weights known; None where it has none."""
+    leaves = [node for node in walk((fragment,)) if node.op == "Placeholder"]
+    new: dict[Node, Node] = {}
+    tensors: dict[str, np.ndarray] = {}
+    for leaf in leaves:
+        name = f"{leaf.integer('index')}"
+        if leaf.attribute("constant"):
+            tensors[name] = np.zeros(leaf.type.sizes, np.float32)
+        kind = {"digest": name} if name in tensors else {"name": name}
+        new[leaf] = make("Constant" if name in tensors else "Input", (), attributes(**kind), leaf.type)
+    root = rewrite((fragment,), lambda old, below: new.get(old) or make(old.op, below, old.attributes, old.type))[fragment]
+    graph = Graph("alone", tuple(node for node in new.values() if node.op == "Input"), (("y", root),), tensors)
+    try:
+        return selected(saturate(graph, (), LIMITS).frozen, way)
+    except (EinsatError, IndexError):
+        return None
+
+
+def _kernels(selection: Selection) -> int:
+    return sum(not one.implementation.is_free for one in selection.chosen.values())
+
+
+def _is_corrected(name: str) -> bool:
+    return any(name.startswith(f"{rule.name}: corrected") for rule in PARTIAL)
+
+
+def _kinds(candidate: Candidate) -> Iterator[str]:
+    """Yield what kind of partial rewrite a kernel comes from."""
+    rules = [rule for node in candidate.covered for rule in node.rules]
+    if any(map(_is_corrected, rules)):
+        yield "corrected"
+    elif any(name.startswith(rule.name) for name in rules for rule in PARTIAL):
+        yield "exact"
+
+
+def _shapes(node: Node) -> str:
+    return " ".join([node.op, *("x".join(map(str, operand.type.sizes)) for operand in node.inputs)])
+
+
+def _reason(
+    gained: float, corrected: int, offered: int, operator_us: float, corrected_us: float, launches: int, speed: DeviceSpeed | None
+) -> str:
+    """Return why a program is not faster, as its costs say."""
+    if gained * NO_DIFFERENCE > 1 and corrected:
+        return "corrected programs gain"
+    if gained * NO_DIFFERENCE > 1:
+        return "what gains is exact"
+    if not offered:
+        return "no operator looked at has a corrected program that is proved and costs at most 1.5 times as many operations"
+    if not corrected_us:
+        return "corrected programs have no kernels"
+    added_us = launches * (speed or DeviceSpeed()).launch_us
+    if corrected_us <= operator_us:
+        return "alone the operator would gain; what stands around it loses that"
+    more_us = corrected_us - operator_us
+    if added_us >= more_us:
+        return f"{launches} more launches take {added_us:.0f} us, and without them {added_us - more_us:.1f} us would be gained"
+    return f"its kernels take {more_us - added_us:.1f} us more, beside {launches} more launches"
+
+
+COLUMNS = (
+    "model", "batch", "target", "without us", "with us", "gain", "share", "offered", "used: corrected, exact", "nearest us",
+    "its operator us", "why",
+)  # fmt: skip
+
+
+def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """Return the table, and why."""
+    lines = [
+        "# What partial rewrites are estimated to gain on GPUs", "", *opening(where, ("egglog", "numpy")),
+        "**All times are estimates: nothing ran on a GPU.** Programs selected by the cost tables of `lower/targets/cuda/costs.py`, from",
+        "e-graphs grown by the shipped rules and derivations, without and with partial rewrites, corrections counted. Derivations, partial",
+        f"rewrites among them, are those of the {where['operators']} costliest operators of a model and of {where['regions']} region(s);",
+        "`share` is the part of the arithmetic that these operators do. `offered`: proved corrected programs; `used`: kernels of the",
+        "selected program that come from corrected programs, and from exact ones of the same search. `nearest`: the corrected program",
+        "that comes nearest to its operator, each priced alone.", "",
+        f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}",
+    ]  # fmt: skip
+    for row in rows:
+        nearest = f"{row.best_corrected_us:,.1f} | {row.best_operator_us:,.1f}" if row.best else "- | -"
+        lines.append(
+            f"| {row.model} | {row.batch} | {row.target} | {row.without_us:,.1f} | {row.with_us:,.1f} | {row.without_us / row.with_us:.3f} "
+            f"| {row.share:.0%} | {row.corrected} | {row.corrected_kernels}, {row.exact_kernels} | {nearest} | {row.why} |"
+        )
+    told = dict.fromkeys(f"* {row.model}, batch {row.batch}, {row.target}: {row.best}" for row in rows if row.best)
+    return "\n".join([*lines, "", "The corrected programs that come nearest:", "", *told, ""])
+
+
+def _line(row: Row) -> str:
+    gain = row.without_us / row.with_us
+    return f"{row.model:18} {row.batch:3} {row.target:10} {row.without_us:10,.1f} -> {row.with_us:10,.1f} us {gain:6.3f}x  {row.why}"
+
+
+if __name__ == "__main__":
+    main()
