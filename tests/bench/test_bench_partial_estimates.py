@@ -25,7 +25,7 @@ def dilated(batch: int) -> onnx.ModelProto:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bench.LISTS["own"], "dilated", BenchModel("dilated", dilated))  # type: ignore[index]
+    monkeypatch.setitem(bench.LISTS["own"], "dilated", BenchModel("dilated", dilated))
 
 
 @pytest.mark.usefixtures("small")

@@ -79,8 +79,7 @@ def boxes_between(left: Node, right: Node) -> tuple[Box, ...]:
 
 def corrected(pair: tuple[Node, Node], most_cells: float = inf) -> tuple[Box, ...]:
     """Return where a drawn pair differs; one that is equal or differs everywhere, or in boxes that take long to prove, is no case."""
-    left, right = map(fragment_expression, pair)
-    found = disagreement(left, right, LITTLE_WORK)
+    found = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]), LITTLE_WORK)
     boxes = () if found is None else found.boxes
     assume(boxes and cells(boxes) < pair[0].type.elements <= most_cells and len(boxes) < 5)
     return boxes
