@@ -104,7 +104,7 @@ def modules() -> str:
     """Return docs/modules.md."""
     lines = ["# Modules", "", "Every module in one line, in the folders of the house. Made by `make docs`; a test holds it up to date."]
     for package, what in PACKAGES.items():
-        files = [path for path in sorted((ROOT / package).iterdir()) if path.suffix in (".py", ".c")]
+        files = [path for path in sorted((ROOT / package).iterdir()) if path.suffix in (".py", ".c", ".h")]
         lines += ["", f"## {package}: {what}", "", "| module | |", "|---|---|"]
         lines += [f"| `{path.name}` | {summary(path)} |" for path in files if summary(path)]
     return "\n".join(lines) + "\n"

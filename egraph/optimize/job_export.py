@@ -128,7 +128,7 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                     programs = [kernel_program(job.fragment, job.implementation, seed=options.seed) for job in batch]
                     compiled_folders = compile_batch(programs, Path(folder), compile_options)
                     for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
-                        generator = lowers.generator_digest if job.implementation.is_generated else ""
+                        generator = lowers.code_digest(job.implementation)
                         archived = ArchivedJob(*job.key, generator, job.engine, feed_specs(program))
                         if isinstance(compiled, EinsatError):
                             key = archived.key(runs_on.key(options.threads))

@@ -113,7 +113,8 @@ class Measurer:
                         self.hung.add(job.key)  # the machine may be overloaded: it is tried once more
                         continue
                     device = from_memory(self.device) if job.engine == FROM_MEMORY else self.device
-                    generator = self.generator if job.implementation.is_generated else ""
+                    lowers = lowering_for(self.options.target)
+                    generator = self.generator if job.implementation.is_generated else lowers.code_digest(job.implementation)
                     record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, generator)
                     (file or self.database.put)(record)
 

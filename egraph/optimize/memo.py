@@ -25,7 +25,7 @@ from runtime.cache import cache_folder
 
 SOURCES = ("egraph", "lower", "runtime", "verify")
 """Everything that determines the program of a search."""
-SUFFIXES = (".py", ".c", ".json", ".j2")
+SUFFIXES = (".py", ".c", ".h", ".json", ".j2")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from egraph.tensor.ops.stitch import stitch_of
 from lower.cost.rounding import ErrorModel
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
-from lower.targets import default_target
+from lower.targets import default_target, lowering_for
 from runtime.profile import Database, Record
 from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
 
@@ -64,6 +64,7 @@ class CostModel:
     """The error model; None where no kernel rounds its operands, or where any error is accepted."""
 
     def __post_init__(self) -> None:
+        self._lowering = lowering_for(self.target)
         self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
         self._work: dict[Node, Work] = {}
         self._records: dict[KernelKey, Record | None] = {}
@@ -84,8 +85,8 @@ class CostModel:
         return from_memory(self.device) if self.reads_memory(fragment) else self.device
 
     def generator_of(self, implementation: Implementation) -> str:
-        """Return the generator that a kernel's time depends on: none, where no generated code takes part."""
-        return self.generator if implementation.is_generated else ""
+        """Return a hash of the sources that a kernel's time depends on: '' where its code is not ours."""
+        return self.generator if implementation.is_generated else self._lowering.code_digest(implementation)
 
     def recorded(self, device: str, candidate: Candidate) -> Record | None:
         """Return the database's record of a kernel."""

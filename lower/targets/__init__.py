@@ -132,7 +132,8 @@ class Lowering:
     """How programs become plans of one target.
 
     ``generated``: the implementation of the generator's kernels, whose text is the kind of their steps, too. ``contraction``: the
-    one whose speed stands for all that do much arithmetic. ``build`` compiles a library's C source once and returns the file.
+    one whose speed stands for all that do much arithmetic. ``build`` compiles a library's C source once and returns the file,
+    ``source_digest`` is a hash of such a source.
     ``prepare`` builds what running needs, ``prepare_artefact`` what artefacts carry besides, and ``complete`` adds both to one.
     """
 
@@ -147,6 +148,7 @@ class Lowering:
     complete: Callable[[Path], object] = nothing
     speed: DeviceSpeed | None = None
     """The rates of the target from its data sheet, where its device is not timed."""
+    source_digest: Callable[[Path], str] = str
 
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
@@ -161,6 +163,13 @@ class Lowering:
     def generator_digest(self) -> str:
         """Return a hash of what decides which code is generated: times of generated kernels hold for equal ones; '' without a compiler."""
         return self.generator.compiler.digest() if self.generator.compiler else ""
+
+    def code_digest(self, implementation: Implementation) -> str:
+        """Return a hash of what decides which code an implementation is: its times hold for equal ones; '' for code that is not ours."""
+        if implementation.is_generated:
+            return self.generator_digest
+        library = self.library_of(implementation)
+        return self.source_digest(library.source) if library and library.source else ""
 
     def kept_compilers(self) -> AbstractContextManager[object]:
         """Keep the compiling processes for everything that is compiled meanwhile."""

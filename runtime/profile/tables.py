@@ -105,8 +105,8 @@ class Timed(Row):
 class Record(Timed):
     """The time of one kernel on one device.
 
-    ``generator``: hash of the sources of the code generator, where generated code takes part; times of a library's kernels
-    hold whatever becomes of the generator.
+    ``generator``: hash of the sources of the code generator, or of a kernel in C; '' for code that is not ours, whose times hold
+    whatever becomes of both.
     """
 
     TABLE = "kernel_times"

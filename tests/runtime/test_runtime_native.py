@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -219,6 +220,21 @@ def test_the_compiler_keeps_its_own_files_where_ours_are_and_is_not_waited_for_w
     with pytest.raises(LibraryMissing, match=r"did not end(.|\n)*EINSAT_CACHE"):
         native_build.build()
     assert places == [str(tmp_path / "zig")] * 2 and not list(tmp_path.glob("*.so"))
+
+
+def test_a_changed_header_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (tmp_path / "deep.h").write_text("#define NUMBER 1\n")
+    (tmp_path / "shared.h").write_text('#include <stdint.h>\n#include "deep.h"\n')
+    source = folder / "numbers.c"
+    source.write_text('#include "../shared.h"\n__attribute__((visibility("default"))) int number(void) { return NUMBER; }\n')
+    first = native_build.build(source)
+    assert native_build.build(source) == first
+    (tmp_path / "deep.h").write_text("#define NUMBER 2\n")
+    second = native_build.build(source)
+    assert [ctypes.CDLL(str(library)).number() for library in (first, second)] == [1, 2]
 
 
 def test_compile_errors_are_shown_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

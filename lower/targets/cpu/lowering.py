@@ -6,6 +6,7 @@ import importlib
 import platform
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 
 from egraph.tensor import Implementation, Target
@@ -59,5 +60,5 @@ LOWERING = Lowering(
     Generator(eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler()),
     tuple(_library(name) for name in LIBRARIES),
     Implementation.parse("onednn.matmul", TARGET),
-    build.build, build.build, build.build_openmp, build.copy_into,
+    build.build, build.build, build.build_openmp, build.copy_into, source_digest=cache(build.source_digest),
 )  # fmt: skip

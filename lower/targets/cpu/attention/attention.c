@@ -4,42 +4,20 @@
  * rows that are not numbers (only with ``guarded``), the result [batch.., m, e], then integers: ``guarded``, one code a step of f.
  * All tensors have the same axes of the batch and any strides, zero where they repeat; columns of v and of the result lie side by side.
  *
- * The file includes itself once for each set of vector instructions. */
+ * The file is included once for each set of vector instructions. */
+#include "../kernel.h"
 #ifndef LANES
 #include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
 #define ROWS 6         /* rows of one block of registers */
+#define VECTORS (LANES == 16 ? 4 : 2) /* of its columns */
 #define BLOCK_ROWS 24  /* rows whose scores are held at once */
 #define CHUNK_KEYS 128 /* rows of v that stay in the first cache while they are added up */
 #define MOST_STEPS 8
 #define SERIAL_OPERATIONS 200000.0 /* less than this is done before another thread has started */
-#define TASKS_PER_THREAD 4         /* as the dispatcher divides what it launches */
 #define LEAST_SHARE 48             /* rows for which packing k and v again is worth it */
 
 enum { ADD, MULTIPLY, SUBTRACT, SUBTRACT_FROM, DIVIDE, KEEP_WHERE, REPLACE_WHERE };
-
-typedef struct {
-    void *data;
-    int32_t device[2], rank;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t offset_bytes;
-} Tensor;
-
-typedef struct {
-    int32_t type;
-    uint32_t zero;
-    union {
-        Tensor *tensor;
-        int64_t integer;
-    };
-} Value;
 
 /* One step of f; the addresses are those of the matrix of the batch that is computed. */
 typedef struct {
@@ -54,16 +32,9 @@ typedef struct {
     Step steps[MOST_STEPS];
     int step_count, axes; /* axes: those of the batch */
     int64_t batch, m, n, d, e;
-    int (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last);
+    void (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last, float *memory);
+    int64_t (*memory_size)(const void *problem);
 } Problem;
-
-typedef struct {
-    void *sync_handle;
-    int32_t num_task;
-} Environment;
-
-/* Filled by whoever loads the library. */
-EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, void *), void *data, int tasks) = 0;
 
 static int64_t offset_of(const Tensor *tensor, const Tensor *shaped, int axes, int64_t batch) {
     int64_t offset = 0;
@@ -92,55 +63,8 @@ static int leading_factor(const Problem *problem, float *factor) {
 
 static int64_t padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-#if defined(__x86_64__)
-#define LANES 16
-#define VECTORS 4
-#define NAME(name) name##_avx512
-#define TARGETED __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
-#include __FILE__
-#undef LANES
-#undef VECTORS
-#undef NAME
-#undef TARGETED
-#define LANES 8
-#define VECTORS 2
-#define NAME(name) name##_avx2
-#define TARGETED __attribute__((target("avx2,fma")))
-#include __FILE__
-#undef LANES
-#undef VECTORS
-#undef NAME
-#undef TARGETED
-#endif
-#define LANES 4
-#define VECTORS 2
-#define NAME(name) name##_plain
-#define TARGETED
-#include __FILE__
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-static int has_wide_vectors(int *has_512) {
-    unsigned a, b, c, d, low, high;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1) || !(c >> 12 & 1)) return 0; /* xgetbv, fma */
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 5 & 1)) return 0;
-    *has_512 = (low & 0xe6) == 0xe6 && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1); /* f, dq, bw, vl */
-    return 1;
-}
-#endif
-
-static void choose(Problem *problem) {
-    problem->compute = compute_plain;
-#if defined(__x86_64__)
-    static int has_wide = -1, has_512 = 0; /* asked once: virtual machines take 10 us to answer */
-    if (__atomic_load_n(&has_wide, __ATOMIC_ACQUIRE) < 0) {
-        int wide = has_wide_vectors(&has_512);
-        __atomic_store_n(&has_wide, wide, __ATOMIC_RELEASE);
-    }
-    if (__atomic_load_n(&has_wide, __ATOMIC_ACQUIRE)) problem->compute = has_512 ? compute_avx512 : compute_avx2;
-#endif
-}
+#define KERNEL "attention/attention.c"
+#include "../instruction_sets.h"
 
 /* Return into how many parts the rows of each matrix are divided, so that no thread waits long for another. */
 static int64_t parts_of(const Problem *problem, int threads) {
@@ -161,12 +85,14 @@ static int work(int task, const Environment *environment, void *data) {
     int64_t tasks = environment->num_task, parts = parts_of(problem, (int)((tasks + TASKS_PER_THREAD - 1) / TASKS_PER_THREAD));
     int64_t rows = padded((problem->m + parts - 1) / parts, ROWS);
     parts = (problem->m + rows - 1) / rows;
-    int64_t shares = parts * problem->batch;
-    for (int64_t share = shares * task / tasks; share < shares * (task + 1) / tasks; share++) {
+    int64_t shares = parts * problem->batch, end = shares * (task + 1) / tasks;
+    float *memory = 0;
+    for (int64_t share = shares * task / tasks; share < end; share++) {
         int64_t first = share % parts * rows, last = first + rows < problem->m ? first + rows : problem->m;
-        int status = problem->compute(problem, share / parts, first, last);
-        if (status) return status;
+        if (!memory && posix_memalign((void **)&memory, 64, (size_t)problem->memory_size(problem) * sizeof(float))) return 4;
+        problem->compute(problem, share / parts, first, last, memory);
     }
+    free(memory);
     return 0;
 }
 
@@ -193,7 +119,7 @@ EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *r
     for (int axis = 0; axis < problem.axes; axis++) problem.batch *= problem.out->shape[axis];
     problem.m = problem.q->shape[rank - 2], problem.d = problem.q->shape[rank - 1];
     problem.n = problem.v->shape[rank - 2], problem.e = problem.v->shape[rank - 1];
-    choose(&problem);
+    problem.compute = FOR_PROCESSOR(compute), problem.memory_size = FOR_PROCESSOR(memory_size);
     double operations = (double)problem.batch * (double)problem.m * (double)problem.n * (double)(problem.d + problem.e + 16);
     if (__TVMBackendParallelLaunch && operations > SERIAL_OPERATIONS) return __TVMBackendParallelLaunch(work, &problem, 0);
     Environment alone = {0, 1};
@@ -201,41 +127,6 @@ EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *r
 }
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
-
-typedef float NAME(Vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t NAME(Bits) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#define Vector NAME(Vector)
-#define Bits NAME(Bits)
-#define LOAD(pointer) (*(const Vector *)(pointer))
-#define STORE(pointer, value) (*(Vector *)(pointer) = (value))
-
-TARGETED INLINE Vector NAME(all)(float value) {
-    Vector result;
-    for (int i = 0; i < LANES; i++) result[i] = value;
-    return result;
-}
-
-TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
-    return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
-}
-
-/* e^x for x <= 0 to about an ulp; 0 below the smallest normal number, and no number where x is none. */
-TARGETED INLINE Vector NAME(power)(Vector x) {
-    const Vector low = NAME(all)(-87.33654f), magic = NAME(all)(12582912.0f);
-    Bits tiny = (Bits)(x < low);
-    Vector clipped = NAME(where)(tiny, low, x);
-    Vector shifted = clipped * 1.44269504f + magic, whole = shifted - magic;
-    Vector rest = clipped - whole * 0.693359375f;
-    rest = rest + whole * 2.12194440e-4f;
-    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * (rest * rest) + rest + 1.0f;
-    Vector scale = (Vector)(((Bits)shifted << 23) + 0x3f800000);
-    return NAME(where)(tiny, NAME(all)(0.0f), sum * scale);
-}
 
 /* Transpose LANES x LANES numbers: rows `step` apart become rows of `pitch`. */
 TARGETED INLINE void NAME(transpose)(const float *source, int64_t step, float *target, int64_t pitch) {
@@ -265,11 +156,13 @@ TARGETED static void NAME(pack_keys)(const float *k, int64_t step, int64_t inner
     const int64_t width = VECTORS * LANES;
     for (int64_t j = 0; j < n; j += LANES) {
         float *target = packed + j / width * width * d + j % width;
-        int64_t count = n - j < LANES ? n - j : LANES, c = 0;
-        if (count == LANES && inner == 1)
-            for (; c + LANES <= d; c += LANES) NAME(transpose)(k + j * step + c, step, target + c * width, width);
-        for (; c < d; c++)
-            for (int64_t i = 0; i < LANES; i++) target[c * width + i] = i < count ? k[(j + i) * step + c * inner] : 0.0f;
+        int64_t count = n - j < LANES ? n - j : LANES, done = 0;
+        if (count < LANES)
+            for (int64_t c = 0; c < d; c++) STORE(target + c * width, NAME(all)(0.0f));
+        else if (inner == 1)
+            for (; done + LANES <= d; done += LANES) NAME(transpose)(k + j * step + done, step, target + done * width, width);
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t c = done; c < d; c++) target[c * width + i] = k[(j + i) * step + c * inner];
     }
 }
 
@@ -375,7 +268,8 @@ TARGETED INLINE float NAME(across)(Vector x, const int largest) {
 #define HALVE(...) \
     do { \
         Vector other = __builtin_shufflevector(x, x, __VA_ARGS__); \
-        x = largest ? NAME(where)((Bits)(x > other), x, other) : x + other; \
+        if (largest) x = NAME(where)((Bits)(x > other), x, other); \
+        else x += other; \
     } while (0)
 #if LANES == 16
     HALVE(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -410,14 +304,18 @@ TARGETED static float NAME(powers)(float *row, int64_t width) {
     return NAME(across)(sum, 0);
 }
 
-TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first, int64_t last) {
+/* Numbers of memory that a matrix of the batch needs: packed keys, values in rows, scores and sums of a block of rows. */
+static int64_t NAME(memory_size)(const void *data) {
+    const Problem *problem = data;
+    const int64_t pitch = padded(problem->n, VECTORS * LANES), wide = padded(problem->e, LANES);
+    return pitch * problem->d + problem->n * wide + BLOCK_ROWS * (pitch + wide);
+}
+
+TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t first, int64_t last, float *memory) {
     const Problem *problem = data;
     const int axes = problem->axes;
     const int64_t n = problem->n, d = problem->d, e = problem->e, panel_keys = VECTORS * LANES;
     const int64_t pitch = padded(n, panel_keys), wide = padded(e, LANES);
-    float *memory = 0;
-    const int64_t size = pitch * d + n * wide + BLOCK_ROWS * (pitch + wide);
-    if (posix_memalign((void **)&memory, 64, (size_t)size * sizeof(float))) return 4;
     float *keys = memory, *values = keys + pitch * d, *scores = values + n * wide, *sums = scores + BLOCK_ROWS * pitch;
 
     const Tensor *q = problem->q, *k = problem->k, *v = problem->v, *out = problem->out;
@@ -426,7 +324,7 @@ TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first
     for (int64_t j = 0; j < n; j++) {
         const float *source = from + j * v->strides[axes];
         int64_t c = 0;
-        if (v->strides[axes + 1] == 1) memcpy(values + j * wide, source, (size_t)e * sizeof(float)), c = e;
+        for (; v->strides[axes + 1] == 1 && c + LANES <= e; c += LANES) STORE(values + j * wide + c, LOAD(source + c));
         for (; c < e; c++) values[j * wide + c] = source[c * v->strides[axes + 1]];
         for (; c < wide; c++) values[j * wide + c] = 0.0f;
     }
@@ -464,7 +362,7 @@ TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first
                 for (int64_t j = 0; j < n; j++) row[j] = value;
             } else {
                 const float scale = 1.0f / sum;
-                for (int64_t j = 0; j < n; j++) row[j] *= scale;
+                for (int64_t j = 0; j < width; j += LANES) STORE(row + j, LOAD(row + j) * scale);
             }
         }
         memset(sums, 0, (size_t)(rows * wide) * sizeof(float));
@@ -486,13 +384,5 @@ TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first
                 for (int64_t c = 0; c < e; c++) to[c * inner] = sums[r * wide + c];
         }
     }
-    free(memory);
-    return 0;
 }
-#undef Vector
-#undef Bits
-#undef LOAD
-#undef STORE
-#undef BY_VECTORS
-#undef BY_ROWS
 #endif

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-s
 """``-s`` strips paths of this machine, by which artefacts would differ depending on where they were made."""
 ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Environment variables that name zig's caches. By default they lie in the home folder; where that cannot be written, zig hangs."""
+INCLUDED = re.compile(rb'^#include "(.+)"', re.MULTILINE)
+"""The name of a file that a source includes, relative to the source's folder."""
 PATIENCE_SECONDS = 300.0
 MESSAGE_CHARACTERS = 200
 OLDEST_GLIBC = "2.17"
@@ -54,10 +57,27 @@ def copy_into(folder: Path) -> None:
     shutil.copyfile(build_openmp(), folder / "openmp.so")
 
 
+def source_digest(source: Path) -> str:
+    """Return a hash of a C source and of all files that it includes by name."""
+    return hashlib.sha256(b"\0".join(_texts(source))).hexdigest()[:16]
+
+
+def _texts(source: Path) -> tuple[bytes, ...]:
+    """Return the contents of a C source and of all files that it includes by name, each once."""
+    found = {source.resolve(): source.read_bytes()}
+    waiting = list(found)
+    for path in waiting:
+        for name in INCLUDED.findall(found[path]):
+            included = (path.parent / name.decode()).resolve()
+            if included not in found:
+                found[included] = included.read_bytes()
+                waiting.append(included)
+    return tuple(found.values())
+
+
 def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_script: str = "") -> Path:
     """Return the shared library compiled from ``source``, compiling it unless the cache has it."""
-    text = source.read_bytes()
-    parts = [text, *(flag.encode() for flag in FLAGS + extra_flags), version_script.encode(), platform.machine().encode()]
+    parts = [*_texts(source), *(flag.encode() for flag in FLAGS + extra_flags), version_script.encode(), platform.machine().encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     library = cache_folder() / f"{source.stem}-{key}.so"
     if library.exists():

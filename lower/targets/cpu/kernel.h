@@ -1,0 +1,105 @@
+/* What kernels in C share: how they are called, which vector instructions the processor has, and functions over vectors.
+ *
+ * A kernel's file includes this first, and then itself once for each set of instructions (instruction_sets.h): with LANES numbers a
+ * vector, NAME(name) for the set's own names, and TARGETED before its functions. */
+#ifndef LANES
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+#define TASKS_PER_THREAD 4 /* as the dispatcher divides what it launches */
+
+/* DLTensor */
+typedef struct {
+    void *data;
+    int32_t device[2], rank;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t offset_bytes;
+} Tensor;
+
+/* TVMFFIAny */
+typedef struct {
+    int32_t type;
+    uint32_t zero;
+    union {
+        Tensor *tensor;
+        int64_t integer;
+    };
+} Value;
+
+typedef struct {
+    void *sync_handle;
+    int32_t num_task;
+} Environment;
+
+/* Filled by whoever loads the library. */
+EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, void *), void *data, int tasks) = 0;
+
+#define Vector NAME(Vector)
+#define Bits NAME(Bits)
+#define LOAD(pointer) (*(const Vector *)(pointer))
+#define STORE(pointer, value) (*(Vector *)(pointer) = (value))
+
+#if defined(__x86_64__)
+enum { UNKNOWN, PLAIN, AVX2, AVX512 };
+
+static int detect_instructions(void) {
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1) || !(c >> 12 & 1)) return PLAIN; /* xgetbv, fma */
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 5 & 1)) return PLAIN;
+    return (low & 0xe6) == 0xe6 && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1) ? AVX512 : AVX2; /* f, dq, bw, vl */
+}
+
+/* Asked once: virtual machines take 10 us to answer. */
+static int instructions(void) {
+    static int known = UNKNOWN;
+    if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) __atomic_store_n(&known, detect_instructions(), __ATOMIC_RELAXED);
+    return __atomic_load_n(&known, __ATOMIC_RELAXED);
+}
+
+#define FOR_PROCESSOR(name) (instructions() == AVX512 ? name##_avx512 : instructions() == AVX2 ? name##_avx2 : name##_plain)
+#else
+#define FOR_PROCESSOR(name) name##_plain
+#endif
+
+#else /* ------------------------------------------------------------------ once for each set of instructions */
+
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Bits __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+TARGETED INLINE Vector NAME(all)(float value) {
+    Vector result;
+    for (int i = 0; i < LANES; i++) result[i] = value;
+    return result;
+}
+
+TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
+    return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
+}
+
+/* e^x for x <= 0 to about an ulp; 0 below the smallest normal number, and no number where x is none. */
+TARGETED INLINE Vector NAME(power)(Vector x) {
+    const Vector low = NAME(all)(-87.33654f), magic = NAME(all)(12582912.0f);
+    Bits tiny = (Bits)(x < low);
+    Vector clipped = NAME(where)(tiny, low, x);
+    Vector shifted = clipped * 1.44269504f + magic, whole = shifted - magic;
+    Vector rest = clipped - whole * 0.693359375f;
+    rest = rest + whole * 2.12194440e-4f;
+    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * (rest * rest) + rest + 1.0f;
+    Vector scale = (Vector)(((Bits)shifted << 23) + 0x3f800000);
+    return NAME(where)(tiny, NAME(all)(0.0f), sum * scale);
+}
+#endif
