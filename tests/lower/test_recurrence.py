@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +30,10 @@ from egraph.tensor.ops.recurrence import GATES, MOST_UNROLLED
 from egraph.tensor.ops.reference import evaluate, meaning
 from lower.compile import CompileOptions, compile_program
 from lower.eoperator.request import supports
+from lower.targets.cpu.recurrence.match import KINDS
 from runtime import Session
+from runtime.devices.cpu.dispatcher import DLTENSOR_POINTER, INTEGER, LAUNCH_VARIABLE, TensorRecord, ValueRecord
+from runtime.devices.cpu.native.build import build
 from tests.support.lowering import choose
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
@@ -111,13 +117,104 @@ def test_recurrences_agree_with_onnxruntime(
 
 
 @pytest.mark.parametrize(("cell", "attributes"), CELLS[:4])
-@pytest.mark.parametrize("sizes", [(6, 1, 20, 128), (4, 9, 20, 100), (1, 2, 5, 300)])
+@pytest.mark.parametrize("sizes", [(40, 1, 20, 128), (9, 9, 20, 100), (3, 4, 5, 300)])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_large_states_are_shared_by_threads(
     cell: str, attributes: dict[str, Any], sizes: tuple[int, int, int, int], direction: str
 ) -> None:
     compare(recurrent(cell, sizes, direction, **attributes), threads=2)
     compare(recurrent(cell, sizes, direction, **attributes), threads=3)
+
+
+SOURCE = Path(__file__).parents[2] / "lower/targets/cpu/recurrence/recurrence.c"
+BODY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, BODY, ctypes.c_void_p, ctypes.c_int)
+TASKS_PER_THREAD = 4
+
+Launcher = Callable[[Callable[[int], int], int], None]
+"""Runs the tasks of a kernel, so many for each of its threads."""
+
+
+class Environment(ctypes.Structure):
+    _fields_ = [("sync_handle", ctypes.c_void_p), ("tasks", ctypes.c_int32)]
+
+
+def called(node: Node, operands: Sequence[np.ndarray], threads: int, launcher: Launcher) -> np.ndarray:
+    """Return what the C function computes of a fold when its tasks are run in this way."""
+    library = ctypes.CDLL(str(build(SOURCE)))
+
+    def launch(body: Callable[..., int], data: int, tasks: int) -> int:
+        environment = Environment(None, tasks or TASKS_PER_THREAD * threads)
+        launcher(lambda task: body(task, ctypes.addressof(environment), data), environment.tasks)
+        return 0
+
+    kept = LAUNCH(launch)
+    slot = ctypes.c_void_p.in_dll(library, LAUNCH_VARIABLE)
+    slot.value = ctypes.cast(kept, ctypes.c_void_p).value
+    result = np.zeros(node.type.sizes, np.float32)
+    arrays = [*(np.ascontiguousarray(operand, np.float32) for operand in operands), result]
+    records, sizes = [], []
+    for array in arrays:
+        shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        strides = (ctypes.c_int64 * array.ndim)(*(stride // 4 for stride in array.strides))
+        sizes.append((shape, strides))
+        addresses = ctypes.addressof(shape), ctypes.addressof(strides)
+        records.append(TensorRecord(array.ctypes.data, 1, 0, array.ndim, 2, 32, 1, *addresses, 0))
+    attributes = dict(node.attributes)
+    form = str(attributes.get("linear_before_reset", attributes.get("activation", "")))
+    integers = KINDS[node.op, form], list(DIRECTIONS).index(node.string("direction")), int(attributes.get("keeps_cell", 0) != 0)
+    values = [ValueRecord(DLTENSOR_POINTER, 0, ctypes.addressof(record)) for record in records]
+    values += [ValueRecord(INTEGER, 0, integer) for integer in integers]
+    assert library.recurrence(None, (ValueRecord * len(values))(*values), len(values), None) == 0
+    slot.value = None
+    return result
+
+
+def one_after_another(run: Callable[[int], int], tasks: int) -> None:
+    for task in range(tasks):
+        run(task)
+
+
+def the_last_first(run: Callable[[int], int], tasks: int) -> None:
+    for task in reversed(range(tasks)):
+        run(task)
+
+
+def together(run: Callable[[int], int], tasks: int) -> None:
+    """Each thread has a share of the tasks, as in the dispatcher."""
+
+    def share(first: int) -> None:
+        for task in range(first, first + TASKS_PER_THREAD):
+            run(task)
+
+    members = [threading.Thread(target=share, args=(first,)) for first in range(0, tasks, TASKS_PER_THREAD)]
+    for member in members:
+        member.start()
+    for member in members:
+        member.join()
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("form", sorted(KINDS))
+def test_threads_that_share_a_step_may_come_in_any_order_or_never(form: tuple[str, str], direction: str) -> None:
+    name, kind = form
+    numbers, gates, directions = np.random.default_rng(4), GATES[name], DIRECTIONS[direction]
+    attributes: dict[str, Any] = {"direction": direction}
+    attributes |= {"LSTM": {"keeps_cell": 1}, "GRU": {"linear_before_reset": int(kind == "1")}, "RNN": {"activation": kind}}[name]
+    for steps, batch, units in ((15, 1, 331), (5, 2, 340), (40, 3, 181)):
+        panels = -(-units // 16)
+        state = directions, batch, units
+        shapes = [(steps, batch, directions * gates * units), (directions, panels, units, gates, 16), state]
+        shapes += {"LSTM": [state], "GRU": [(directions, units)], "RNN": []}[name]
+        node = apply(name, *(placeholder(i, TensorType("float32", shape)) for i, shape in enumerate(shapes)), **attributes)
+        operands = [numbers.standard_normal(shape) for shape in shapes]
+        operands[1] /= np.sqrt(units)
+        (exact,) = evaluate([node], dict(zip(node.inputs, operands, strict=True)))
+        alone = called(node, operands, 1, one_after_another)
+        np.testing.assert_allclose(alone, exact, rtol=1e-4, atol=2e-5)
+        for threads in (2, 3):
+            for launcher in (one_after_another, the_last_first, together):
+                np.testing.assert_array_equal(called(node, operands, threads, launcher), alone)
 
 
 @pytest.mark.parametrize(("cell", "attributes"), CELLS)

@@ -4,194 +4,127 @@
  * (LSTM) or what is added before a GRU's reset gate scales [d, H], the result [t, d, b, H]; then integers: kind, direction, whether the
  * last cells stand behind the last states. Weights lie side by side, and so does the last axis of all others.
  *
- * A panel computes all gates of its units in registers, and then the units. Threads share the panels of each step where that is worth
- * two of them meeting; else each takes directions and rows of the batch of its own.
+ * A panel computes all gates of its units in registers, and then the units. Every other step takes the panels from the last to the
+ * first, so that it finds in the caches what the step before read last. Threads take directions and rows of the batch of their own;
+ * where these are too few and a step is long, they share its panels.
  *
- * The file includes itself once for each set of vector instructions. */
+ * The file is included once for each set of vector instructions. */
+#include "../kernel.h"
 #ifndef LANES
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include <sched.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
 #define UNITS 16                   /* units of one panel */
 #define MOST_ROWS 6                /* rows of the batch in one block of registers, at most */
+#define ROWS (LANES == 16 ? 6 : 2) /* that the registers hold */
+#define MOST_SHARES 32             /* threads that share a step, at most */
 #define SERIAL_OPERATIONS 100000.0 /* less than this is done before another thread has started */
-#define STEP_OPERATIONS 200000.0   /* of one step, from which on threads share it */
-#define TASKS_PER_THREAD 4         /* as the dispatcher divides what it launches */
-#define TRIAL_STEPS 64             /* after so many it is tried again whether sharing is worth it: others may need the cores */
+#define STEP_OPERATIONS 30000.0    /* of one step, from which on threads share it: two of them meet in a third of its time */
+#define SHARED_OPERATIONS 2e6      /* of all steps that are shared: calling a thread that does not come costs a twentieth of them */
+#define PATIENT_PAUSES 32          /* before a panel is taken from a thread that is there: its weights are in that thread's cache */
+#define SPINNING_PAUSES 4096       /* before the processor is offered to others, as the thread that is waited for may need it */
 
 enum { LSTM, GRU, GRU_LINEAR, RNN_TANH, RNN_RELU };
 enum { FORWARD, REVERSE, BIDIRECTIONAL };
 
+/* The panels that a thread computes in every stage, one step or a phase of it. Whoever waits for them takes those that nobody has begun,
+ * so that a thread which does not run keeps nobody waiting for more than the panel that it is in. */
 typedef struct {
-    void *data;
-    int32_t device[2], rank;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t offset_bytes;
-} Tensor;
-
-typedef struct {
-    int32_t type;
-    uint32_t zero;
-    union {
-        Tensor *tensor;
-        int64_t integer;
-    };
-} Value;
+    _Alignas(64) int64_t begun; /* panels, of all stages together */
+    int is_attended;            /* whether its own thread began the last one */
+    _Alignas(64) int64_t done;  /* panels, likewise */
+} Share;
 
 typedef struct Problem {
     const Tensor *products, *weights, *hidden, *other, *out;
-    int kind, direction;
+    int kind, direction, is_shared;
     int64_t steps, directions, batch, units, panels, gates, width; /* width: units with what fills the last panel */
     float *states[2], *cells, *resets;                             /* [d][b][width]; the states of even and of odd steps */
-    int64_t step, groups;                                          /* groups: of rows of the batch */
-    int phase, tasks;
+    Share *shares;
     void (*compute)(const struct Problem *problem, int64_t step, int phase, int64_t direction, int64_t panel, int64_t row, int64_t last);
 } Problem;
-
-typedef struct {
-    void *sync_handle;
-    int32_t num_task;
-} Environment;
-
-/* Filled by whoever loads the library. */
-EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, void *), void *data, int tasks) = 0;
 
 static int64_t time_of(const Problem *problem, int64_t step, int64_t direction) {
     return problem->direction == REVERSE || direction == 1 ? problem->steps - 1 - step : step;
 }
 
-#if defined(__x86_64__)
-#define LANES 16
-#define ROWS 6
-#define NAME(name) name##_avx512
-#define TARGETED __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
-#include __FILE__
-#undef LANES
-#undef ROWS
-#undef NAME
-#undef TARGETED
-#define LANES 8
-#define ROWS 2
-#define NAME(name) name##_avx2
-#define TARGETED __attribute__((target("avx2,fma")))
-#include __FILE__
-#undef LANES
-#undef ROWS
-#undef NAME
-#undef TARGETED
-#endif
-#define LANES 4
-#define ROWS 2
-#define NAME(name) name##_plain
-#define TARGETED
-#include __FILE__
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-static int has_wide_vectors(int *has_512) {
-    unsigned a, b, c, d, low, high;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1) || !(c >> 12 & 1)) return 0; /* xgetbv, fma */
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 5 & 1)) return 0;
-    *has_512 = (low & 0xe6) == 0xe6 && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1); /* f, dq, bw, vl */
-    return 1;
-}
-#endif
-
-static void choose(Problem *problem) {
-    problem->compute = compute_plain;
-#if defined(__x86_64__)
-    static int has_wide = -1, has_512 = 0; /* asked once: virtual machines take 10 us to answer */
-    if (__atomic_load_n(&has_wide, __ATOMIC_ACQUIRE) < 0) {
-        int wide = has_wide_vectors(&has_512);
-        __atomic_store_n(&has_wide, wide, __ATOMIC_RELEASE);
-    }
-    if (__atomic_load_n(&has_wide, __ATOMIC_ACQUIRE)) problem->compute = has_512 ? compute_avx512 : compute_avx2;
-#endif
-}
+#define KERNEL "recurrence/recurrence.c"
+#include "../instruction_sets.h"
 
 static int phases(const Problem *problem) { return problem->kind == GRU ? 2 : 1; }
 
-static int count_tasks(int task, const Environment *environment, void *data) {
-    if (task == 0) ((Problem *)data)->tasks = environment->num_task;
-    return 0;
-}
-
-/* One thread's panels of a step. */
-static int share_step(int task, const Environment *environment, void *data) {
-    const Problem *problem = data;
-    const int64_t items = problem->directions * problem->panels, tasks = environment->num_task;
-    for (int64_t item = items * task / tasks; item < items * (task + 1) / tasks; item++)
-        problem->compute(problem, problem->step, problem->phase, item / problem->panels, item % problem->panels, 0, problem->batch);
-    return 0;
-}
+static int64_t forth_and_back(int64_t position, int64_t count, int64_t step) { return step & 1 ? count - 1 - position : position; }
 
 /* All steps of some rows of one direction: nobody else needs them. */
-static int fold_rows(int task, const Environment *environment, void *data) {
-    const Problem *problem = data;
-    const int64_t groups = problem->groups, items = problem->directions * groups, tasks = environment->num_task;
+static void fold_rows(const Problem *problem, int64_t task, int64_t tasks, int64_t threads) {
+    const int64_t wanted = (threads + problem->directions - 1) / problem->directions;
+    const int64_t groups = wanted < problem->batch ? wanted : problem->batch, items = problem->directions * groups;
     for (int64_t item = items * task / tasks; item < items * (task + 1) / tasks; item++) {
         const int64_t group = item % groups, first = problem->batch * group / groups, last = problem->batch * (group + 1) / groups;
         for (int64_t step = 0; step < problem->steps; step++)
             for (int phase = 0; phase < phases(problem); phase++)
-                for (int64_t panel = 0; panel < problem->panels; panel++)
-                    problem->compute(problem, step, phase, item / groups, panel, first, last);
+                for (int64_t i = 0; i < problem->panels; i++)
+                    problem->compute(problem, step, phase, item / groups, forth_and_back(i, problem->panels, step), first, last);
     }
-    return 0;
 }
 
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+static void pause_for(int pauses) {
+    if (pauses % SPINNING_PAUSES == SPINNING_PAUSES - 1) sched_yield();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
 }
 
-static int take_step(Problem *problem, int is_shared) {
-    const Environment alone = {0, 1};
-    for (problem->phase = 0; problem->phase < phases(problem); problem->phase++) {
-        int status = is_shared ? __TVMBackendParallelLaunch(share_step, problem, 0) : share_step(0, &alone, problem);
-        if (status) return status;
-    }
-    return 0;
+/* Compute the next panel of a share that nobody has begun in a stage; return 0 where there is none. */
+static int take_panel(const Problem *problem, int64_t number, int64_t shares, int64_t stage, int is_attended) {
+    const int64_t items = problem->directions * problem->panels, first = items * number / shares, size = items * (number + 1) / shares - first;
+    Share *share = problem->shares + number;
+    int64_t next = __atomic_load_n(&share->begun, __ATOMIC_RELAXED);
+    do {
+        if (next >= (stage + 1) * size) return 0;
+    } while (!__atomic_compare_exchange_n(&share->begun, &next, next + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    __atomic_store_n(&share->is_attended, is_attended, __ATOMIC_RELAXED);
+    const int64_t step = stage / phases(problem), item = first + forth_and_back(next - stage * size, size, step);
+    problem->compute(problem, step, (int)(stage % phases(problem)), item / problem->panels, item % problem->panels, 0, problem->batch);
+    __atomic_fetch_add(&share->done, 1, __ATOMIC_RELEASE);
+    return 1;
 }
 
-/* All steps, each shared by the threads where that takes less time: two that are shared and two that are not are tried first, the second
- * of each is timed. Both ways compute the same numbers. */
-static int fold_together(Problem *problem) {
-    int64_t shared_ns = 0, alone_ns = 0;
-    for (problem->step = 0; problem->step < problem->steps; problem->step++) {
-        const int64_t trial = problem->step % TRIAL_STEPS, start_ns = now_ns();
-        int status = take_step(problem, trial < 2 || (trial >= 4 && shared_ns <= alone_ns));
-        if (status) return status;
-        if (trial == 1) shared_ns = now_ns() - start_ns;
-        if (trial == 3) alone_ns = now_ns() - start_ns;
+/* All steps, of each of them one thread's share and what others have not begun. A thread may come at any time, or never. */
+static void fold_share(const Problem *problem, int64_t own, int64_t shares) {
+    const int64_t items = problem->directions * problem->panels, stages = problem->steps * phases(problem);
+    for (int64_t stage = 0; stage < stages; stage++) {
+        while (take_panel(problem, own, shares, stage, 1)) continue;
+        for (int64_t i = 0; i < shares; i++) {
+            const int64_t number = (own + i) % shares, size = items * (number + 1) / shares - items * number / shares;
+            const Share *share = problem->shares + number;
+            for (int pauses = 0; __atomic_load_n(&share->done, __ATOMIC_ACQUIRE) < (stage + 1) * size; pauses++) {
+                const int is_ours = pauses >= PATIENT_PAUSES || !__atomic_load_n(&share->is_attended, __ATOMIC_RELAXED);
+                if (!is_ours || !take_panel(problem, number, shares, stage, 0)) pause_for(pauses);
+            }
+        }
     }
+}
+
+static int work(int task, const Environment *environment, void *data) {
+    const Problem *problem = data;
+    const int64_t tasks = environment->num_task, threads = (tasks + TASKS_PER_THREAD - 1) / TASKS_PER_THREAD;
+    if (!problem->is_shared || threads <= problem->directions) fold_rows(problem, task, tasks, threads);
+    else if (task % TASKS_PER_THREAD == 0 && task / TASKS_PER_THREAD < MOST_SHARES)
+        fold_share(problem, task / TASKS_PER_THREAD, threads < MOST_SHARES ? threads : MOST_SHARES);
     return 0;
 }
 
 static int fold(Problem *problem) {
     const double step_operations =
         2.0 * (double)problem->directions * (double)problem->batch * (double)problem->gates * (double)problem->units * (double)problem->units;
-    problem->groups = 1;
-    problem->tasks = 1;
-    if (__TVMBackendParallelLaunch && step_operations * (double)problem->steps > SERIAL_OPERATIONS) {
-        int status = __TVMBackendParallelLaunch(count_tasks, problem, 0);
-        if (status) return status;
-    }
-    const int64_t threads = (problem->tasks + TASKS_PER_THREAD - 1) / TASKS_PER_THREAD;
-    if (threads > 1 && step_operations >= STEP_OPERATIONS && problem->directions < threads) return fold_together(problem);
-    const int64_t wanted = (threads + problem->directions - 1) / problem->directions;
-    problem->groups = wanted < problem->batch ? wanted : problem->batch;
-    const int items = (int)(problem->directions * problem->groups);
-    if (threads > 1 && items > 1) return __TVMBackendParallelLaunch(fold_rows, problem, items);
-    Environment alone = {0, 1};
-    return fold_rows(0, &alone, problem);
+    Share shares[MOST_SHARES];
+    problem->is_shared = step_operations >= STEP_OPERATIONS && step_operations * (double)problem->steps >= SHARED_OPERATIONS;
+    if (problem->is_shared) memset(problem->shares = shares, 0, sizeof shares);
+    const int is_divisible = problem->is_shared || problem->directions * problem->batch > 1;
+    if (__TVMBackendParallelLaunch && is_divisible && step_operations * (double)problem->steps > SERIAL_OPERATIONS)
+        return __TVMBackendParallelLaunch(work, problem, 0);
+    const Environment alone = {0, 1};
+    return work(0, &alone, problem);
 }
 
 /* Copy states [d, b, H] to rows of whole panels, or back. */
@@ -219,7 +152,7 @@ EXPORT int recurrence(void *self, const Value *arguments, int32_t count, Value *
     problem.directions = problem.hidden->shape[0], problem.units = problem.hidden->shape[2];
     problem.panels = problem.weights->shape[1], problem.gates = problem.weights->shape[3];
     problem.width = problem.panels * UNITS;
-    choose(&problem);
+    problem.compute = FOR_PROCESSOR(compute);
     const int64_t size = problem.directions * problem.batch * problem.width;
     float *memory = 0;
     if (posix_memalign((void **)&memory, 64, (size_t)(4 * size) * sizeof(float))) return 4;
@@ -235,23 +168,6 @@ EXPORT int recurrence(void *self, const Value *arguments, int32_t count, Value *
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
 
-typedef float NAME(Vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t NAME(Bits) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#define Vector NAME(Vector)
-#define Bits NAME(Bits)
-#define LOAD(pointer) (*(const Vector *)(pointer))
-#define STORE(pointer, value) (*(Vector *)(pointer) = (value))
-
-TARGETED INLINE Vector NAME(all)(float value) {
-    Vector result;
-    for (int i = 0; i < LANES; i++) result[i] = value;
-    return result;
-}
-
-TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
-    return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
-}
-
 /* The first numbers of a vector, zero behind them. */
 TARGETED INLINE Vector NAME(some)(const float *pointer, int64_t count) {
     if (count >= LANES) return LOAD(pointer);
@@ -262,22 +178,8 @@ TARGETED INLINE Vector NAME(some)(const float *pointer, int64_t count) {
 
 /* 1 / (1 + e^-x) to 4 ulp, from 0 at minus infinity to 1 at infinity; no number where x is none. */
 TARGETED INLINE Vector NAME(logistic)(Vector x) {
-    const Vector low = NAME(all)(-87.33654f), magic = NAME(all)(12582912.0f);
-    Bits positive = (Bits)(x > 0.0f);
-    Vector down = NAME(where)(positive, -x, x);
-    Bits tiny = (Bits)(down < low);
-    Vector clipped = NAME(where)(tiny, low, down);
-    Vector shifted = clipped * 1.44269504f + magic, whole = shifted - magic;
-    Vector rest = clipped - whole * 0.693359375f;
-    rest = rest + whole * 2.12194440e-4f;
-    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * (rest * rest) + rest + 1.0f;
-    Vector power = sum * (Vector)(((Bits)shifted << 23) + 0x3f800000); /* e^-|x| */
-    power = NAME(where)(tiny, NAME(all)(0.0f), power);
+    const Bits positive = (Bits)(x > 0.0f);
+    const Vector power = NAME(power)(NAME(where)(positive, -x, x)); /* e^-|x| */
     return NAME(where)(positive, NAME(all)(1.0f), power) / (power + 1.0f);
 }
 
@@ -299,28 +201,33 @@ TARGETED INLINE Vector NAME(hyperbolic)(Vector x) {
     return x * top / bottom;
 }
 
-/* sums[r][g] = sum over i of states[r][i] * weights[i][first + g]: gates of LANES units for a few rows; of one row in two halves. */
+/* sums[r][g] = sum over i of states[r][i] * weights[i][first + g]: gates of LANES units for a few rows. Where these are few sums, each
+ * is computed in parts, as one addition to it waits for the one before. */
 TARGETED INLINE void NAME(gates_of)(const float *weights, int64_t units, const float *states, int64_t pitch, Vector sums[MOST_ROWS][4],
                                     const int all, const int first, const int gates, const int rows) {
-    const int halves = rows == 1 ? 2 : 1;
+    const int split = rows * gates < 4 ? 4 : rows * gates < 8 ? 2 : 1;
     Vector parts[2 * MOST_ROWS][4];
-    for (int r = 0; r < rows * halves; r++)
+    for (int r = 0; r < rows * split; r++)
         for (int g = 0; g < gates; g++) parts[r][g] = NAME(all)(0.0f);
     weights += first * UNITS;
     int64_t i = 0;
-    for (; i + halves <= units; i += halves)
-        for (int half = 0; half < halves; half++) {
+    for (; i + split <= units; i += split)
+        for (int part = 0; part < split; part++) {
             Vector read[4];
-            for (int g = 0; g < gates; g++) read[g] = LOAD(weights + ((i + half) * all + g) * UNITS);
+            for (int g = 0; g < gates; g++) read[g] = LOAD(weights + ((i + part) * all + g) * UNITS);
             for (int r = 0; r < rows; r++) {
-                const Vector state = NAME(all)(states[r * pitch + i + half]);
-                for (int g = 0; g < gates; g++) parts[r * halves + half][g] += state * read[g];
+                const Vector state = NAME(all)(states[r * pitch + i + part]);
+                for (int g = 0; g < gates; g++) parts[r * split + part][g] += state * read[g];
             }
         }
     for (; i < units; i++)
-        for (int g = 0; g < gates; g++) parts[0][g] += NAME(all)(states[i]) * LOAD(weights + (i * all + g) * UNITS);
+        for (int r = 0; r < rows; r++)
+            for (int g = 0; g < gates; g++) parts[r * split][g] += NAME(all)(states[r * pitch + i]) * LOAD(weights + (i * all + g) * UNITS);
     for (int r = 0; r < rows; r++)
-        for (int g = 0; g < gates; g++) sums[r][g] = halves == 2 ? parts[0][g] + parts[1][g] : parts[r][g];
+        for (int g = 0; g < gates; g++) {
+            for (int part = 1; part < split; part++) parts[r * split][g] += parts[r * split + part][g];
+            sums[r][g] = parts[r * split][g];
+        }
 }
 
 #define BY_ROWS(rows, ...) \
@@ -401,9 +308,4 @@ TARGETED static void NAME(compute)(const Problem *problem, int64_t step, int pha
         }
     }
 }
-#undef Vector
-#undef Bits
-#undef LOAD
-#undef STORE
-#undef BY_ROWS
 #endif
