@@ -13,6 +13,8 @@ from egraph.onnx.importer.state import FLOATS, Call
 from egraph.onnx.types import is_tensor
 from egraph.tensor import Node, TensorType
 
+HALVES = ("float16", "bfloat16")
+"""Element types whose numbers are all numbers of float32."""
 EAGER_BYTES = 65536
 """Floating-point values up to this size are folded at once; larger ones stay expressions of core operators."""
 
@@ -64,10 +66,19 @@ def _constant_value(call: Call) -> np.ndarray | None:
     return None
 
 
+def _widened(call: Call) -> np.ndarray | None:
+    """Return a weight of 16 bits in float32, where a cast asks for that: the same numbers, however many there are."""
+    if call.node.op_type != "Cast" or call.attribute("to") != onnx.TensorProto.FLOAT or call[0].type.dtype not in HALVES:
+        return None
+    return np.asarray(call.known(0), np.float32)
+
+
 def fold(call: Call, *, core: bool) -> tuple[list[Node | None] | None, list[TensorType] | None]:
     """Return (the node's constant results or None, its result types where they were inferred on the way)."""
     if not call.operands or not may_fold(call):
         return None, None
+    if (wide := _widened(call)) is not None:
+        return [call.constant(wide, wide.dtype.name)], None
     types = infer(call)
     size = folded_size_bytes(call, types)
     inferred = [type for type in types if type.dtype != "undefined"]

@@ -411,6 +411,24 @@ def test_other_element_types_pass_through() -> None:
     assert operators(graph)["Opaque"] == 2
 
 
+@pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
+def test_weights_of_16_bits_are_weights_however_large_they_are(kind: int) -> None:
+    """y = x Cast(w): the cast is gone, above the limit of what is folded too, and no bit of a weight changes."""
+    values = np.random.default_rng(3).standard_normal((16, 8)).astype(np.float32)
+    weight = onnx.helper.make_tensor("w", kind, (16, 8), values.reshape(-1).tolist())
+    cast = onnx.helper.make_node("Cast", ["w"], ["wide"], to=onnx.TensorProto.FLOAT)
+    nodes = [cast, onnx.helper.make_node("MatMul", ["x", "wide"], ["y"])]
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in (("x", (4, 16)), ("y", (4, 8)))]
+    graph = onnx.helper.make_graph(nodes, "halves", ports[:1], ports[1:], [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    found = load(model, fold_limit_bytes=64).graph
+    assert operators(found) == {"Input": 1, "Constant": 1, "MatMul": 1}
+    (array,) = found.tensors.values()
+    exact = numpy_helper.to_array(weight).astype(np.float32)
+    assert array.dtype == np.float32 and np.array_equal(array, exact)
+    assert 0 < np.abs(exact - values).max() < 2e-2
+
+
 def dynamic() -> onnx.ModelProto:
     return model_of("(float[N,3,H,4] x, float[N,2] m, float[2,2] k) => (float[N,3,H,4] y, float[N,2] z, float[2,2] w) "
                     "{ y = Relu(x) z = MatMul(m, k) w = Tanh(k) }")  # fmt: skip
