@@ -25,16 +25,16 @@ from bench.inputs import parse_shapes
 from bench.models import MODELS, BenchModel
 from bench.record import RESULTS, opening, origin, record
 from bench.unseen import UNSEEN
-from egraph.derive.derivation import AnyRule, DerivationRule, RegionRule
+from egraph.derive.derivation import AnyRule, GroupRule, RegionRule
 from egraph.derive.estimating import estimate as operations
 from egraph.derive.registry import DERIVATIONS
-from egraph.engine.deriving import Derivations, Judged, Stop, group_text
+from egraph.engine.deriving import Derivations, Judged, Stop, signature
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import EinsatError
 from egraph.extract import extract
 from egraph.onnx import importer
 from egraph.optimize.admission import PARTIAL
-from egraph.optimize.derivations import Gate
+from egraph.optimize.derivations import Deriver
 from egraph.optimize.estimated import estimate, shipped_rules
 from egraph.partial.generation import PRODUCTS
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Selection, attributes, format_fragment, make, placeholder, rewrite, walk
@@ -42,7 +42,6 @@ from lower.candidates import candidates
 from lower.roofline import DeviceSpeed
 from lower.targets import Lowering, lowering
 from runtime.devices import DESCRIBED
-from runtime.profile import Database
 
 TARGETS = ("cuda:a100", "cuda:h100")
 LISTS: Mapping[str, Mapping[str, BenchModel]] = {"own": MODELS, "unseen": UNSEEN}
@@ -130,7 +129,7 @@ class Estimating:
 
     def __init__(self, operators: int, regions: int) -> None:
         self._operators, self._regions = operators, regions
-        self._gate = Gate((*DERIVATIONS, *PARTIAL), Database.in_memory())
+        self._deriver = Deriver((*DERIVATIONS, *PARTIAL))
 
     def rows(self, name: str, batch: int, graph: Graph, ways: Sequence[Lowering], targets: Sequence[str]) -> list[Row]:
         """Return a model's row for every target."""
@@ -163,15 +162,14 @@ class Estimating:
         """
         regions: set[str] = set()
 
-        def programs(rule: DerivationRule, node: Node, stop: Stop) -> Sequence[Judged]:
-            return self._gate.programs(rule, node) if format_fragment(node) in signatures else ()
+        def programs(rule: AnyRule, roots: Sequence[Node], stop: Stop) -> Sequence[Judged]:
+            text = signature(roots)
+            if isinstance(rule, RegionRule) and len(regions) < self._regions:
+                regions.add(text)
+            is_chosen = isinstance(rule, GroupRule) or text in (regions if isinstance(rule, RegionRule) else signatures)
+            return self._deriver.programs(rule, roots) if is_chosen else ()
 
-        def of_region(rule: RegionRule, roots: Sequence[Node], stop: Stop) -> Sequence[Judged]:
-            if len(regions) < self._regions:
-                regions.add(group_text(roots))
-            return self._gate.of_region(rule, roots) if group_text(roots) in regions else ()
-
-        derivations = Derivations(rules, programs, self._gate.grouped, of_region)
+        derivations = Derivations(rules, programs)
         frozen = saturate(graph, shipped_rules(), LIMITS, derivations=derivations).frozen
         signatures |= regions
         return frozen
@@ -179,7 +177,7 @@ class Estimating:
     def _corrected(self, signatures: Collection[str]) -> list[Judged]:
         """Return the corrected programs of operators and of regions that are proved."""
         names = {rule.name for rule in PARTIAL}
-        judged = [each for (rule, of), found in self._gate.judged.items() if rule in names and of in signatures for each in found]
+        judged = [each for (rule, of), found in self._deriver.judged.items() if rule in names and of in signatures for each in found]
         return [each for each in judged if not each.reason and _is_corrected(each.name)]
 
     def _nearest(self, chosen: Sequence[Node], way: Lowering) -> tuple[str, float, float, int]:

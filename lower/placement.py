@@ -182,7 +182,7 @@ class _Placer:
         readers = {k for k, draft in enumerate(self.order.drafts) for node in draft.inputs if self.root.get(node, node) is root}
         return readers == {step} and not self.order.drafts[made[root]].is_opaque
 
-    def _may_write(self, part: Node, step: int, output: Node, box: Box) -> bool:
+    def _may_write(self, step: int, output: Node, box: Box) -> bool:
         """Return whether a part's kernel can write into a window of the result: into a run all, into others those that are generated,
         and of a library those of which it says so.
 

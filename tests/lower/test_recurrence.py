@@ -200,12 +200,15 @@ def test_threads_that_share_a_step_may_come_in_any_order_or_never(form: tuple[st
     name, kind = form
     numbers, gates, directions = np.random.default_rng(4), GATES[name], DIRECTIONS[direction]
     attributes: dict[str, Any] = {"direction": direction}
-    attributes |= {"LSTM": {"keeps_cell": 1}, "GRU": {"linear_before_reset": int(kind == "1")}, "RNN": {"activation": kind}}[name]
+    special: dict[str, dict[str, Any]] = {
+        "LSTM": {"keeps_cell": 1}, "GRU": {"linear_before_reset": int(kind == "1")}, "RNN": {"activation": kind},
+    }  # fmt: skip
+    attributes |= special[name]
     for steps, batch, units in ((15, 1, 331), (5, 2, 340), (40, 3, 181)):
         panels = -(-units // 16)
         state = directions, batch, units
         shapes = [(steps, batch, directions * gates * units), (directions, panels, units, gates, 16), state]
-        shapes += {"LSTM": [state], "GRU": [(directions, units)], "RNN": []}[name]
+        shapes += [state] if name == "LSTM" else [(directions, units)] if name == "GRU" else []
         node = apply(name, *(placeholder(i, TensorType("float32", shape)) for i, shape in enumerate(shapes)), **attributes)
         operands = [numbers.standard_normal(shape) for shape in shapes]
         operands[1] /= np.sqrt(units)
