@@ -23,6 +23,7 @@ from egraph.optimize.derivations import Deriver
 from egraph.optimize.gate import Gate
 from egraph.optimize.outcome import Derived, Offered, Outcome, RuleUse
 from egraph.optimize.report import render
+from egraph.policy import SaturationPolicy
 from egraph.rules import RULES
 from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
 from egraph.tensor.expr.index import Iterator, index
@@ -142,6 +143,42 @@ def test_errors_above_the_tolerance_and_what_failed_a_check_are_left_out() -> No
     assert deriver.leave_out(["coarse", "some_rule"], "the check failed") == ("coarse",)
     assert not names(saturate(chain(3, 4), (), derivations=deriver.open()).frozen)
     assert "coarse" in deriver.decisive()
+
+
+def test_a_class_gets_so_many_programs_and_the_rest_is_refused() -> None:
+    text = transposed_text(3, 4)
+
+    def derive(node: Node) -> Iterable[Derivation]:
+        (x,) = node.inputs
+        for again in range(3):  # transposed so many times more, and back
+            for _ in range(2 * again):
+                x = apply("Transpose", x, perm=(1, 0))
+            yield Derivation("as an expression", apply("Expression", x, text=text), ())
+
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (3, 4)))
+    graph = Graph("one", (x,), (("y", apply("Transpose", x, perm=(1, 0))),), {})
+    rule = DerivationRule("transposing", ("Transpose",), derive, rounds=0)
+    for most, refused in ((2, 1), (3, 0)):
+        policy = SaturationPolicy(derived_programs=most)
+        (statistics,) = saturate(graph, (), derivations=Deriver((rule,)).open(), policy=policy).statistics
+        assert (statistics.matches, statistics.unions) == (1, most)
+        reasons = [(refusal.reason, refusal.count) for refusal in statistics.refusals]
+        assert reasons == [(f"as an expression: its class has {most} programs already", refused)] * refused
+
+
+def test_an_operator_that_is_its_own_operand_gets_its_other_programs_all_the_same() -> None:
+    def derive(node: Node) -> Iterable[Derivation]:
+        (x,) = node.inputs
+        yield Derivation("itself", x, ())
+        yield Derivation("turned", apply("Transpose", apply("Transpose", x, perm=(1, 0)), perm=(1, 0)), ())
+
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (3, 4)))
+    graph = Graph("one", (x,), (("y", apply("Transpose", x, perm=(0, 1))),), {})
+    rule = DerivationRule("nothing moves", ("Transpose",), derive, rounds=0)
+    result = saturate(graph, (), derivations=Deriver((rule,)).open())
+    assert result.statistics[0].unions == 2
+    (together,) = [nodes for nodes in result.frozen.classes.values() if any(node.op == "Input" for node in nodes)]
+    assert {node.rule for node in together} == {"", "turned"}
 
 
 def test_budgets_hold_for_derivations_too() -> None:
