@@ -128,7 +128,13 @@ class CostPolicy:
     library_caution: int = tuned(
         3,
         "power of the caution",
-        "A library may have a reference implementation only, thousands of times slower: it is met with more caution.",
+        "A library, or onnxruntime, may have a reference implementation only, thousands of times slower: it is met with more caution.",
+    )
+    opaque: float = tuned(
+        4.0,
+        "times the estimate",
+        "A kernel that onnxruntime runs as a model of its own: of convolutions of bytes one took 50 times the roofline's.",
+        least=1,
     )
     least_of_relative: float = tuned(
         0.5, "part of a relative's time", "What a kernel is estimated to take that moves far fewer bytes.", most=1

@@ -169,8 +169,9 @@ class CostModel:
         return program.cost_us + self.speed.call_us
 
     def _caution_about(self, candidate: Candidate) -> float:
-        """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""
-        return self.caution**self.policy.library_caution if candidate.implementation.is_library else self.caution
+        """Return more for kernels of a library or of onnxruntime: they may be reference implementations, thousands of times slower."""
+        implementation = candidate.implementation
+        return self.caution**self.policy.library_caution if implementation.is_library or implementation.is_opaque else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
         """Return an estimate: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
@@ -182,8 +183,9 @@ class CostModel:
         of = self.family(candidate)
         relatives = self._relatives.get(of) if of is not None else None
         if not relatives:
-            faster = self._faster_than_estimated(amount) if candidate.implementation.is_generated else 1.0
-            return self.speed.kernel_us(candidate, amount) * faster
+            implementation = candidate.implementation
+            faster = self._faster_than_estimated(amount) if implementation.is_generated else 1.0
+            return self.speed.kernel_us(candidate, amount) * (self.policy.opaque if implementation.is_opaque else faster)
         key = min(relatives, key=lambda relative: (abs(relatives[relative][0] - amount.size_bytes), relative))
         size_bytes, time_us = relatives[key]
         moving_us = (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from egraph.optimize.measuring import Job, Measurer
 from egraph.policy import CostPolicy
-from egraph.tensor import Candidate, ENode, Graph, Implementation, Node, Program
+from egraph.tensor import OPAQUE, Candidate, ENode, Graph, Implementation, Node, Program
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, family, jobs, without_twins
@@ -64,6 +65,15 @@ def test_the_plainest_of_each_family_is_measured_first_and_only_where_none_is() 
     assert jobs(_model(), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE, PLAIN]
     assert jobs(_model(fused=70.0), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE]
     assert jobs(_model(wide=1e-3), {1: (FUSED, PLAIN, WIDE)}) == []  # hopeless beside it
+
+
+def test_onnxruntime_s_own_kernels_are_met_like_a_library_s() -> None:
+    """Estimated like generated ones, they were chosen in place of a library's whenever time ended, and took 50 times as long."""
+    model, opaque = CostModel(Database.in_memory(), "here", DeviceSpeed()), replace(PLAIN, implementation=OPAQUE)
+    roofline_us = model.speed.kernel_us(PLAIN, model.work(PLAIN.fragment))
+    assert model.cost_us(opaque) == CostPolicy.opaque * roofline_us > roofline_us
+    model.caution = 4.0
+    assert model.cost_us(opaque) == 4.0**CostPolicy.library_caution * CostPolicy.opaque * roofline_us
 
 
 def test_caution_is_greatest_about_libraries() -> None:
