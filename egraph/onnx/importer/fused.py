@@ -145,11 +145,11 @@ def _attended(call: Call, query: Node, key: Node, value: Node, bias: Node | None
     return call.reshape(result, (batch, length, heads * width))
 
 
-def _mask_bias(call: Call, index: int, batch: int, keys: int, dtype: str) -> Node | None:
+def _mask_bias(call: Call, index: int, rows: tuple[int, ...], dtype: str) -> Node | None:
     """Return what a mask of keys (1 where one is seen), or how many are seen in each row, adds to the scores."""
     if not call.has(index):
         return None
-    shape = call.shape(index)
+    (batch, keys), shape = rows, call.shape(index)
     if shape not in ((batch,), (batch, keys)) or call[index].type.dtype != "int32":
         raise NotCore("a mask of another form")
     numbers = call.apply("Cast", call[index], to="float32")
@@ -171,8 +171,7 @@ def _attention(call: Call) -> list[Node | None]:
     product = call.apply("MatMul", call[0], call[1])
     product = call.apply("Add", product, call[2]) if call.has(2) else product
     query, key, value = (_heads(call, slice_axis(call, product, 2, k * width, (k + 1) * width), heads) for k in range(3))
-    batch, keys = call.shape(0)[:2]
-    bias = _mask_bias(call, 3, batch, keys, product.type.dtype)
+    bias = _mask_bias(call, 3, call.shape(0)[:2], product.type.dtype)
     if call.has(5):
         bias = call[5] if bias is None else call.apply("Add", bias, call[5])
     return [_attended(call, query, key, value, bias), None][: len(call.node.output)]
@@ -193,8 +192,7 @@ def _multi_head_attention(call: Call) -> list[Node | None]:
             part = call.apply("Add", part, slice_axis(call, call[3], 0, start, start + width))
         start += width
         parts.append(_heads(call, part, heads))
-    batch, keys = call.shape(1)[:2]
-    bias = _mask_bias(call, 4, batch, keys, parts[0].type.dtype)
+    bias = _mask_bias(call, 4, call.shape(1)[:2], parts[0].type.dtype)
     if call.has(5):
         bias = call[5] if bias is None else call.apply("Add", bias, call[5])
     return [_attended(call, parts[0], parts[1], parts[2], bias), None, None, None][: len(call.node.output)]

@@ -35,7 +35,9 @@ def _elements(call: Call) -> np.ndarray:
         raise NotCore("the indices do not fit the data")
     if indices.size * 8 > call.state.fold_limit_bytes:
         raise NotCore("the places take more than constants may")
-    return _flat([indices if k == axis else np.asarray(place) for k, place in enumerate(np.indices(indices.shape))], shape)
+    places = list[np.ndarray](np.indices(indices.shape))
+    places[axis] = indices
+    return _flat(places, shape)
 
 
 def _gather_elements(call: Call) -> Node:
