@@ -66,7 +66,8 @@ class Row:
             time_us, error = self.median_us.get(name), self.max_rel_err.get(name)
             error_text = "" if error is None else f" ({error:.1e})"
             cells.append("failed" if time_us is None else f"{time_us / 1e3:,.3f}{error_text}")
-        kernels = ", ".join(f"{count} {name}" for name, count in self.precision.get("kernels", {}).items())
+        counts = {**self.precision.get("kernels", {}), "results stored in bf16": self.precision.get("stored", 0)}
+        kernels = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         return f"| {self.model} | {' | '.join(cells)} | {kernels} |"
 
     def ratio(self, peer: str) -> float | None:

@@ -162,6 +162,7 @@ class MeasurePolicy:
     greedy_rounds: int = tuned(6, "extractions", "Greedy extractions, at most; each measures what it chose.", least=1)
     exact_rounds: int = tuned(8, "extractions", "Exact ones of the best program, at most.", least=1)
     variant_rounds: int = tuned(3, "extractions", "Exact ones of all programs that are going to be timed, at most.", least=1)
+    stored_share: float = tuned(0.15, "part of the budget", "At most, for kernels whose operands or results are stored rounded.", most=1)
     batch: int = tuned(32, "kernels", "Compiled together: starting the compiler costs as much as compiling several.", least=1)
     compiled_ahead: int = tuned(
         8, "kernels a process", "Compiled beside the growing e-graph between two looks at whether compiling should go on.", least=1

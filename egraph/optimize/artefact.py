@@ -15,7 +15,9 @@ from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.report import render
 from egraph.optimize.stages import WEIGHTS, format_result
+from egraph.optimize.storage import with_rounded_weights
 from egraph.tensor import Graph, Program
+from egraph.tensor.storage import without_stored
 from lower.compile import compile_model
 from lower.targets import Lowering
 
@@ -27,6 +29,7 @@ def export(program: Program | None, original_file: Path, target: Path, threads: 
         if original.is_copy(original_file, target):
             return None
     else:
+        program = without_stored(program)
         exporter.save(program, target, rules={k.output: k.rules for k in program.kernels if k.rules})
     try:
         return open_onnxruntime(target, threads)
@@ -55,7 +58,7 @@ def finish_artefact(
     path.write_text(json.dumps(manifest, sort_keys=True, indent=1) + "\n", encoding="utf-8")
     text = "the model as it was given, executed by onnxruntime\n"
     if program is not None:
-        text = format_result((program,), WEIGHTS if (folder / WEIGHTS).exists() else "")
+        text = format_result((with_rounded_weights(program, lowering),), WEIGHTS if (folder / WEIGHTS).exists() else "")
     (folder / PROGRAM_TEXT).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(render(outcome), encoding="utf-8")
     lowering.complete(folder)  # so that it runs without a compiler

@@ -27,7 +27,8 @@ from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative
 from egraph.optimize.kernels import compile_batch, leaf_values, rounded
 from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
-from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, bind, make, rewrite, walk
+from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, bind, make, numpy_dtype, rewrite, walk
+from egraph.tensor.storage import without_stored
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.targets import name_of
@@ -80,12 +81,17 @@ class Blame:
 def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: CompileOptions, tolerance: Tolerance) -> Blame:
     """Return what disagrees when ``program``, made from ``original``, runs on ``feeds``."""
     with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
-        made = [k for k in program.kernels if not k.implementation.is_free and k.output.type.shape is not None]
-        values = kernel_values(program, feeds, Path(folder), options.threads)
-        alone = [k for k in made if not k.implementation.is_opaque and all(n in values or n.op == "Constant" for n in k.inputs)]
-        wrong = _wrong_kernels(program.graph, alone, values, Path(folder) / "kernels", options)
-        rules, nodes = ((), ()) if wrong else changed(original, program, values, feeds, Path(folder), options.threads)
-        parts = Parts() if wrong else compare_parts(original, program, values, Path(folder), options.threads, tolerance)
+        meant = without_stored(program)
+        pairs = [(k, m) for k, m in zip(program.kernels, meant.kernels, strict=True) if m.output.type.shape is not None]
+        values = kernel_values(meant, feeds, Path(folder), options.threads)
+        alone = [
+            (k, m)
+            for k, m in pairs
+            if not (k.implementation.is_free or k.implementation.is_opaque) and all(n in values or n.op == "Constant" for n in m.inputs)
+        ]
+        wrong = _wrong_kernels(program.graph, meant.graph, alone, values, Path(folder) / "kernels", options)
+        rules, nodes = ((), ()) if wrong else changed(original, meant, values, feeds, Path(folder), options.threads)
+        parts = Parts() if wrong else compare_parts(original, meant, values, Path(folder), options.threads, tolerance)
     for kernel, _ in wrong:
         nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
         rules = tuple(dict.fromkeys((*rules, *kernel.rules)))
@@ -115,26 +121,34 @@ def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], fold
 
 
 def _wrong_kernels(
-    graph: Graph, kernels: Sequence[Kernel], values: Mapping[Node, np.ndarray], folder: Path, options: CompileOptions
+    graph: Graph,
+    meant_graph: Graph,
+    kernels: Sequence[tuple[Kernel, Kernel]],
+    values: Mapping[Node, np.ndarray],
+    folder: Path,
+    options: CompileOptions,
 ) -> list[tuple[Kernel, str]]:
+    """Return what is wrong of kernels, each beside what it means without storage, whose graph is ``meant_graph``."""
     folder.mkdir()
     wrong = []
-    compiled_folders = compile_batch([_alone(graph, kernel) for kernel in kernels], folder, options)
-    for kernel, compiled in zip(kernels, compiled_folders, strict=True):
+    compiled_folders = compile_batch([_alone(graph, kernel) for kernel, _ in kernels], folder, options)
+    for (kernel, plain), compiled in zip(kernels, compiled_folders, strict=True):
         if isinstance(compiled, EinsatError):
             continue
-        results: Any = None
-        feeds = {f"x{i}": np.require(values[node], requirements="C") for i, node in enumerate(kernel.inputs) if node.op != "Constant"}
-        meant, expected = _alone(graph, kernel), values[kernel.output]
-        if kernel.implementation.precision != PLAIN:
+        result: Any = None
+        operands = [(f"x{i}", *pair) for i, pair in enumerate(zip(kernel.inputs, plain.inputs, strict=True)) if pair[0].op != "Constant"]
+        stored = {name: np.require(values[node], numpy_dtype(lies.type.dtype), "C") for name, lies, node in operands}
+        feeds = {name: np.require(stored[name], values[node].dtype, "C") for name, _, node in operands}
+        meant, expected = _alone(meant_graph, plain), values[plain.output]
+        if kernel.implementation.precision != PLAIN or kernel.fragment is not plain.fragment:
             meant = replace(meant, graph=rounded(meant.graph, kernel.implementation.precision))
             (expected,) = evaluate(meant.graph, meant.graph.roots, feeds, folder, options.threads).values()
         try:
             with Session(compiled, threads=options.threads, on=name_of(options.target)) as session:
-                results = session.run(None, feeds)[0]
-            judge(results, expected)
+                result = session.run(None, stored)[0]
+            judge(result, expected)
         except WrongResult as error:
-            if not _is_rounding(meant, feeds, expected, results, folder, options.threads):
+            if not _is_rounding(meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads):
                 wrong.append((kernel, str(error)))
         except EinsatError as error:
             wrong.append((kernel, str(error)))

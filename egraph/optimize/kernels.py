@@ -36,6 +36,7 @@ from egraph.tensor import (
     rewrite,
     walk,
 )
+from egraph.tensor.storage import in_one_type
 from lower.compile import PLAN, WEIGHTS, CompileOptions, plan_program
 from lower.cost.rounding import ROUNDED_OPERATORS
 from lower.eoperator import KernelRequest
@@ -219,6 +220,14 @@ def reference_graph(graph: Graph) -> Graph:
     return replace(
         graph, inputs=(*graph.inputs, *inputs.values()), outputs=tuple((name, new[node]) for name, node in graph.outputs), tensors={}
     )  # fmt: skip
+
+
+def in_float32(graph: Graph) -> Graph:
+    """Return the graph of one kernel as its stored operands and its stored result are computed with: onnxruntime reads no bf16."""
+    roots = list(dict.fromkeys((*graph.roots, *graph.inputs)))
+    new = in_one_type(roots, lambda leaf: PLAIN if leaf.type.dtype == "bfloat16" else leaf.type.dtype)
+    outputs = tuple((name, new[node]) for name, node in graph.outputs)
+    return replace(graph, inputs=tuple(new[node] for node in graph.inputs), outputs=outputs)
 
 
 def rounded(graph: Graph, precision: str) -> Graph:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from egraph.errors import EinsatError, LowerError
-from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, reference_graph, rounded
+from egraph.optimize.kernels import compile_batch, feed_specs, in_float32, kernel_program, reference_graph, rounded
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
@@ -172,7 +172,9 @@ def write_reference(program: Program, implementation: Implementation, folder: Pa
     """Write the standard model beside a compiled kernel that says what it must compute."""
     if options.export_graph is not None:
         # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
-        reference = program.graph if implementation.is_opaque else rounded(reference_graph(program.graph), implementation.precision)
+        reference = program.graph
+        if not implementation.is_opaque:
+            reference = rounded(in_float32(reference_graph(reference)), implementation.precision)
         (folder / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
 
 

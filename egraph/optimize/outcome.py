@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from egraph.errors import ModelError
 from egraph.optimize.stitched import Stitched
 from egraph.tensor import PLAIN, Implementation
+from egraph.tensor.storage import NARROW
 from runtime.artefact import MANIFEST, find_folder
 from runtime.errors import ArtefactError
 
@@ -96,6 +97,11 @@ class KernelRow:
     def precision(self) -> str:
         """Return to what the kernel rounds the operands of its products."""
         return Implementation.parse(self.implementation).precision
+
+    @property
+    def is_stored_rounded(self) -> bool:
+        """Return whether the kernel writes its result in a narrower type than it computes it in."""
+        return self.fragment.startswith(NARROW)
 
     @property
     def gigaflops_s(self) -> float:
@@ -310,6 +316,7 @@ class Outcome:
             "asked": self.options.get("precision", "fp32"),
             "tolerance": self.options["tolerance"]["relative"],
             "kernels": dict(sorted(Counter(row.precision for row in self.kernels).items())),
+            "stored": sum(row.is_stored_rounded for row in self.kernels),
             "programs": {name: asdict(program) for name, program in self.precisions.items()},
             **({"note": self.precision_note} if self.precision_note else {}),
         }
@@ -322,7 +329,8 @@ class Outcome:
         counts = Counter(row.precision for row in self.kernels)
         rounding = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items()) if name != PLAIN)
         text = f"kernels that round their operands: {rounding} of {len(self.kernels)}" if rounding else self.precision_note
-        parts = []
+        stored = sum(row.is_stored_rounded for row in self.kernels)
+        parts = [f"results that are stored rounded: {stored}"] if stored else []
         for name, shown in (("float32", "in float32"), ("rounded", "rounded wherever that is faster")):
             if (program := self.precisions.get(name)) is not None and (name != "rounded" or program != self.precisions.get("chosen")):
                 time_us, how = program.time_us

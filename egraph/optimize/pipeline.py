@@ -35,6 +35,7 @@ from egraph.optimize.records import Earlier, read_checked, read_search, search_k
 from egraph.optimize.reference import Answers, Reference, accepted, read
 from egraph.optimize.repair import Repair
 from egraph.optimize.search import Search, plain_program, search
+from egraph.optimize.storage import Storage
 from egraph.optimize.trial import (
     ORIGINAL,
     PLAIN,
@@ -110,7 +111,7 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
                 results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
-                Rounding(reference.samples, options.threads),
+                Rounding(reference.samples, options.threads), Storage(target_lowering),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
@@ -146,6 +147,7 @@ class Run:
     device: Device
     lowering: Lowering
     rounding: Rounding
+    storage: Storage
     model: CostModel | None = None
     searches: int = 0
     """How often programs were extracted to be timed."""
@@ -284,10 +286,30 @@ class Run:
         self._file(stages.dumped_search(options.dump_folder, self.graph, searched), key, device)
         if earlier and searched.choice.is_earlier:
             progress.note(earlier.describe())
+        elif measurer is not None and OFFERED[options.precision]:
+            self._measure_storage(searched, measurer, device)
         self.worker.close()
         for text in self.repair.notes:
             progress.note(text)
         return self._timed(searched, plain, key, device, is_measured=measurer is not None)
+
+    def _measure_storage(self, searched: Search, measurer: Measurer, device: str) -> None:
+        """Time the kernels that programs would have whose values are stored in the precision that they are rounded to."""
+        model, progress = self._calibrated(measurer, device), self.progress
+        candidates = self.storage.candidates(searched.programs, model)
+        kept_seconds = progress.left_seconds - self.options.policy.measure.stored_share * self.options.budget_seconds
+
+        def time_left() -> float:
+            return min(self.budget.spare_seconds(), progress.left_seconds - kept_seconds)
+
+        measurer.measure_candidates(model, candidates, time_left, progress.update)
+
+    def _stored(self, searched: Search, device: str) -> Search:
+        """Return what a search found with values stored in the precision that they are rounded to, where that is faster."""
+        if not OFFERED[self.options.precision]:
+            return searched
+        model = self._calibrated(None, device)
+        return replace(searched, programs=tuple(self.storage.applied(program, model) for program in searched.programs))
 
     def _file(self, searched: Search, key: str, device: str) -> None:
         """Keep what a search chose for the same command again."""
@@ -302,7 +324,7 @@ class Run:
         progress.stage("time the finalists" if self.device.is_timed else "compile the program")
         keep = self.repair.keep_subnormals
         self.searches += 1
-        entries = entries_of(searched, plain, self.work, self.searches, keep_subnormals=keep)
+        entries = entries_of(self._stored(searched, device), plain, self.work, self.searches, keep_subnormals=keep)
         path = str(options.model.absolute())
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", path, keep_subnormals=keep)]
         contenders += [entry.contender for entry in by_importance(entries)]
@@ -364,6 +386,10 @@ class Run:
             reason = f"{count} kernels round, and its outputs are off by {error:.2g} of the largest, more than {limit:g}"
             failed[entry.contender.name] = reason
             may_raise = rank == 0 and time_left() > 0 and not self.options.frozen
+            if may_raise and entry.contender.digest in self.storage.adds_error:
+                self.progress.note(f"{entry.contender.name}: {reason}; values that are not rounded anyway are stored in float32")
+                self.storage.is_exact = True
+                return searched
             if may_raise and self.rounding.raise_kernels(self.graph, searched, entry, error, model, time_left):
                 self.progress.note(f"{entry.contender.name}: {reason}; those that move outputs most return to float32")
                 return self.repair.extracted(searched, model)

@@ -26,6 +26,7 @@ from egraph.optimize.kernels import rounded_operand
 from egraph.optimize.outcome import RoundedProgram
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.search import Search, program_digest
+from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import (
     PLAIN,
@@ -42,6 +43,7 @@ from egraph.tensor import (
     rewrite,
     walk,
 )
+from egraph.tensor.storage import without_stored
 from lower.cost.model import CostModel
 from lower.cost.rounding import ROUNDED_OPERATORS, ErrorModel, rounded_node
 from runtime import Session
@@ -188,7 +190,7 @@ class Rounding:
             return True
         frozen, selection = place
         chosen = [one for one in selection.chosen.values() if one.implementation.precision != PLAIN]
-        self._learn(errors, frozen, selection, entry.program, time_left)
+        self._learn(errors, frozen, selection, without_stored(entry.program), time_left)
         together = math.sqrt(sum(errors.error(one) ** 2 for one in chosen))
         errors.scale = SAFETY * error / together if together > 0 else NOTHING_FITS
         return True
@@ -250,11 +252,11 @@ def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:
 
 def _selection_of(graph: Graph, found: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
     """Return what a program was made of, None where that is not known."""
-    choice, saturation = found.choice, found.saturation
+    choice, saturation, digest = found.choice, found.saturation, extracted_digest(entry.program)
     places = [(saturation.frozen, one) for one in choice.selections]
     places += [(saturation.by_rules, one) for one in choice.by_rules if saturation.by_rules is not None]
     for frozen, selection in places:
-        if frozen is not None and program_digest(to_program(frozen, selection, graph)) == entry.contender.digest:
+        if frozen is not None and program_digest(to_program(frozen, selection, graph)) == digest:
             return frozen, selection
     return None
 

@@ -41,10 +41,12 @@ from egraph.optimize.race import Contender
 from egraph.optimize.reference import Reference
 from egraph.optimize.rehearsal import Rehearsal, RunProgram
 from egraph.optimize.search import Search, program_digest, search_again
+from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import PLAIN, Entry, Trial, compile_entry, gain
 from egraph.policy import PredictionPolicy
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, Graph, Kernel, Program, format_fragment
+from egraph.tensor.storage import without_stored
 from lower.compile import MANIFEST, PLAN, CompileOptions, keep_subnormals, plan_program
 from lower.cost.model import CostModel, KernelKey
 from lower.targets import lowering
@@ -243,9 +245,9 @@ class Repair:
             filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation.text
             model.file(Record(*filed_under, "wrong", (), reason, model.generator_of(kernel.implementation)))
         rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.outputs(error.feeds)),), notes=[])
-        is_numeric = bool(rehearsal.difference(entry.program))
+        is_numeric = bool(rehearsal.difference(without_stored(entry.program)))
         run = None if is_numeric else self._run_compiled
-        other = self.extracted(searched, model, rehearsal, run, wrong=entry.contender.digest)
+        other = self.extracted(searched, model, rehearsal, run, wrong=extracted_digest(entry.program))
         if not blamed.kernels and not rehearsal.notes:
             return None
         what = "; ".join([*([str(blamed)] if blamed.kernels else []), *rehearsal.notes])
@@ -325,7 +327,7 @@ class Repair:
     def noticed(self, trial: Trial, measurer: Measurer, model: CostModel, race_again: Callable[[Search], Trial]) -> Trial:
         """Examine a program that takes another time than predicted, and extract again by what its kernels cost inside of it."""
         looked: set[str] = set()
-        digests_timed = {entry.contender.digest for entry in trial.entries}
+        digests_timed = {extracted_digest(entry.program) for entry in trial.entries}
         runs = 2 * (self.options.policy.prediction.runs + 1)  # inside a program, kernels are timed before and after they are timed alone
         look_seconds = self.budget.open_seconds + runs * self.budget.run_seconds
         while self.progress.left_seconds > self.seconds + look_seconds:

@@ -12,9 +12,11 @@ from egraph.optimize.folding import Folder
 from egraph.optimize.paired import winner
 from egraph.optimize.race import Contender, Race
 from egraph.optimize.search import Search, program_digest
+from egraph.optimize.storage import with_rounded_weights
 from egraph.policy import RacePolicy
 from egraph.tensor import Program
 from lower.compile import CompileOptions, compile_program
+from lower.targets import lowering_for
 from runtime.measure import Timing
 
 ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
@@ -108,7 +110,8 @@ NO_TIME_TO_COMPILE = "there was no time left to compile it"
 
 def compile_entry(entry: Entry, options: CompileOptions) -> int:
     """Compile a program to its contender's place; return about what it keeps in memory, in bytes."""
-    plan = compile_program(entry.program, Path(entry.contender.path), options)
+    program = with_rounded_weights(entry.program, lowering_for(options.target))
+    plan = compile_program(program, Path(entry.contender.path), options)
     return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
 
 

@@ -12,7 +12,7 @@ Kernels' errors are independent, too, so their squares add up. How far an error 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from egraph.tensor import PLAIN, Candidate, ENode
@@ -40,6 +40,14 @@ def largest_error(precision: str, length: int) -> float:
 def usual_error(precision: str) -> float:
     """Return the root mean square error of sums of products, relative to the root of the sum of the products' squares."""
     return math.sqrt(2) * USUAL_PART * UNIT_ROUNDOFF[precision]
+
+
+def stored_error(precision: str, read_in: Iterable[str]) -> float:
+    """Return the root mean square error, relative to a value, of storing it in a precision that its readers may round it to anyway.
+
+    Rounding twice to the same precision is rounding once: where all readers do, storing the value adds nothing to what they are off by.
+    """
+    return 0.0 if all(reader == precision for reader in read_in) else USUAL_PART * UNIT_ROUNDOFF[precision]
 
 
 def rounded_node(one: Candidate) -> ENode | None:
@@ -83,7 +91,10 @@ class ErrorModel:
 
         Before any program was too far off, only those kernels are left out of which that can be expected.
         """
-        error = self.error(one)
+        return self.part_of(self.error(one))
+
+    def part_of(self, error: float) -> float:
+        """Return which part of what the user accepts an error uses up."""
         if not error:
             return 0.0
         part = ((self.scale or 1.0) * error / max(self.tolerance.relative, LEAST_TOLERANCE)) ** 2

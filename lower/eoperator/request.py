@@ -16,6 +16,7 @@ from egraph.tensor.expr.scope import Scope
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES, INTEGERS
 from egraph.tensor.ops.reference import fragment_expression
+from egraph.tensor.storage import STORAGE, stored
 from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
 
@@ -27,6 +28,8 @@ _LOGICAL = frozenset({"and_", "or_", "not_"})
 _WIDE = INTEGERS - BYTES - {"int32"}
 """Integers that an int32 may not hold."""
 _WITHOUT_ARITHMETIC = frozenset({"float16", "bfloat16"})
+CONVERTED = ("bfloat16",)
+"""The element types that generated kernels convert from and to in registers, where values are stored in them."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class Kernel:
 
     table: Terms
     dtypes: dict[str, str]
+    """What operands are computed with."""
+    lies_in: dict[str, str]
+    """The element types in memory of operands, and of ``out``, that are converted."""
     sizes: dict[str, int]
     iterators: tuple[Iterator, ...]
     root: Term
@@ -79,8 +85,12 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 def kernel_of(request: KernelRequest) -> Kernel:
     """Return a request as a term over flat memory."""
-    leaves = placeholders(request.fragment)
+    computed = stored(request.fragment)
+    leaves = placeholders(computed.fragment)
     names = [str(leaf.integer("index")) for leaf in leaves]
+    lies_in = {str(leaf.integer("index")): leaf.type.dtype for leaf in placeholders(request.fragment)}
+    lies_in = {name: dtype for name, dtype in lies_in.items() if int(name) in computed.operands}
+    lies_in |= {"out": request.fragment.type.dtype} if computed.is_result else {}
     strides_of_inputs = request.input_strides or ()
     strides, dtypes, sizes = {}, {}, {}
     for name, leaf in zip(names, leaves, strict=True):
@@ -88,8 +98,8 @@ def kernel_of(request: KernelRequest) -> Kernel:
         strides[name] = given_strides or dense(leaf.type.sizes)
         dtypes[name], sizes[name] = leaf.type.dtype, _span(leaf.type.sizes, strides[name])
     table = Terms(strides, dtypes)
-    scope: Scope = fragment_expression(request.fragment)
-    shape = request.fragment.type.sizes
+    scope: Scope = fragment_expression(computed.fragment)
+    shape = computed.fragment.type.sizes
     output_strides = request.output_strides or dense(shape)
     iterators, coordinates, offset = [], [], index(0)
     for size, stride in zip(shape, output_strides, strict=True):
@@ -100,7 +110,8 @@ def kernel_of(request: KernelRequest) -> Kernel:
         coordinates.append(index(iterators[-1]))
         offset = offset + index(iterators[-1]) * stride
     root = table.instantiate(scope, tuple(coordinates))
-    return Kernel(table, dtypes, sizes, tuple(iterators), root, offset, request.fragment.type.dtype, _span(shape, output_strides))
+    span = _span(shape, output_strides)
+    return Kernel(table, dtypes, lies_in, sizes, tuple(iterators), root, offset, computed.fragment.type.dtype, span)
 
 
 def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
@@ -159,7 +170,8 @@ def _shared_kernel(fragment: Node) -> Kernel:
 @lru_cache(maxsize=1 << 14)
 def supports(fragment: Node) -> str | None:
     """Return None when a kernel can be generated for a fragment, else the reason why not."""
-    for node in walk((fragment,)):
+    computed = stored(fragment).fragment
+    for node in walk((computed,)):
         if node.op != "Placeholder" and node.op not in OPS:
             return f"{node.op} has no meaning to generate code from"
         if node.op in OPS and OPS[node.op].category == "recurrence":
@@ -168,6 +180,8 @@ def supports(fragment: Node) -> str | None:
             return f"{node.op} has unknown sizes ({node.type})"
     try:
         kernel = _shared_kernel(fragment)
+        if not set(kernel.lies_in.values()) <= set(CONVERTED):
+            return f"values stored as {', '.join(sorted({*kernel.lies_in.values()}))} are not converted"
         terms = subterms((kernel.root,))
         if len(terms) > MAXIMUM_TERMS:
             return f"{len(terms)} scalar operations an element are more than {MAXIMUM_TERMS}"
@@ -177,8 +191,8 @@ def supports(fragment: Node) -> str | None:
             return reason
     except EinsatError as error:
         return error.what
-    if (kind or "float32") != fragment.type.dtype:
-        return f"a result of type {fragment.type.dtype} from {kind or 'constants'} is not generated"
+    if (kind or "float32") != computed.type.dtype:
+        return f"a result of type {computed.type.dtype} from {kind or 'constants'} is not generated"
     if max([kernel.output_size, *kernel.sizes.values()]) >= 2**31:
         return "a tensor has more than 2**31 elements"
     return None
@@ -195,6 +209,8 @@ def supports_by_parts(fragment: Node) -> str | None:
         if node.op == "Placeholder":
             terms[node] = 1
             continue
+        if node.op in STORAGE:
+            return supports(fragment)
         computed = node.op == "Gather" and node.inputs[-1].op != "Placeholder"
         if computed or (node.op == "Expression" and node is not fragment):
             return supports(fragment)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from egraph.errors import LowerError
-from egraph.tensor import Implementation, Kernel, Node, Target
+from egraph.tensor import PLAIN, Implementation, Kernel, Node, Target, placeholders
 from lower.eoperator import KernelRequest
 from lower.roofline import DeviceSpeed
 from runtime.plan import Plan
@@ -46,13 +46,19 @@ def dense_alone(kernel: Kernel, window: Window) -> bool:
     return window.is_contiguous
 
 
+def reads_as_computed(_fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | str:
+    """Refuse to read and write values that are stored in another element type than they are computed in."""
+    return f"{implementation} reads and writes values in the types that they are computed in"
+
+
 @dataclass(frozen=True)
 class Library:
     """A library whose kernels compete with generated ones. Its implementations are called ``<name>.<kernel>``.
 
     ``tiles`` covers an e-graph with its kernels, ``launch`` writes one that was chosen. With a ``source`` the library is functions
     in C: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own. ``writes``
-    says whether a kernel can write its result into a window, as fast as elsewhere.
+    says whether a kernel can write its result into a window, as fast as elsewhere, and ``reads`` to what an implementation rounds
+    each operand of a fragment, or why it does not compute that.
     """
 
     name: str
@@ -60,6 +66,7 @@ class Library:
     launch: Callable[[StepWriter, Kernel], Launch]
     source: Path | None = None
     writes: Callable[[Kernel, Window], bool] = dense_alone
+    reads: Callable[[Node, str], Mapping[int, frozenset[str]] | str] = reads_as_computed
 
     @property
     def step_kind(self) -> str:
@@ -158,6 +165,14 @@ class Lowering:
         """Return whether a library's kernel can write its result into a window."""
         library = self.library_of(kernel.implementation)
         return library is not None and library.writes(kernel, window)
+
+    def reads(self, fragment: Node, implementation: Implementation) -> Mapping[int, frozenset[str]] | str:
+        """Return to what a kernel rounds each of its operands, by index, or why there is none; one that is read twice may have several."""
+        if implementation.is_generated:
+            reason = self.generator.supports(fragment)
+            return reason or {leaf.integer("index"): frozenset({PLAIN}) for leaf in placeholders(fragment)}
+        library = self.library_of(implementation)
+        return library.reads(fragment, implementation.name) if library else reads_as_computed(fragment, implementation.name)
 
     @property
     def generator_digest(self) -> str:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from egraph.errors import EinsatError, TypeMismatch
 from egraph.tensor.node import LEAVES, TUPLE, Node, make, placeholder
 from egraph.tensor.ops import OPS, infer
+from egraph.tensor.storage import STORAGE
 from egraph.tensor.types import PLAIN_DIM, Attributes, AttributeValue, Dim, TensorType
 
 T = TypeVar("T")
-OTHERS = (*LEAVES, "Opaque", "OpaqueOutput")
+OTHERS = (*LEAVES, *STORAGE, "Opaque", "OpaqueOutput")
 """Operators that have no shape rule: their types are written, but that of ``Opaque``, which is always ``tuple[?]``."""
 WORD = re.compile(r"[^\W\d]\w*")
 NAME = re.compile(r"\w+")
@@ -255,6 +256,8 @@ class Reader:
         self, op: str, operands: Sequence[TensorType], attributes: Attributes, type: TensorType | None, start: int, at: int
     ) -> TensorType:
         """Return an operator's result type; refuse a written ``type`` that is another."""
+        if op in STORAGE and len(operands) == 1 and (to := dict(attributes).get("to")):
+            return TensorType(str(to), operands[0].shape)
         if op not in OPS:
             if type is None and op != "Opaque":
                 self.position = at

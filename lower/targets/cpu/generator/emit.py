@@ -12,7 +12,18 @@ from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Tensor
 from lower.eoperator.terms import Term
 from lower.targets.cpu.generator.blocks import Block, Lanes, Point, Writer, sequence, shuffle
-from lower.targets.cpu.generator.functions import Expr, Functions, cast, constant, element, lanes, number, select, widen
+from lower.targets.cpu.generator.functions import (
+    Expr,
+    Functions,
+    cast,
+    constant,
+    element,
+    from_bfloat16,
+    lanes,
+    number,
+    select,
+    widen,
+)
 from lower.targets.cpu.generator.reduction import reduce_at
 from lower.targets.cpu.generator.streaming import streams
 
@@ -23,9 +34,9 @@ STORAGE = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"}
 class Emitter(Writer):
     """Emits terms, by ``value``."""
 
-    def __init__(self, buffers: Mapping[str, Any], dtypes: Mapping[str, str], index_type: str) -> None:
+    def __init__(self, buffers: Mapping[str, Any], dtypes: Mapping[str, str], lies_in: Mapping[str, str], index_type: str) -> None:
         super().__init__(index_type)
-        self.buffers, self.dtypes = dict(buffers), dict(dtypes)
+        self.buffers, self.dtypes, self.lies_in = dict(buffers), dict(dtypes), lies_in
         self.kept: dict[Term, Index] = {}
         """Reductions whose elements are also stored, and where in the output."""
         self.fetched: dict[Term, list[tuple[str, Index]]] = {}
@@ -34,7 +45,7 @@ class Emitter(Writer):
 
     def is_large(self, name: str) -> bool:
         """Return whether a tensor is float32 and so large that no cache holds it."""
-        return self.dtypes[name] == "float32" and streams(int(self.buffers[name].shape[0]) * 4)
+        return self.dtypes[name] == "float32" and name not in self.lies_in and streams(int(self.buffers[name].shape[0]) * 4)
 
     def give(self, term: Term, point: Point, value: Expr) -> None:
         """State a term's value at a point, computed elsewhere."""
@@ -179,7 +190,14 @@ class Emitter(Writer):
         name, offset = read.data
         return self._load(name, offset, point)
 
+    def computed(self, name: str, loaded: Expr) -> Expr:
+        """Return what was loaded of a tensor as it is computed with."""
+        return from_bfloat16(loaded) if name in self.lies_in else loaded
+
     def _load(self, name: str, offset: Index, point: Point) -> Expr:
+        return self.computed(name, self._as_it_lies(name, offset, point))
+
+    def _as_it_lies(self, name: str, offset: Index, point: Point) -> Expr:
         buffer = self.buffers[name]
         vector = next((i for i, lanes in point.items() if lanes.count > 1), None)
         if vector is None or vector not in iterators_of(offset):

@@ -59,6 +59,12 @@ def cast(value: Expr, name: str) -> Expr:
     return value if element(value) == name else tirx.Cast(typed(name, lanes(value)), value)
 
 
+def from_bfloat16(bits: Expr) -> Expr:
+    """Return the float32 whose upper half these bits are."""
+    wide = tirx.Cast(typed("uint32", lanes(bits)), bits)
+    return tirx.reinterpret(typed("float32", lanes(bits)), wide << constant(16, wide))
+
+
 def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
     count = max(lanes(condition), lanes(then), lanes(otherwise))
     return tirx.Select(widen(condition, count), widen(then, count), widen(otherwise, count))
@@ -143,6 +149,14 @@ class Functions:
         """Whether all bits of the exponent are set, and one of the rest: the compiler folds a == a to true"""
         bits = tirx.reinterpret(typed("int32", lanes(a)), a) & constant(0x7FFFFFFF, tirx.reinterpret(typed("int32", lanes(a)), a))
         return bits > constant(0x7F800000, bits)
+
+    def to_bfloat16(self, a: Expr) -> Expr:
+        """The upper half of a float32, rounded half to even: all but infinities and NaN carry into their exponents rightly"""
+        bits = self.bind(tirx.reinterpret(typed("uint32", lanes(a)), a))
+        upper = self.bind(bits >> constant(16, bits))
+        rounded = (bits + constant(0x7FFF, bits) + (upper & constant(1, bits))) >> constant(16, bits)
+        is_nan = (bits & constant(0x7FFFFFFF, bits)) > constant(0x7F800000, bits)
+        return tirx.Cast(typed("uint16", lanes(a)), select(is_nan, upper | constant(0x40, bits), rounded))
 
     f_to_float32 = staticmethod(lambda a: cast(a, "float32"))
     f_to_int32 = staticmethod(lambda a: cast(a, "int32"))

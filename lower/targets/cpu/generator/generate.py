@@ -28,11 +28,11 @@ def generate(request: KernelRequest, *, threads: int) -> Any:
     buffers = {}
     for position in range(last + 1):
         name = str(position)
-        dtype = kernel.dtypes.get(name, "float32")
+        dtype = kernel.lies_in.get(name) or kernel.dtypes.get(name, "float32")
         buffers[name] = _buffer(f"in{name}", kernel.sizes.get(name, 1), dtype)
-    output = _buffer("out", kernel.output_size, kernel.output_dtype)
-    emitter = Emitter(buffers, kernel.dtypes, "int32")
-    stored = STORAGE.get(kernel.output_dtype, kernel.output_dtype)
+    output = _buffer("out", kernel.output_size, kernel.lies_in.get("out", kernel.output_dtype))
+    emitter = Emitter(buffers, kernel.dtypes, kernel.lies_in, "int32")
+    stored = kernel.lies_in.get("out") or STORAGE.get(kernel.output_dtype, kernel.output_dtype)
     Planner(kernel.table, emitter, output, stored, threads).kernel(kernel.iterators, kernel.root, kernel.offset)
     if emitter.is_streamed:
         emitter.append(finish())

@@ -269,6 +269,8 @@ class Planner:
                 emitter.append(fetch(emitter.buffers[name], emitter.index(offset, start)))
 
     def _stored(self, value: Expr) -> Expr:
+        if self.output_type == "bfloat16":
+            return self.emitter.functions.to_bfloat16(cast(value, "float32"))
         return cast(value, self.output_type)
 
     # Reductions

@@ -71,7 +71,7 @@ def transpose_tile(emitter: Emitter, read: Term, across: Iterator, along: Iterat
         vector = pieces[0]
         for piece in pieces[1:]:
             vector = emitter.bind(shuffle([vector, piece], range(lanes(vector) + lanes(piece))))
-        emitter.give(read, point, vector)
+        emitter.give(read, point, emitter.bind(emitter.computed(name, vector)))
 
 
 def transpose(emitter: Emitter, rows: Sequence[Expr]) -> list[Expr]:

@@ -10,7 +10,7 @@ from lower.calls.call import LibraryCall
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cpu.onednn.match import implementations, match
+from lower.targets.cpu.onednn.match import implementations, match, operand_precisions
 from lower.views import Window
 
 if TYPE_CHECKING:
@@ -36,4 +36,4 @@ def writes(kernel: Kernel, window: Window) -> bool:
 
 
 TILES = partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match)))
-LIBRARY = Library("onednn", TILES, library_launch, writes=writes)
+LIBRARY = Library("onednn", TILES, library_launch, writes=writes, reads=operand_precisions)

@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from egraph.tensor import ELEMENT_TYPES, Node, placeholders, walk
+from egraph.tensor import ELEMENT_TYPES, PLAIN, Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
+from egraph.tensor.storage import NARROW, WIDEN, stored
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Spine, spine
@@ -70,6 +71,9 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights"), "matmul": ("src", "weights")}
 """The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
 
+READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
+"""The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in. Not softmax's: the
+library keeps what it has not divided yet where the result goes, so that a result in bf16 is rounded twice."""
 PRODUCTS = ("MatMul", "Conv")
 X86_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Instructions that multiply bytes into int32. Without them the library goes through int16, which saturates: its sums are then wrong."""
@@ -91,10 +95,11 @@ def match(
 
     ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default).
     """
+    implementation, _, precision = implementation.partition("@")
+    types, fragment = _stored_types(fragment), stored(fragment).fragment
     reason = _unsuitable(fragment)
     if reason:
         return reason
-    implementation, _, precision = implementation.partition("@")
 
     def base(leaf: Node) -> Window:
         return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
@@ -113,9 +118,29 @@ def match(
             reason = call
         elif precision and (call.primitive not in READ_ROUNDED or matched.anchor.type.dtype != "float32"):
             reason = f"the library's {call.primitive} of {matched.anchor.type.dtype} rounds no operand"
+        elif refused := types - {ELEMENT_TYPES[precision] if precision else READ_STORED.get(call.primitive)}:
+            reason = f"the library's {call.primitive} of {precision or PLAIN} reads and writes no {', '.join(sorted(refused))}"
         else:
             return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
     return reason
+
+
+def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
+    """Return to what a call rounds each operand of a fragment: several where it reads one in several roles."""
+    call = match(fragment, implementation)
+    if isinstance(call, str):
+        return call
+    found: dict[int, frozenset[str]] = {}
+    for argument in call.arguments:
+        read_in = implementation.partition("@")[2] if argument.dtype else PLAIN
+        found[argument.operand] = found.get(argument.operand, frozenset()) | {read_in}
+    return found
+
+
+def _stored_types(fragment: Node) -> set[str]:
+    """Return the element types in which a fragment's operands and its result are stored, where they are converted."""
+    types = {node.inputs[0].type.dtype for node in walk((fragment,)) if node.op == WIDEN}
+    return types | ({fragment.type.dtype} if fragment.op == NARROW else set())
 
 
 def _unsuitable(fragment: Node) -> Reason | None:

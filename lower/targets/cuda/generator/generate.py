@@ -43,6 +43,8 @@ def write(request: KernelRequest) -> GeneratedKernel:
     if reason is not None:
         raise LowerError(f"no kernel can be generated: {reason}", where=request.symbol)
     kernel = kernel_of(request)
+    if kernel.lies_in:
+        raise LowerError("values that are stored in another element type are not converted", where=request.symbol)
     names = sorted(kernel.sizes, key=int)
     parameters = {name: f"in{name}" for name in names}
     writer = Writer(parameters, kernel.dtypes)

@@ -1,0 +1,233 @@
+"""Store values between kernels in the precision that they are read in, where that is measured to be faster.
+
+A kernel that rounds its operands converts them in each run where they lie in float32. Where a value's kernel writes it rounded instead,
+in registers, nobody converts it and half the bytes move. What every reader rounds anyway is the same number then: no error is added. A
+reader that does not round meets a rounded value: such storage counts as an error of its own (:mod:`lower.cost.rounding`), is taken as long
+as no program was found to be too far off, and given up first.
+
+Programs get storage after they were extracted: their kernels with narrower operands and results are measured like all others, and values
+are assigned by the sum of what their kernels take, so that nothing is gained by a guess.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from egraph.optimize.search import program_digest
+from egraph.tensor import ELEMENT_TYPES, PLAIN, Candidate, Kernel, Node, Program
+from egraph.tensor.storage import fragment_with, is_moving, with_stored, without_stored
+from lower.cost.model import FAILED_COST_US, CostModel
+from lower.cost.rounding import stored_error
+from lower.targets import Lowering
+
+PRECISION = "bf16"
+"""The precision that values are stored in."""
+STORED = ELEMENT_TYPES[PRECISION]
+TOGETHER = 3
+"""Values of one kernel of which every combination is measured; of more, all together and all but one."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Values that are stored alike, since kernels only move them from one to the next."""
+
+    values: frozenset[Node]
+    error: float
+    """The usual relative error that storing them adds."""
+
+
+def groups(program: Program, lowering: Lowering) -> tuple[Group, ...]:
+    """Return the values of a program that all their kernels can write and read in the narrower type, and that some round to it."""
+    tied: dict[Node, set[Node]] = {kernel.output: {kernel.output} for kernel in program.kernels}
+    for kernel in program.kernels:
+        if is_moving(kernel):
+            for node in (each for each in kernel.inputs if each.type.dtype == PLAIN):
+                union = tied.setdefault(node, {node}) | tied[kernel.output]
+                tied.update(dict.fromkeys(union, union))
+    made = {kernel.output for kernel in program.kernels}
+    fixed = set(program.graph.roots)
+    users_of = _users(program)
+    found: list[Group] = []
+    for values in dict.fromkeys(frozenset(tied[kernel.output]) for kernel in program.kernels):
+        if not values <= made or values & fixed or not all(map(_is_storable, values)):
+            continue
+        users = _using(users_of, values)
+        read_in = [precision for kernel in users if not is_moving(kernel) for precision in _readings(kernel, values, lowering)]
+        if PRECISION in read_in and not any(_reason(kernel, values, lowering) for kernel in users):
+            found.append(Group(values, stored_error(PRECISION, read_in)))
+    return tuple(found)
+
+
+def _users(program: Program) -> dict[Node, list[Kernel]]:
+    """Return the kernels that write or read each value."""
+    found: dict[Node, list[Kernel]] = {}
+    for kernel in program.kernels:
+        for node in dict.fromkeys((*kernel.inputs, kernel.output)):
+            found.setdefault(node, []).append(kernel)
+    return found
+
+
+def _using(users_of: Mapping[Node, Sequence[Kernel]], values: Iterable[Node]) -> list[Kernel]:
+    """Return the kernels that write or read any of these values."""
+    return list({kernel.output: kernel for node in values for kernel in users_of[node]}.values())
+
+
+def _is_storable(node: Node) -> bool:
+    return node.type.dtype == PLAIN and node.type.is_static
+
+
+def _reason(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> str | None:
+    """Return why a kernel does not exist with these values stored."""
+    if kernel.implementation.is_view:
+        return None
+    found = lowering.reads(fragment_with(kernel, values, STORED), kernel.implementation)
+    return found if isinstance(found, str) else None
+
+
+def _readings(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> list[str]:
+    """Return to what a kernel rounds those of its operands that are among the values."""
+    found = lowering.reads(kernel.fragment, kernel.implementation)
+    return [] if isinstance(found, str) else [each for i, node in enumerate(kernel.inputs) if node in values for each in sorted(found[i])]
+
+
+def with_rounded_weights(program: Program, lowering: Lowering) -> Program:
+    """Return the program to compile: weights that all their kernels round lie rounded in the artefact, in half the bytes.
+
+    The library keeps them in a format of its own from when a session is opened: no kernel takes another time.
+    """
+    if not rounds(program):
+        return program
+
+    def is_rounded(node: Node, kernels: Sequence[Kernel]) -> bool:
+        value = frozenset({node})
+        readings = [_readings(kernel, value, lowering) for kernel in kernels if not _reason(kernel, value, lowering)]
+        return len(readings) == len(kernels) and all(set(reading) == {PRECISION} for reading in readings)
+
+    roots, users_of = set(program.graph.roots), _users(program)
+    weights = {node: kernels for node, kernels in users_of.items() if node.op == "Constant" and _is_storable(node) and node not in roots}
+    chosen = frozenset(node for node, kernels in weights.items() if is_rounded(node, kernels))
+    return with_stored(program, chosen, STORED) if chosen else program
+
+
+def extracted_digest(program: Program) -> str:
+    """Return the digest of the program that was extracted, whatever of it is stored narrower."""
+    return program_digest(without_stored(program))
+
+
+@dataclass
+class Storage:
+    """Which values programs of one run store in a narrower type."""
+
+    lowering: Lowering
+    is_exact: bool = False
+    """Whether only that is stored which adds no error: a program was too far off."""
+    adds_error: set[str] = field(default_factory=set)
+    """Digests of programs with values whose storage does."""
+
+    def candidates(self, programs: Iterable[Program], model: CostModel) -> list[Candidate]:
+        """Return the kernels without a time that programs would have: first those with all values stored, then with some of them."""
+        whole: dict[Candidate, float] = {}
+        parts: dict[Candidate, float] = {}
+        for program in filter(rounds, programs):
+            assignment = _Assignment(program, self._groups(program, model), model)
+            for kernel in program.kernels:
+                for values in assignment.variants(kernel):
+                    one = Candidate(fragment_with(kernel, values, STORED), (), (), kernel.implementation)
+                    if assignment.is_timed(kernel) and not model.is_settled(one):
+                        (parts if values < assignment.all_values & assignment.touched(kernel) else whole)[one] = kernel.cost_us
+        parts = {one: cost_us for one, cost_us in parts.items() if one not in whole}
+        return [one for kind in (whole, parts) for one in sorted(kind, key=lambda one: (-kind[one], model.key(one)))]
+
+    def applied(self, program: Program, model: CostModel) -> Program:
+        """Return the program with those values stored narrower that make it faster, by the measured times of its kernels."""
+        if not rounds(program):
+            return program
+        assignment = _Assignment(program, self._groups(program, model), model)
+        chosen = assignment.best()
+        if not chosen:
+            return program
+        values = frozenset[Node]().union(*(group.values for group in chosen))
+        result = with_stored(program, values, STORED, lambda kernel: assignment.cost_us(kernel, values))
+        if any(group.error for group in chosen):
+            self.adds_error.add(program_digest(result))
+        return result
+
+    def _groups(self, program: Program, model: CostModel) -> tuple[Group, ...]:
+        """Return what may be stored: with an error only as long as none is accounted, and where it has a chance to be accepted."""
+
+        def is_accepted(group: Group) -> bool:
+            return not self.is_exact and (model.errors is None or not model.errors.part_of(group.error))
+
+        return tuple(group for group in groups(program, self.lowering) if not group.error or is_accepted(group))
+
+
+def rounds(program: Program) -> bool:
+    """Return whether kernels of a program round their operands to what values may be stored in."""
+    return any(kernel.implementation.precision == PRECISION for kernel in program.kernels)
+
+
+class _Assignment:
+    """What the kernels of a program take, by which of its values are stored."""
+
+    def __init__(self, program: Program, groups: tuple[Group, ...], model: CostModel) -> None:
+        self.program, self.groups, self.model = program, groups, model
+        self.all_values = frozenset[Node]().union(*(group.values for group in groups))
+        users_of = _users(program)
+        self._users = {group: _using(users_of, group.values) for group in groups}
+        self._groups_of: dict[Node, list[Group]] = {}
+        for group, kernels in self._users.items():
+            for kernel in kernels:
+                self._groups_of.setdefault(kernel.output, []).append(group)
+        self._costs_us: dict[tuple[Node, frozenset[Node]], float] = {}
+
+    def touched(self, kernel: Kernel) -> frozenset[Node]:
+        return frozenset((*kernel.inputs, kernel.output)) & self.all_values
+
+    def is_timed(self, kernel: Kernel) -> bool:
+        """Return whether a kernel has a time of its own: not what is free, or is written where it will stand."""
+        return not kernel.implementation.is_free and kernel.cost_us > 0
+
+    def variants(self, kernel: Kernel) -> list[frozenset[Node]]:
+        """Return the sets of stored values that a kernel is tried with."""
+        found = [self.touched(kernel) & group.values for group in self._groups_of.get(kernel.output, ())]
+        few = range(1, len(found) + 1) if len(found) <= TOGETHER else range(len(found) - 1, len(found) + 1)
+        return [frozenset[Node]().union(*chosen) for count in few for chosen in itertools.combinations(found, count)]
+
+    def cost_us(self, kernel: Kernel, values: frozenset[Node]) -> float:
+        """Return what a kernel takes with these values stored: prohibitively much where that was not measured."""
+        key = kernel.output, values & self.touched(kernel)
+        if key not in self._costs_us:
+            self._costs_us[key] = self._measured_us(kernel, key[1])
+        return self._costs_us[key]
+
+    def _measured_us(self, kernel: Kernel, values: frozenset[Node]) -> float:
+        if not values or not self.is_timed(kernel):
+            return kernel.cost_us
+        one = Candidate(fragment_with(kernel, values, STORED), (), (), kernel.implementation)
+        record = self.model.record(one)
+        return self.model.cost_us(one) if record is not None and record.status == "ok" else FAILED_COST_US
+
+    def best(self) -> tuple[Group, ...]:
+        """Return the groups with which the kernels take the least, by changing one after another from all and from none."""
+        found = [self._descended(frozenset(start)) for start in (self.groups, ())]
+        least = min(found, key=lambda chosen: (self._total_us(chosen), len(chosen)))
+        return tuple(group for group in self.groups if group in least)
+
+    def _descended(self, chosen: frozenset[Group]) -> frozenset[Group]:
+        is_better = True
+        while is_better:
+            is_better = False
+            for group in self.groups:
+                other = chosen ^ {group}
+                if self._sum_us(self._users[group], other) < self._sum_us(self._users[group], chosen):
+                    chosen, is_better = other, True
+        return chosen
+
+    def _total_us(self, chosen: frozenset[Group]) -> float:
+        return self._sum_us([kernel for kernel in self.program.kernels if self.touched(kernel)], chosen)
+
+    def _sum_us(self, kernels: Sequence[Kernel], chosen: frozenset[Group]) -> float:
+        values = frozenset[Node]().union(*(group.values for group in chosen))
+        return sum(self.cost_us(kernel, values) for kernel in kernels)
