@@ -86,7 +86,9 @@ def _unrounded(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return a stored result with so much taken from its difference to the expected one as rounding explains."""
     with np.errstate(all="ignore"):
         difference = np.abs(found.astype(np.float32) - expected)
-        return expected + np.maximum(difference - np.float32(STORED_ERRORS[found.dtype.name]) * np.abs(expected), np.float32(0))
+        explained = np.float32(STORED_ERRORS[found.dtype.name]) * np.abs(expected)
+        nearest: np.ndarray = expected + np.maximum(difference - explained, np.float32(0))
+    return nearest
 
 
 def _magnitude(values: np.ndarray) -> float:
