@@ -165,29 +165,6 @@ def quantize_relu(x: Tensor, s: Weight, z: Weight) -> Steps:
     yield quantize(x, s, z)
 
 
-# Sums of products that become bytes again
-
-
-@rule(rounding="assumes finite")
-def requantized(x: Tensor, s: Weight, z: Weight, u: Weight, v: Weight) -> Steps:
-    """quantize(dequantize(x, s, z), u, 0) = saturate((x - z) * (s / u)),  u > 0"""
-    yield quantize(dequantize(x, s, z), u, v)
-    require_number(v, 0.0)
-    _require_positive(u)
-    _require_numbers(u, v)
-    yield saturate((cast(x, to="float32") - cast(z, to="float32")) * (s / u), to=v.type.dtype)
-
-
-@rule(rounding="assumes finite")
-def requantized_with_bias(x: Tensor, s: Weight, z: Weight, b: Weight, u: Weight, v: Weight) -> Steps:
-    """quantize(dequantize(x, s, z) + b, u, 0) = saturate((x - z) * (s / u) + b / u),  u > 0"""
-    yield quantize(dequantize(x, s, z) + b, u, v)
-    require_number(v, 0.0)
-    _require_positive(u)
-    _require_numbers(u, v)
-    yield saturate((cast(x, to="float32") - cast(z, to="float32")) * (s / u) + b / u, to=v.type.dtype)
-
-
 # Bytes moved in place of numbers
 
 
@@ -262,7 +239,7 @@ def max_pool_before_quantize(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> 
 
 RULES: tuple[Rule, ...] = (
     number_of_sum, number_of_difference, matmul_of_dequantized, matmul_of_two_dequantized, conv_of_dequantized,
-    conv_of_dequantized_around_zero, padded_conv_of_dequantized, saturate_relu, quantize_relu, requantized, requantized_with_bias,
+    conv_of_dequantized_around_zero, padded_conv_of_dequantized, saturate_relu, quantize_relu,
     *(_moved_dequantized(op) for op in ("Reshape", "Transpose", "Slice")), *(_moved_quantized(op) for op in ("Reshape", "Transpose")),
     *(_moved_out(op) for op in ("Reshape", "Transpose")),
     gather_of_dequantized, concat_of_dequantized, concat_before_quantize, max_pool_of_dequantized, max_pool_before_quantize,
