@@ -52,11 +52,11 @@ A proof is over the real numbers; the class says what floating-point numbers may
 A rule that states a class is held to it where it is proved (`verify.rounding`, `verify.special_values`). Laws that a proof uses beyond
 arithmetic ask for a class. Random instances and every symbolic case, at sizes that satisfy it, are evaluated in IEEE float64 on operands
 mixed with zeros of both signs, infinities, NaN, subnormal and huge numbers, constants that are one number also as these numbers where the
-guard lets them pass; *exact* ones also with numbers of many magnitudes, and in an algebra that does not associate. This refutes, it does
-not prove: that all special operands agree rests on tests. The classes speak of the operators' meanings. Generated kernels keep NaN and
-infinities as these do, one by one; of the library's, a fused Relu, Clip, Sigmoid, HardSigmoid or Exp, max pooling, softmax and its
-logarithm may lose a NaN (a fused LeakyRelu, a mean, a sum or a normalisation does not; Max, Min and their reductions are generated). The
-runtime counts subnormal numbers as zero unless it is asked to keep them.
+guard lets them pass; *exact* ones also in an algebra that does not associate. This refutes, it does not prove: that all special operands
+agree rests on tests. The classes speak of the operators' meanings. Generated kernels keep NaN and infinities as these do, one by one;
+of the library's, a fused Relu, Clip, Sigmoid, HardSigmoid or Exp, max pooling, softmax and its logarithm may lose a NaN (a fused
+LeakyRelu, a mean, a sum or a normalisation does not; Max, Min and their reductions are generated). The runtime counts
+subnormal numbers as zero unless it is asked to keep them.
 """
 
 
