@@ -163,7 +163,7 @@ def test_a_model_that_rounds_to_bytes_is_shipped(tmp_path: Path, monkeypatch: py
     """Its outputs move by far more than the tolerance when the last bit of an input does; its parts do not."""
     monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
     options = Options(
-        model_of_bytes(tmp_path), tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1
+        model_of_bytes(tmp_path), tmp_path / "out", budget_seconds=20.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1
     )
     outcome = optimize(options, Progress(-1, 60.0))
     assert outcome.shipped == "program 1"
