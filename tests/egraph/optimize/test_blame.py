@@ -13,7 +13,7 @@ import pytest
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
 from egraph.optimize import measuring
-from egraph.optimize.blame import Parts, _alone, _is_rounding, blame, compare_parts, kernel_values
+from egraph.optimize.blame import Parts, _alone, _is_rounding, _part_error, blame, compare_parts, kernel_values
 from egraph.optimize.check import Disagreement, check
 from egraph.optimize.check_noise import relative_error, shaken
 from egraph.optimize.estimated import compile_options
@@ -157,6 +157,25 @@ def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: P
     many[::2] ^= 1
     assert "q1" in compared(q1=many).wrong
     assert compared(d7=moved[names["d7"]] * np.float32(1.001)).wrong == ("d7",)
+
+
+def test_rounding_excuses_a_part_up_to_a_bound() -> None:
+    """A part may be off by four times what its operands' last bits do to it, and by a hundredth at most; bytes by one step, seldom."""
+    want = np.ones(1000, np.float32)
+
+    def agrees(got: np.ndarray, noise: float) -> bool:
+        return _part_error(want.astype(got.dtype), got, [want * np.float32(1 + noise)], Tolerance())[1]
+
+    assert agrees(want * np.float32(1.003), 1e-3) and agrees(want * np.float32(1.00005), 0.0)
+    assert not agrees(want * np.float32(1.005), 1e-3), "more than four times as much"
+    assert not agrees(want * np.float32(1.02), 1e-1), "more than a hundredth, however large the noise is"
+    steps = np.ones(1000, np.uint8)
+    steps[:2] += 1
+    assert agrees(steps, 0.0) and not agrees(steps.astype(np.int32), 0.0)
+    steps[2] += 1
+    assert not agrees(steps, 0.0), "three of a thousand"
+    steps[:3] = 1, 1, 3
+    assert not agrees(steps, 0.0), "two steps"
 
 
 def test_a_model_that_rounds_to_bytes_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
