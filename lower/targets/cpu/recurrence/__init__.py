@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from egraph.errors import LowerError
 from egraph.tensor import Kernel
 from lower.targets import Launch, Library
-from lower.targets.cpu.recurrence.match import RecurrenceCall, match
-from lower.targets.cpu.recurrence.tiles import recurrence_tiles
+from lower.targets.cpu.recurrence.match import RecurrenceCall, match, recurrence_tiles
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter

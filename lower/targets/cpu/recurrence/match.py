@@ -1,18 +1,21 @@
-"""Match a fragment that is a recurrence over views of its operands, seen through a transpose or a reshape."""
+"""Match fragments that are recurrences over views of their operands, seen through transposes or reshapes, and offer them as tiles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from egraph.tensor import Node
 from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
+from lower.candidates.tile import Tile, Tiling
 from lower.targets.cpu.attention.match import Axes, merged, written_below
 from lower.views import Reason, Window, contiguous, read
 
 KINDS = {("LSTM", ""): 0, ("GRU", "0"): 1, ("GRU", "1"): 2, ("RNN", "tanh"): 3, ("RNN", "relu"): 4}
 """By operator and what tells its forms apart, as recurrence.c numbers them."""
+VIEWS_ABOVE = 3
+"""Transposes and reshapes above a recurrence that its tiles take in, at most."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,30 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
         tuple(operands), written, KINDS[node.op, form], list(DIRECTIONS).index(node.string("direction")),
         keeps_cell=bool(attributes.get("keeps_cell")),
     )  # fmt: skip
+
+
+def recurrence_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
+    """Yield each recurrence, and what is a view of its result but cannot be one of where that lies."""
+    frontier: dict[int, list[Tile]] = {}
+    for number, nodes in tiling.frozen.classes.items():
+        for node in nodes:
+            if node.op in GATES and number not in tiling.leaves:
+                tile = Tile(tiling.over_leaves(number, node), (node,), tiling.implementation("recurrence.fold"))
+                if _fits(tiling, tile):
+                    frontier.setdefault(number, []).append(tile)
+                    yield number, tile
+    for _ in range(VIEWS_ABOVE if tiling.fused else 0):
+        grown: dict[int, list[Tile]] = {}
+        for number in sorted({above for below in frontier for above in tiling.consumers[below]} - tiling.leaves):
+            for node in tiling.frozen.classes[number]:
+                for tile in frontier.get(node.children[0], ()) if node.op in ("Reshape", "Transpose") else ():
+                    higher = Tile(tiling.build(number, node, [tile.fragment]), (node, *tile.covered), tile.implementation)
+                    if number not in grown and _fits(tiling, higher):
+                        grown.setdefault(number, []).append(higher)
+                        if node.op == "Transpose":  # the tile below a reshape, viewed, is the same for free
+                            yield number, higher
+        frontier = grown
+
+
+def _fits(tiling: Tiling, tile: Tile) -> bool:
+    return isinstance(match(tiling.canonical(tile.fragment)[0]), RecurrenceCall)
