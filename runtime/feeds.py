@@ -58,8 +58,8 @@ def random_array(
     if dtype.startswith("complex"):
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
     if dtype == "float64":
-        return _floats(shape, generator, np.float64, values)
-    floats = _floats(shape, generator, np.float32, values)
+        return np.asarray(_floats(shape, generator, np.float64, values))
+    floats = np.asarray(_floats(shape, generator, np.float32, values))  # a computed number of no axes is no array
     if dtype in ("float32", "float16"):
         return floats.astype(dtype, copy=False)
     if "(" in dtype:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 
 from runtime.devices.cpu import device
 from runtime.devices.cpu.device import device_key
-from runtime.feeds import FeedSpec, random_array, random_feeds
+from runtime.feeds import FeedSpec, Values, random_array, random_feeds
 from runtime.measure import Effort, Load, Worker, measure
 from runtime.profile import Database, Record
 from runtime.worker import sample, undisturbed
@@ -158,6 +159,12 @@ def test_random_values_vary_and_have_their_type(dtype: str) -> None:
     values = random_array(dtype, (40,), np.random.default_rng(0), bound=5)
     assert values.dtype.name == ("object" if dtype == "string" else dtype)
     assert len(set(values.tolist())) > 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "bool", "string"])
+@pytest.mark.parametrize("values", get_args(Values))
+def test_a_number_of_no_axes_is_drawn_as_an_array(dtype: str, values: Values) -> None:
+    assert isinstance(random_array(dtype, (), np.random.default_rng(0), values=values), np.ndarray)
 
 
 def test_feeds_of_one_input_do_not_depend_on_the_others() -> None:
