@@ -464,18 +464,22 @@ class Run:
     def _given_up(
         self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], measurer: Measurer | None, device: str
     ) -> tuple[Trial, Sequence[Rule | MergeRule]]:
-        """Return a trial without what made a check fail; raises CheckFailed where there is time and nothing is found to be left out."""
+        """Return a trial without what made a check fail, or without the program where nothing is found to be left out."""
         if self.options.frozen:
             raise CheckFailed(f"{error.what}; {self.repair.blamed(error, best)}", where=error.where, fix=error.fix) from error
+        reason = f"its outputs differ: {error.what}"
         if self.repair.attempts < self.options.policy.check.attempts and self.progress.left_seconds >= self.repair.seconds:
             if other := self.repair.repaired(error, trial.searched, best, self._calibrated(None, device)):
                 self._file(other, trial.search_key, device)
                 return self._timed(other, trial.plain, trial.search_key, device, is_measured=True), rules
-            rules = self.repair.without_wrong(rules, error, trial.searched, best)
+            right_rules = self.repair.without_wrong(rules, error, trial.searched, best)
+            if right_rules is None:
+                return without(trial, best, reason, self.folder, self.options.policy.race), rules
+            rules = right_rules
             if self.progress.left_seconds > self.repair.seconds:
                 return self._trial(rules, measurer, device), rules
         self.repair.too_late(error, best)
-        return without(trial, best, f"its outputs differ: {error.what}", self.folder, self.options.policy.race), rules
+        return without(trial, best, reason, self.folder, self.options.policy.race), rules
 
     def _check(self, session: Session, saved: Any, best: Entry | None, *, is_repeated: bool) -> CheckResult:
         """Compare the artefact, and the standard model where it is not the original itself, with the original.

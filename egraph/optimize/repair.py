@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from egraph.engine.saturate import Limits
-from egraph.errors import CheckFailed, EinsatError
+from egraph.errors import EinsatError
 from egraph.onnx import exporter
 from egraph.optimize.blame import Blame, blame, wrong_rules
 from egraph.optimize.budget import Budget
@@ -306,14 +306,16 @@ class Repair:
 
     def without_wrong(
         self, rules: Sequence[Rule | MergeRule], error: Disagreement, searched: Search, entry: Entry
-    ) -> Sequence[Rule | MergeRule]:
-        """Return the rules without those that make a program wrong; raises CheckFailed where none is found to be."""
+    ) -> Sequence[Rule | MergeRule] | None:
+        """Return the rules without those that make a program wrong; None, with a note, where none is found to be."""
         policy = self.options.policy.saturation
         limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(searched.saturation.iterations), policy.matches)
         blamed = self.blamed(error, entry)
         dropped = tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed, policy=policy)) or blamed.rules
         if not dropped:
-            raise CheckFailed(f"{error.what}; {blamed}", where=error.where, fix=error.fix) from error
+            self.attempts += 1
+            self.learn(f"{entry.contender.name} failed the check ({error.what}; {blamed}): nothing was found that could be left out")
+            return None
         self.learn(f"a program failed the check ({error.what}) and was given up for one without {', '.join(dropped)}")
         self.derivations.leave_out(dropped, f"a program with it failed the check: {error.what}")
         return [rule for rule in rules if rule.name not in dropped]

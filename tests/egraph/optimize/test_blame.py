@@ -13,7 +13,7 @@ import pytest
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
 from egraph.optimize import measuring
-from egraph.optimize.blame import Parts, _alone, _is_rounding, _part_error, blame, compare_parts, kernel_values
+from egraph.optimize.blame import Blame, Parts, _alone, _is_rounding, _part_error, blame, compare_parts, kernel_values
 from egraph.optimize.check import Disagreement, check
 from egraph.optimize.check_noise import relative_error, shaken
 from egraph.optimize.estimated import compile_options
@@ -119,6 +119,17 @@ def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_pa
     outcome = optimize(options, Progress(-1, 60.0))
     assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"
     assert len(outcome.check_notes) == 1 and "no time to replace what is to blame: --budget 120s" in outcome.check_notes[0]
+
+
+def test_a_wrong_program_that_nothing_explains_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject_wrong_relu(monkeypatch)
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
+    monkeypatch.setattr("egraph.optimize.repair.blame", lambda *_: Blame())
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    outcome = optimize(options, Progress(-1, 60.0))
+    assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"
+    assert len(outcome.check_notes) == 1 and "nothing was found that could be left out" in outcome.check_notes[0]
 
 
 def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path) -> None:
