@@ -136,18 +136,45 @@ def bind(fragment: Node, operands: Sequence[Node]) -> Node:
     return instantiate(fragment, operands)[fragment]
 
 
-@lru_cache(maxsize=1 << 15)
 def renumbered(fragment: Node) -> tuple[Node, tuple[int, ...]]:
-    """Return the fragment with its placeholders numbered by first use, and their numbers before."""
-    numbers: list[int] = []
+    """Return the fragment with its placeholders numbered by first use, and their numbers before.
 
-    def change(old: Node, operands: tuple[Node, ...]) -> Node:
-        if old.op != "Placeholder":
-            return make(old.op, operands, old.attributes, old.type)
-        numbers.append(old.integer("index"))
-        return placeholder(len(numbers) - 1, old.type, constant=bool(old.attribute("constant")))
+    What stands for the parts is kept with them, so that a fragment that grows costs one operator a step.
+    """
+    stack = [fragment]
+    while stack:
+        node = stack[-1]
+        missing = [operand for operand in node.inputs if RENUMBERED not in operand.__dict__] if RENUMBERED not in node.__dict__ else []
+        stack.extend(missing)
+        if not missing:
+            stack.pop()
+            if RENUMBERED not in node.__dict__:
+                new, numbers = _renumbered(node)
+                node.__dict__[RENUMBERED] = new if new is not node else None, numbers  # a node that holds itself is never freed
+    new, numbers = fragment.__dict__[RENUMBERED]
+    return new or fragment, numbers
 
-    return rewrite((fragment,), change)[fragment], tuple(numbers)
+
+RENUMBERED = "renumbered"
+
+
+def _renumbered(node: Node) -> tuple[Node, tuple[int, ...]]:
+    if node.op == "Placeholder":
+        return placeholder(0, node.type, constant=bool(node.attribute("constant"))), (node.integer("index"),)
+    order: dict[int, int] = {}
+    inputs = []
+    for operand in node.inputs:
+        part, numbers = operand.__dict__[RENUMBERED]
+        places = tuple([order.setdefault(number, len(order)) for number in numbers])
+        same = part or operand
+        inputs.append(same if places == tuple(range(len(places))) else _relabelled(same, places))
+    return make(node.op, inputs, node.attributes, node.type), tuple(order)
+
+
+@lru_cache(maxsize=1 << 16)
+def _relabelled(fragment: Node, places: tuple[int, ...]) -> Node:
+    leaves = zip(places, placeholders(fragment), strict=True)
+    return bind(fragment, [placeholder(place, leaf.type, constant=bool(leaf.attribute("constant"))) for place, leaf in leaves])
 
 
 def format_attributes(attributes: Attributes) -> str:
