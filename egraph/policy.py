@@ -49,6 +49,10 @@ class SaturationPolicy:
     largest_merge: int = tuned(
         32, "operators", "Merged at once, at most: a merged operator's operands stay readable and its compile time bounded.", least=2
     )
+    repeats: float = tuned(
+        0.2, "part of the operators", "What has to be saved, at least, for equal blocks to be searched once: nothing is fused across their "
+        "borders.", most=1
+    )  # fmt: skip
     rules_share: float = tuned(
         0.6, "part of the e-nodes", "What rules may make before derivations run, so that derivations always do.", most=1
     )

@@ -19,6 +19,7 @@ from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program
 from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
+from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Choosing
 from egraph.optimize.stages import Saturated, advanced, cost_model, saturation_of, started
 from egraph.policy import MeasurePolicy
@@ -109,7 +110,8 @@ def _collected(result: Saturated, options: Options, progress: Progress, database
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
     budget = Budget(progress, policy=options.policy)
-    Choosing(result.graph, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
+    outline = Outline(result.graph, result.graph)
+    Choosing(outline, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
     return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
 
 

@@ -34,6 +34,7 @@ from egraph.optimize.race import Contender, Race, not_raced, race, recorded_race
 from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
 from egraph.optimize.reference import Answers, Reference, accepted, read
 from egraph.optimize.repair import Repair
+from egraph.optimize.repeats import Outline, outlined
 from egraph.optimize.search import Search, plain_program, search
 from egraph.optimize.storage import Storage
 from egraph.optimize.trial import (
@@ -107,13 +108,14 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
                 progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
                 given=len(user_inputs.files), policy=options.policy,
             )  # fmt: skip
-            repair = Repair(options, progress, imported.graph, reference, folder, budget, deriver, work, options.is_exact_below_normal)
+            outline = outline_of(imported.graph, options)
+            repair = Repair(options, progress, outline, reference, folder, budget, deriver, work, options.is_exact_below_normal)
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
                 results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
                 Rounding(reference.samples, options.threads), Storage(target_lowering),
             )  # fmt: skip
-            outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
+            outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes + outline.notes)
             progress.stage("write")
             for path in results.glob("*.partial"):
                 shutil.rmtree(path)
@@ -124,6 +126,16 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
     finally:
         database.close()
+
+
+def outline_of(graph: Graph, options: Options) -> Outline:
+    """Return what is searched in place of a graph: with each of its equal blocks once.
+
+    Where kernels may round, errors of all blocks add up, and where stages are written out, each is a program of the model: all of it
+    is searched then.
+    """
+    is_whole = OFFERED[options.precision] or options.dump_folder is not None
+    return Outline(graph, graph) if is_whole else outlined(graph, options.policy.saturation.repeats)
 
 
 @dataclass
@@ -281,7 +293,7 @@ class Run:
                 self.graph, rules, calibrated, measurer, self.budget,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(),
-                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
+                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(), outline=self.repair.outline,
             )  # fmt: skip
         self._file(stages.dumped_search(options.dump_folder, self.graph, searched), key, device)
         if earlier and searched.choice.is_earlier:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import EinsatError
-from egraph.extract import to_program
 from egraph.extract.schedule import schedule
 from egraph.onnx import exporter
 from egraph.optimize.check_noise import open_onnxruntime, relative_error
@@ -256,7 +255,7 @@ def _selection_of(graph: Graph, found: Search, entry: Entry) -> tuple[FrozenEGra
     places = [(saturation.frozen, one) for one in choice.selections]
     places += [(saturation.by_rules, one) for one in choice.by_rules if saturation.by_rules is not None]
     for frozen, selection in places:
-        if frozen is not None and program_digest(to_program(frozen, selection, graph)) == digest:
+        if frozen is not None and program_digest(found.outline.program(frozen, selection)) == digest:
             return frozen, selection
     return None
 

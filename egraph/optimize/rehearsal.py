@@ -170,6 +170,8 @@ class Rehearsal:
     notes: list[str] = field(default_factory=list)
     """What was left out, in words."""
     policy: CheckPolicy = CheckPolicy()
+    originals: Callable[[Node], Sequence[Node]] = lambda node: (node,)
+    """The nodes of the graph that a node of what is searched stands for."""
 
     @property
     def seconds(self) -> float:
@@ -199,7 +201,7 @@ class Rehearsal:
             if number in part.classes
         }
         below = {number: part.contractions(number) for number, each in errors.items() if each}
-        sources = {at: part.sources[at] for numbers in below.values() for at in numbers}
+        sources = {at: [o for node in part.sources[at] for o in self.originals(node)] for numbers in below.values() for at in numbers}
         amplified = self.amplifications(dict.fromkeys(node for nodes in sources.values() for node in nodes))
         least_errors: dict[int, float] = {}
         for number, contractions in below.items():

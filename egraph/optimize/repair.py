@@ -40,12 +40,13 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.reference import Reference
 from egraph.optimize.rehearsal import Rehearsal, RunProgram
+from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Search, program_digest, search_again
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import PLAIN, Entry, Trial, compile_entry, gain
 from egraph.policy import PredictionPolicy
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Candidate, Graph, Kernel, Program, format_fragment
+from egraph.tensor import Candidate, Kernel, Program, format_fragment
 from egraph.tensor.storage import without_stored
 from lower.compile import MANIFEST, PLAN, CompileOptions, keep_subnormals, plan_program
 from lower.cost.model import CostModel, KernelKey
@@ -173,7 +174,7 @@ class Repair:
 
     options: Options
     progress: Progress
-    graph: Graph
+    outline: Outline
     reference: Reference
     folder: Folder
     budget: Budget
@@ -230,7 +231,7 @@ class Repair:
         return 2 * budget.open_seconds + 6 * budget.run_seconds + race_seconds + budget.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
-        return blame(self.graph, entry.folded(self.folder).program, error.feeds, self.compile_options, self.options.tolerance)
+        return blame(self.outline.model, entry.folded(self.folder).program, error.feeds, self.compile_options, self.options.tolerance)
 
     def repaired(self, error: Disagreement, searched: Search, entry: Entry, model: CostModel) -> Search | None:
         """Return other programs of the same e-graph, without the kernels or derived programs that make this one differ.
@@ -258,9 +259,10 @@ class Repair:
         """Return what programs are compared with before they are compiled: the inputs that the check begins with."""
         budget = self.budget
         return Rehearsal(
-            self.graph, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
+            self.outline.model, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
             lambda: self.progress.left_seconds - budget.after_search_seconds(),
             budget.open_seconds, budget.run_seconds, self.derivations.errors, self.notes, self.options.policy.check,
+            self.outline.originals,
         )  # fmt: skip
 
     def _run_compiled(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
@@ -278,7 +280,7 @@ class Repair:
 
         def vouch(feeds: Mapping[str, Any]) -> Blame:
             folded = entry and entry.folded(self.folder)
-            return blame(self.graph, folded.program, feeds, self.compile_options, self.options.tolerance) if folded else Blame()
+            return blame(self.outline.model, folded.program, feeds, self.compile_options, self.options.tolerance) if folded else Blame()
 
         return self.reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 
@@ -287,7 +289,7 @@ class Repair:
     ) -> Search:
         """Return programs of the same e-graph, by what is known of its kernels now and without what is ``wrong``."""
         return search_again(
-            self.graph, searched, model, self.budget, rehearsal or self.rehearsal(), run, wrong=wrong,
+            searched, model, self.budget, rehearsal or self.rehearsal(), run, wrong=wrong,
             finalists=self.options.finalists, seed=self.options.seed,
         )  # fmt: skip
 
@@ -311,7 +313,7 @@ class Repair:
         policy = self.options.policy.saturation
         limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(searched.saturation.iterations), policy.matches)
         blamed = self.blamed(error, entry)
-        dropped = tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed, policy=policy)) or blamed.rules
+        dropped = tuple(wrong_rules(self.outline.graph, rules, limits, seed=self.options.seed, policy=policy)) or blamed.rules
         if not dropped:
             self.attempts += 1
             self.learn(f"{entry.contender.name} failed the check ({error.what}; {blamed}): nothing was found that could be left out")

@@ -22,6 +22,7 @@ from egraph.optimize.measuring import Measures
 from egraph.optimize.outcome import REFUSALS, Kind, Refused, summary
 from egraph.optimize.records import Earlier
 from egraph.optimize.rehearsal import Rehearsal, RunProgram, derived_part
+from egraph.optimize.repeats import Outline
 from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
@@ -78,6 +79,8 @@ class Search:
     """Not folded: what a kernel reads may be an expression over weights."""
     text: str
     """What was chosen, for the same search again."""
+    outline: Outline
+    """What was searched in place of the model."""
     space: Space | None = None
     """What it was extracted from; None where an earlier search chose it."""
 
@@ -127,8 +130,11 @@ def search(
     earlier: Earlier | None = None,
     derivations: Derivations | None = None,
     rehearsal: Rehearsal | None = None,
+    outline: Outline | None = None,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
+
+    The ``outline`` is searched in place of the graph, where one is given.
 
     ``rehearsal`` runs what is chosen before it is compiled, and leaves out what loses digits.
 
@@ -149,16 +155,17 @@ def search(
         history.append(iteration)
         progress.update(f"iteration {len(history)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
-    saturation = saturate(graph, rules, limits, show, derivations=derivations, policy=policy.saturation)
+    outline = outline or Outline(graph, graph)
+    saturation = saturate(outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
 
     choice, space = earlier and _read(earlier, saturation, model), None
     if not choice:
-        choosing = Choosing(graph, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
+        choosing = Choosing(outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
         choice, space = choosing.choose(measurer, finalists)
-    return _search_result(graph, saturation, choice, space, budget, finalists, is_timed=measurer is not None)
+    return _search_result(outline, saturation, choice, space, budget, finalists, is_timed=measurer is not None)
 
 
 def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> Limits:
@@ -167,7 +174,6 @@ def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> 
 
 
 def search_again(
-    graph: Graph,
     searched: Search,
     model: CostModel,
     budget: Budget,
@@ -183,13 +189,14 @@ def search_again(
     They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits in
     ``run``.
     """
-    space = searched.space or Choosing(graph, searched.saturation, model, budget, seed, rehearsal, is_timed=True).space()
+    outline = searched.outline
+    space = searched.space or Choosing(outline, searched.saturation, model, budget, seed, rehearsal, is_timed=True).space()
     budget.progress.stage("extract")
     space.everything.settled = ()
     frozen = searched.saturation.frozen
-    chosen = [each for each in searched.choice.selections if program_digest(to_program(frozen, each, graph)) == wrong]
+    chosen = [each for each in searched.choice.selections if program_digest(outline.program(frozen, each)) == wrong]
     if chosen:
-        space.rehearse(graph, rehearsal, chosen, run)
+        space.rehearse(outline, rehearsal, chosen, run)
     model.caution = budget.policy.extract.caution
     selections = space.everything.choose_in_time(finalists, is_timed=True)
     by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
@@ -197,11 +204,11 @@ def search_again(
     selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
     other = refused(model, space.everything.candidates)
     choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
-    return _search_result(graph, searched.saturation, choice, space, budget, finalists, is_timed=False)
+    return _search_result(outline, searched.saturation, choice, space, budget, finalists, is_timed=False)
 
 
 def _search_result(
-    graph: Graph,
+    outline: Outline,
     saturation: Saturation,
     choice: Choice,
     space: Space | None,
@@ -211,8 +218,9 @@ def _search_result(
     is_timed: bool,
 ) -> Search:
     progress = budget.progress
-    programs = len(choice.selections) + len(choice.by_rules)
-    progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
+    programs = programs_of(choice, saturation, outline, finalists)
+    count = len(choice.selections) + len(choice.by_rules)
+    progress.update(f"best cost {min(each.cost_us for each in programs):.0f} us ({choice.best.method}), {count} programs")
     if is_timed and (short := shortages(saturation, choice)):
         progress.note(f"time ended the search ({', '.join(short)}): --budget {progress.longer_seconds:.0f}s gives it twice as long")
     if choice.refused:
@@ -220,13 +228,13 @@ def _search_result(
     for row in choice.refused:
         if row.kind == "wrong":
             progress.detail(f"  {row.implementation} computes {row.fragment} wrongly: {row.reason}")
-    return Search(saturation, choice, programs_of(choice, saturation, graph, finalists), _text(choice), space)
+    return Search(saturation, choice, programs, _text(choice), outline, space)
 
 
-def programs_of(choice: Choice, saturation: Saturation, graph: Graph, finalists: int) -> tuple[Program, ...]:
+def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finalists: int) -> tuple[Program, ...]:
     """Return the ``finalists`` best programs of what was chosen."""
-    programs = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
-    programs += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
+    programs = [outline.program(saturation.frozen, selection) for selection in choice.selections]
+    programs += [outline.program(saturation.by_rules, selection) for selection in choice.by_rules if saturation.by_rules]
     return contending(programs, len(choice.by_rules), finalists)
 
 
@@ -283,7 +291,7 @@ def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice 
 class Choosing:
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
 
-    graph: Graph
+    outline: Outline
     saturation: Saturation
     model: CostModel
     budget: Budget
@@ -362,9 +370,9 @@ class Choosing:
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
             rehearsal.notes.append(f"derived programs of {len(expected)} values are left out: {reason}")
         everything.refine(measurer, left, quick(self.budget.policy.measure))
-        space.rehearse(self.graph, rehearsal)
+        space.rehearse(self.outline, rehearsal)
         settled = everything.settle(measurer, left, rounds)
-        if space.rehearse(self.graph, rehearsal, settled):
+        if space.rehearse(self.outline, rehearsal, settled):
             settled = everything.settle(measurer, left, rounds)
         return settled
 

@@ -30,6 +30,7 @@ from egraph.optimize.measuring import calibrate
 from egraph.optimize.options import OFFERED, Options
 from egraph.optimize.output import write_beside
 from egraph.optimize.progress import Progress
+from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Choosing, Search, limits_of, programs_of
 from egraph.tensor import FrozenEGraph, Graph, Program, Target, walk
 from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
@@ -159,7 +160,7 @@ def dumped(folder: Path | None, result: R) -> R:
 def dumped_search(folder: Path | None, graph: Graph, search: Search) -> Search:
     """Return a search; write what the stages up to its end made into ``folder``, where there is one."""
     dumped(folder, graph)
-    dumped(folder, Saturated(graph, search.saturation.frozen, search.saturation.by_rules))
+    dumped(folder, Saturated(search.outline.graph, search.saturation.frozen, search.saturation.by_rules))
     dumped(folder, search.programs)
     return search
 
@@ -246,10 +247,10 @@ def _saturated(graph: Graph, options: Options, progress: Progress, database: Dat
 
 def _selected(result: Saturated, options: Options, progress: Progress, database: Database) -> tuple[Program, ...]:
     model, saturation = cost_model(result.graph, options, database), saturation_of(result)
-    budget = Budget(progress, policy=options.policy)
-    choice, _ = Choosing(result.graph, saturation, model, budget, options.seed).choose(None, options.finalists)
+    budget, outline = Budget(progress, policy=options.policy), Outline(result.graph, result.graph)
+    choice, _ = Choosing(outline, saturation, model, budget, options.seed).choose(None, options.finalists)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method})")
-    return programs_of(choice, saturation, result.graph, options.finalists)
+    return programs_of(choice, saturation, outline, options.finalists)
 
 
 def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:

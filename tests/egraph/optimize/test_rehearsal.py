@@ -148,7 +148,7 @@ def test_after_a_failed_check_other_programs_come_from_the_same_e_graph(tmp_path
     wrong = program_digest(found.programs[0])
     spent = clock.spent_seconds
     other = search_again(
-        one.graph, found, model, budget_of(clock), one.rehearsal, None, wrong=wrong, finalists=2, seed=0
+        found, model, budget_of(clock), one.rehearsal, None, wrong=wrong, finalists=2, seed=0
     )  # fmt: skip
     assert other.saturation is found.saturation and clock.spent_seconds == spent, "nothing grows, nothing is measured"
     assert derived_at(other.programs[0]) == EVERY - {"conv1"} and program_digest(other.programs[0]) != wrong

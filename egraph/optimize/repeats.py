@@ -1,0 +1,412 @@
+"""Search equal blocks of a model once: the layers of a transformer differ in their weights alone.
+
+A *run* is a stretch of the model's operators, in their order, that repeats: each *instance* applies the same operators with the same
+attributes and types to its operands. The *outline* is the model with one block for each run: what the block reads from outside is an
+input, what others read of it an output. Rules, candidates, measurements and extraction see the outline; the program that they give is
+written out for every instance. All of it is substitution: an equation of the block holds for whatever its inputs and weights are.
+
+So nothing of the block may rest on what its weights *are*. A constant that differs between instances is a float tensor of several
+elements, and stands in the outline as random numbers: two expressions over it that have the same value there are equal as expressions
+(Schwartz, Zippel), so that the constant analyses join what is equal in every instance. Blocks that differ in a single number, or in
+integers, are not equal.
+
+Nothing is fused across the border of a block, so it is drawn where the fewest values cross it. Values that kernels keep in several
+layouts, which images are, do not cross: the border would fix the layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from typing import TypeAlias
+
+import numpy as np
+
+from egraph.extract import to_program
+from egraph.tensor import LEAVES, FrozenEGraph, Graph, Kernel, Node, Program, Selection, attributes, make, walk
+from runtime.feeds import random_array
+
+LARGEST_RANK = 3
+"""The largest rank of a value that crosses a border between blocks: the axes of images, of which there are more, have several orders."""
+LEAST_OPERATORS = 8
+"""Operators of a block, at least: what is shorter repeats by chance."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One of the equal blocks: its operators in their order, and what they read."""
+
+    operators: tuple[Node, ...]
+    operands: tuple[Node, ...]
+    """What depends on the model's inputs, in the order of its first use; ``constants`` likewise."""
+    constants: tuple[Node, ...]
+    """Weights, and what is computed of weights alone."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Equal blocks; ``outputs`` are the positions of operators whose values others read."""
+
+    instances: tuple[Instance, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def saved(self) -> int:
+        """Return the number of operators that need not be searched."""
+        return (len(self.instances) - 1) * len(self.instances[0].operators)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A model, and the graph that is searched in its place: the model itself where it has no equal blocks."""
+
+    model: Graph
+    graph: Graph
+    runs: tuple[Run, ...] = ()
+    nodes: Mapping[Node, Node] = field(default_factory=dict)
+    """What stands for the model's nodes in the graph, those of all first instances and those outside of runs."""
+    parameters: Mapping[Node, tuple[int, bool, int]] = field(default_factory=dict)
+    """The leaves that stand for what a block reads: the run, whether for a constant, and its place among these."""
+    results: Mapping[Node, Node] = field(default_factory=dict)
+    """The leaves that stand for values of blocks outside of them, each with the model's node."""
+
+    @cached_property
+    def owners(self) -> Mapping[Node, tuple[int, int, int]]:
+        """The run, instance and position of each of the model's nodes in a block."""
+        return {
+            node: (run, number, position)
+            for run, each in enumerate(self.runs)
+            for number, instance in enumerate(each.instances)
+            for position, node in enumerate(instance.operators)
+        }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what was searched once, in words."""
+        blocks = ((len(run.instances), len(run.instances[0].operators)) for run in self.runs)
+        return tuple(f"{count} equal blocks of {operators} operators were searched as one" for count, operators in blocks)
+
+    def originals(self, node: Node) -> tuple[Node, ...]:
+        """Return the model's nodes that a node of the graph stands for."""
+        return self._originals.get(node, (node,))
+
+    @cached_property
+    def _originals(self) -> dict[Node, tuple[Node, ...]]:
+        originals = {}
+        for old, new in self.nodes.items():
+            run, _, position = self.owners.get(old, (0, 0, -1))
+            originals[new] = tuple(each.operators[position] for each in self.runs[run].instances) if old in self.owners else (old,)
+        return originals
+
+    def program(self, frozen: FrozenEGraph, selection: Selection) -> Program:
+        """Return the model's program of a selection from the graph's e-graph: its blocks are written out for each instance."""
+        program = to_program(frozen, selection, self.graph)
+        return _Writer(self, program).program() if self.runs else program
+
+
+def outlined(model: Graph, least_share: float) -> Outline:
+    """Return the outline of a model whose equal blocks save at least this share of its operators."""
+    constants = _constants(model)
+    operators = [node for node in walk(model.roots) if node.op not in LEAVES and node not in constants]
+    runs = tuple(_runs(model, operators, constants))
+    if not runs or sum(run.saved for run in runs) < least_share * len(operators):
+        return Outline(model, model)
+    return _outline(model, runs, constants)
+
+
+def _constants(model: Graph) -> frozenset[Node]:
+    constants: set[Node] = set()
+    for node in walk(model.roots):
+        if node.op == "Constant" or (node.inputs and constants.issuperset(node.inputs)):
+            constants.add(node)
+    return frozenset(constants)
+
+
+def _runs(model: Graph, operators: Sequence[Node], constants: frozenset[Node]) -> Iterator[Run]:
+    """Yield the runs of a stretch of operators: the one that saves most, then those before and after it."""
+    labels = _labels(operators)
+    for period, first, last in _periods(labels):
+        run = _best_run(model, operators, constants, period, first, last)
+        if run is not None:
+            start = operators.index(run.instances[0].operators[0])
+            end = operators.index(run.instances[-1].operators[-1]) + 1
+            yield from _runs(model, operators[:start], constants)
+            yield run
+            yield from _runs(model, operators[end:], constants)
+            return
+
+
+def _labels(operators: Sequence[Node]) -> np.ndarray:
+    """Return a number for each operator, the same for those that may stand at the same place of two blocks."""
+    numbers: dict[tuple[object, ...], int] = {}
+    keys = ((node.op, repr(node.attributes), node.type, tuple(operand.type for operand in node.inputs)) for node in operators)
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+MOST_PERIODS = 4
+"""Periods that are tried, those that save most first: blocks may be equal in their operators and yet not in what they read."""
+
+
+def _periods(labels: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return periods with the first and last operator of their longest stretch."""
+    stretches = []
+    for period in range(LEAST_OPERATORS, len(labels) // 2 + 1):
+        same = np.concatenate([[False], labels[:-period] == labels[period:], [False]])
+        edges = np.flatnonzero(same[1:] != same[:-1])
+        starts, ends = edges[::2], edges[1::2]
+        if len(starts):
+            longest = int(np.argmax(ends - starts))
+            start, end = int(starts[longest]), int(ends[longest])
+            blocks = (end - start) // period + 1
+            if blocks > 1:
+                stretches.append(((blocks - 1) * period, -period, start, end + period))
+    return [(-period, start, end) for _, period, start, end in sorted(stretches, reverse=True)[:MOST_PERIODS]]
+
+
+def _best_run(
+    model: Graph, operators: Sequence[Node], constants: frozenset[Node], period: int, first: int, last: int
+) -> Run | None:
+    """Return the run of equal blocks that saves most, and of those the one that the fewest values cross."""
+    readers: dict[Node, list[Node]] = {}
+    for node in walk(model.roots):
+        for operand in node.inputs:
+            readers.setdefault(operand, []).append(node)
+    best: tuple[tuple[int, int], Run] | None = None
+    for start in range(first, min(first + period, last - 2 * period + 1)):
+        blocks = [operators[at : at + period] for at in range(start, last - period + 1, period)]
+        outputs = _crossing(blocks, readers, set(model.roots))
+        if outputs is None or (best is not None and (len(blocks) - 1) * period < best[1].saved):
+            continue
+        run = Run(_equal(blocks, constants), outputs)
+        rank = run.saved, -len(outputs) - len(run.instances[0].operands)
+        if len(run.instances) > 1 and (best is None or rank > best[0]):
+            best = rank, run
+    return best[1] if best else None
+
+
+def _crossing(blocks: Sequence[Sequence[Node]], readers: Mapping[Node, Sequence[Node]], roots: set[Node]) -> tuple[int, ...] | None:
+    """Return the positions whose values are read outside of a block; None where one of them is kept in several layouts."""
+    outputs: dict[int, None] = {}
+    for block in blocks:
+        inside = set(block)
+        for position, node in enumerate(block):
+            is_read = any(reader not in inside for reader in readers.get(node, ()))
+            if is_read and (not node.type.is_static or node.type.rank > LARGEST_RANK):
+                return None
+            if is_read or node in roots:
+                outputs[position] = None
+    return tuple(sorted(outputs))
+
+
+def _equal(blocks: Sequence[Sequence[Node]], constants: frozenset[Node]) -> tuple[Instance, ...]:
+    """Return as many of the blocks, from the first on, as are instances of one block."""
+    first, *others = (_instance(block, constants) for block in blocks)
+    like = takewhile(lambda instance: _is_like(first, instance), others)
+    return (first, *like)
+
+
+def _instance(block: Sequence[Node], constants: frozenset[Node]) -> Instance:
+    inside = set(block)
+    outside = dict.fromkeys(operand for node in block for operand in node.inputs if operand not in inside)
+    return Instance(
+        tuple(block),
+        tuple(node for node in outside if node not in constants),
+        tuple(node for node in outside if node in constants),
+    )
+
+
+def _is_like(first: Instance, other: Instance) -> bool:
+    """Return whether two stretches are the same block, applied to other operands and weights."""
+    first_form, other_form = (_form(instance) for instance in (first, other))
+    if first_form != other_form:
+        return False
+    pairs = zip(first.constants, other.constants, strict=True)
+    return all(left == right or _may_vary(left) for left, right in pairs)
+
+
+def _form(instance: Instance) -> list[object]:
+    """Return a block without the identity of what it reads."""
+    places = {node: at for at, node in enumerate((*instance.operators, *instance.operands, *instance.constants))}
+    operators = [(node.op, repr(node.attributes), node.type, [places[each] for each in node.inputs]) for node in instance.operators]
+    return [operators, [node.type for node in instance.operands], [node.type for node in instance.constants]]
+
+
+def _may_vary(constant: Node) -> bool:
+    return constant.type.is_static and constant.type.elements > 1 and constant.type.dtype in ("float32", "float64")
+
+
+def _outline(model: Graph, runs: tuple[Run, ...], constants: frozenset[Node]) -> Outline:
+    tensors = dict(model.tensors)
+    nodes: dict[Node, Node] = {}
+    parameters: dict[Node, tuple[int, bool, int]] = {}
+    outputs: dict[Node, str] = {}
+    for number, run in enumerate(runs):
+        first = run.instances[0]
+        new = {node: _input(f"block {number} operand {at}", node) for at, node in enumerate(first.operands)}
+        parameters |= {leaf: (number, False, at) for at, leaf in enumerate(new.values())}
+        for at, constant in enumerate(first.constants):
+            new[constant] = constant
+            if any(instance.constants[at] != constant for instance in run.instances):
+                new[constant] = unknown = _unknown(constant, number, at)
+                tensors[unknown.string("digest")] = _random(unknown)
+                parameters[unknown] = number, True, at
+        for node in first.operators:
+            new[node] = make(node.op, [new[operand] for operand in node.inputs], node.attributes, node.type)
+        nodes |= {node: new[node] for node in first.operators}
+        outputs |= {new[first.operators[at]]: f"block {number} output {at}" for at in run.outputs}
+    blocks = {node for run in runs for instance in run.instances for node in instance.operators}
+    read_by_blocks = {operand for run in runs for instance in run.instances for operand in instance.operands}
+    results: dict[Node, Node] = {}
+    rest: dict[Node, Node] = {}
+    for node in walk(model.roots):
+        if node in blocks:
+            rest[node] = _input(f"value {len(rest)}", node)
+            results[rest[node]] = node
+            continue
+        rest[node] = make(node.op, [rest[operand] for operand in node.inputs], node.attributes, node.type)
+        if node.op not in LEAVES and node not in constants:
+            nodes[node] = rest[node]
+            if node in read_by_blocks or node in model.roots:
+                outputs[rest[node]] = f"value {len(rest)}"
+    reached = {node for node in walk(outputs) if node.op == "Input"}
+    graph = replace(
+        model,
+        inputs=(*model.inputs, *(leaf for leaf in (*parameters, *results) if leaf in reached)),
+        outputs=tuple((name, node) for node, name in outputs.items()),
+        tensors=tensors,
+        names={nodes[node]: name for node, name in model.names.items() if node in nodes},
+        origins={nodes[node]: names for node, names in model.origins.items() if node in nodes},
+    )
+    return Outline(model, graph, runs, nodes, parameters, results)
+
+
+def _input(name: str, node: Node) -> Node:
+    return make("Input", (), attributes(name=f"einsat {name}"), node.type)
+
+
+def _unknown(constant: Node, run: int, at: int) -> Node:
+    digest = hashlib.sha256(f"block {run} weight {at} {constant.type}".encode()).hexdigest()[:32]
+    return make("Constant", (), attributes(digest=digest), constant.type)
+
+
+def _random(constant: Node) -> np.ndarray:
+    seed = int(constant.string("digest")[:16], 16)
+    return random_array(constant.type.dtype, constant.type.sizes, np.random.default_rng(seed))
+
+
+Place: TypeAlias = tuple[int, int] | None
+"""The run and the instance whose value is meant; None outside of runs."""
+
+
+class _Writer:
+    """Writes the program of a graph out for its model."""
+
+    def __init__(self, outline: Outline, program: Program) -> None:
+        self._outline, self._program = outline, program
+        named = dict(program.graph.outputs)
+        self._published = {node: named[name] for name, node in outline.graph.outputs}
+        self._written: dict[tuple[Node, Place], Node] = {}
+        self._runs: dict[Node, int | None] = {}
+
+    def program(self) -> Program:
+        """Return the program with every block written out for each of its instances."""
+        model, program = self._outline.model, self._program
+        kernels: dict[Node, Kernel] = {}
+        for kernel in program.kernels:
+            for place in self._places(kernel.output):
+                inputs = tuple(self._write(operand, place) for operand in kernel.inputs)
+                written = replace(kernel, inputs=inputs, output=self._write(kernel.output, place))
+                kernels.setdefault(written.output, written)
+        outputs = tuple((name, self._write(*self._source(node))) for name, node in model.outputs)
+        names: dict[Node, str] = {}
+        origins: dict[Node, tuple[str, ...]] = {}
+        for node, name in program.graph.names.items():
+            names |= {self._write(node, place): self._renamed(place).get(name, name) for place in self._places(node)}
+        for node, origin in program.graph.origins.items():
+            for place in self._places(node):
+                renamed = self._renamed(place)
+                origins[self._write(node, place)] = tuple(renamed.get(name, name) for name in origin)
+        taken = set(names.values())
+        names |= {node: name for node, name in model.names.items() if name not in taken}
+        graph = replace(model, outputs=outputs, names=names, origins=origins)
+        ordered = _ordered(kernels)
+        return Program(graph, ordered, math.fsum(kernel.cost_us for kernel in ordered), program.rules)
+
+    def _places(self, node: Node) -> tuple[Place, ...]:
+        """Return the instances that have a value of their own for a node."""
+        run = self._run_of(node)
+        return (None,) if run is None else tuple((run, number) for number in range(len(self._outline.runs[run].instances)))
+
+    def _run_of(self, root: Node) -> int | None:
+        """Return the run whose block a node belongs to."""
+        if root not in self._runs:
+            for node in walk((root,)):
+                if node not in self._runs:
+                    inside = (self._runs[operand] for operand in node.inputs)
+                    parameter = self._outline.parameters.get(node)
+                    self._runs[node] = parameter[0] if parameter else next((run for run in inside if run is not None), None)
+        return self._runs[root]
+
+    def _renamed(self, place: Place) -> Mapping[str, str]:
+        """Return the names of an instance's values and nodes by those of the first instance's."""
+        if place is None:
+            return {}
+        model, instances = self._outline.model, self._outline.runs[place[0]].instances
+        renamed: dict[str, str] = {}
+        for left, right in zip(instances[0].operators, instances[place[1]].operators, strict=True):
+            if left in model.names and right in model.names:
+                renamed[model.names[left]] = model.names[right]
+            renamed |= dict(zip(model.origins.get(left, ()), model.origins.get(right, ()), strict=False))
+        return renamed
+
+    def _source(self, node: Node) -> tuple[Node, Place]:
+        """Return the program's node, and the place where it is written, that computes a value of the model."""
+        if node not in self._outline.owners:
+            return self._published.get(self._outline.nodes.get(node, node), node), None
+        run, instance, position = self._outline.owners[node]
+        first = self._outline.runs[run].instances[0].operators[position]
+        return self._published[self._outline.nodes[first]], (run, instance)
+
+    def _alias(self, node: Node, place: Place) -> tuple[Node, Place] | None:
+        """Return what a leaf of the graph stands for."""
+        if node in self._outline.results:
+            return self._source(self._outline.results[node])
+        if node not in self._outline.parameters:
+            return None
+        run, is_constant, at = self._outline.parameters[node]
+        assert place is not None and place[0] == run, "a block's operand is read outside of it"
+        instance = self._outline.runs[run].instances[place[1]]
+        return (instance.constants[at], None) if is_constant else self._source(instance.operands[at])
+
+    def _write(self, node: Node, place: Place) -> Node:
+        """Return a node over what the graph's leaves stand for."""
+        stack = [(node, place)]
+        while stack:
+            key = stack[-1]
+            alias = self._alias(*key)
+            needed = [alias] if alias else [(operand, key[1]) for operand in key[0].inputs]
+            if missing := [each for each in needed if each not in self._written]:
+                stack += reversed(missing)
+                continue
+            inputs = [self._written[each] for each in needed]
+            self._written[key] = inputs[0] if alias else make(key[0].op, inputs, key[0].attributes, key[0].type)
+            stack.pop()
+        return self._written[node, place]
+
+
+def _ordered(kernels: Mapping[Node, Kernel]) -> tuple[Kernel, ...]:
+    """Return kernels, given by what they compute, operands before users."""
+    ordered: dict[Node, Kernel] = {}
+    stack = list(kernels)[::-1]
+    while stack:
+        node = stack[-1]
+        missing = [operand for operand in kernels[node].inputs if operand in kernels and operand not in ordered]
+        if missing and node not in ordered:
+            stack += reversed(missing)
+        else:
+            ordered.setdefault(stack.pop(), kernels[node])
+    return tuple(ordered.values())

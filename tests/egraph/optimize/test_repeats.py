@@ -1,0 +1,206 @@
+"""Equal blocks are searched once, and the program is written out for each: it has to stay the model, whatever the weights are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from egraph.extract import extract
+from egraph.optimize.estimated import estimate, grown, shipped_rules
+from egraph.optimize.repeats import Outline, outlined
+from egraph.tensor import LEAVES, Graph, Node, Program, TensorType, attributes, bind, make, walk
+from egraph.tensor.ops import apply
+from lower.candidates import candidates
+from tests.support.fuzzing import leaf_values, reference
+
+SIZE = 6
+GENERATOR = np.random.default_rng(0)
+
+
+@dataclass
+class Weights:
+    """The constants of a model that is being built."""
+
+    tensors: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def constant(self, array: np.ndarray) -> Node:
+        data = np.asarray(array, np.float32)
+        digest = hashlib.sha256(repr(data.shape).encode() + data.tobytes()).hexdigest()[:32]
+        self.tensors[digest] = data
+        return make("Constant", (), attributes(digest=digest), TensorType("float32", data.shape))
+
+    def matrix(self) -> Node:
+        return self.constant(GENERATOR.standard_normal((SIZE, SIZE)))
+
+
+def layer(weights: Weights, x: Node, gain: Node, mask: Node | None = None, scale: float = 0.5) -> Node:
+    """x + relu((x W) * gain [+ mask]) V * scale, with a softmax between: ten operators."""
+    hidden = apply("Mul", apply("MatMul", x, weights.matrix()), gain)
+    hidden = apply("Add", hidden, mask) if mask is not None else apply("Add", hidden, weights.constant(GENERATOR.standard_normal(SIZE)))
+    hidden = apply("MatMul", apply("Relu", hidden), weights.matrix())
+    hidden = apply("Transpose", apply("Transpose", apply("Softmax", hidden, axis=1), perm=(1, 0)), perm=(1, 0))
+    return apply("Add", x, apply("Mul", apply("Tanh", hidden), weights.constant(np.full((), scale))))
+
+
+def vector(weights: Weights) -> Node:
+    return weights.constant(GENERATOR.uniform(0.5, 2.0, SIZE))
+
+
+def model(build: Callable[[Weights, Node], Sequence[Node]]) -> Graph:
+    weights, x = Weights(), make("Input", (), attributes(name="x"), TensorType("float32", (SIZE, SIZE)))
+    roots = build(weights, x)
+    names = {node: f"value {at}" for at, node in enumerate(walk(roots)) if node.op not in LEAVES}
+    outputs = tuple((f"y{at}", root) for at, root in enumerate(roots))
+    return Graph("m", (x,), outputs, weights.tensors, origins={node: (f"node of {name}",) for node, name in names.items()}, names=names)
+
+
+def layers(count: int, gains: Callable[[Weights, int], Node] = lambda weights, at: vector(weights), scale: float = 0.5) -> Graph:
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        x = apply("Sigmoid", x)
+        for at in range(count):
+            x = layer(weights, x, gains(weights, at), scale=scale if at else 0.5)
+        return (apply("Exp", x),)
+
+    return model(build)
+
+
+def program_of(outline: Outline) -> Program:
+    frozen = grown(outline.graph, shipped_rules())
+    return outline.program(frozen, extract(frozen, estimate(candidates(frozen)), 1, 0.0)[0])
+
+
+def assert_computes(program: Program, graph: Graph) -> None:
+    made = set(walk(program.graph.roots)) & set(graph.inputs)
+    for kernel in program.kernels:
+        assert bind(kernel.fragment, kernel.inputs) is kernel.output
+        for operand in kernel.inputs:
+            leaves = {node.op for node in walk((operand,)) if node.op in LEAVES}
+            assert operand in made or operand.op in LEAVES or leaves == {"Constant"}, "an operand is read before it is computed"
+        made.add(kernel.output)
+    assert [name for name, _ in program.graph.outputs] == [name for name, _ in graph.outputs]
+    feeds = {"x": GENERATOR.standard_normal((SIZE, SIZE)).astype(np.float32)}
+    meant = reference(graph.roots, leaf_values(graph, feeds))
+    for want, got in zip(meant, reference(program.graph.roots, leaf_values(program.graph, feeds)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def operators(graph: Graph) -> int:
+    return sum(node.op not in LEAVES for node in walk(graph.roots))
+
+
+def test_equal_blocks_are_one_in_the_outline_and_all_in_the_program() -> None:
+    graph = layers(5)
+    outline = outlined(graph, 0.2)
+    (run,) = outline.runs
+    assert len(run.instances) == 5 and operators(outline.graph) < operators(graph) / 3
+    program = program_of(outline)
+    assert_computes(program, graph)
+    products = [kernel for kernel in program.kernels if any(node.op == "MatMul" for node in walk((kernel.fragment,)))]
+    assert len(products) == 10 and len({kernel.fragment for kernel in products}) == 2
+    origins = {name for node in walk(program.graph.roots) for name in program.graph.origins.get(node, ())}
+    named = [sum(f"node of {graph.names[node]}" in origins for node in instance.operators) for instance in run.instances]
+    assert named[0] > 5 and len(set(named)) == 1, "each instance's kernels come from its own nodes"
+
+
+def test_what_holds_for_one_instance_s_weights_is_not_assumed_of_another_s() -> None:
+    """x * 1 = x in the first block alone, and in the last."""
+
+    def gain(weights: Weights, at: int) -> Node:
+        return weights.constant(np.ones(SIZE)) if at in (0, 3) else vector(weights)
+
+    graph = layers(4, gain)
+    outline = outlined(graph, 0.2)
+    assert outline.runs
+    assert_computes(program_of(outline), graph)
+
+
+def test_weights_that_are_equal_in_one_instance_alone_make_blocks_different() -> None:
+    """The first block uses one vector twice, the others two vectors each: taken as the first is, the others would be wrong."""
+    graph = layers(4)
+    first = next(node for node in walk(graph.roots) if node.op == "Mul")
+    bias = next(node for node in walk(graph.roots) if node.op == "Add" and node.inputs[0] is first).inputs[1]
+
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        weights.tensors |= graph.tensors
+        for at in range(4):
+            hidden = apply("Mul", apply("MatMul", x, weights.matrix()), bias if at == 0 else vector(weights))
+            hidden = apply("Add", hidden, bias if at == 0 else vector(weights))
+            for _ in range(3):
+                hidden = apply("Tanh", apply("Relu", apply("Softmax", hidden, axis=1)))
+            x = apply("Add", x, hidden)
+        return (x,)
+
+    other = model(build)
+    outline = outlined(other, 0.2)
+    assert not outline.runs or len(outline.runs[0].instances) == 3
+    assert_computes(program_of(outline), other)
+
+
+def test_blocks_that_differ_in_a_number_are_not_equal() -> None:
+    """Rules match single numbers (a GELU's 0.5), so each is a block of its own."""
+    graph = layers(2, scale=0.25)
+    assert not outlined(graph, 0.2).runs
+
+
+def test_what_all_blocks_read_and_what_of_them_is_an_output_stays_so() -> None:
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        mask, outputs = apply("Exp", x), []
+        for at in range(4):
+            x = layer(weights, x, vector(weights), mask)
+            outputs += [x] if at in (1, 3) else []
+        return (*outputs, apply("Neg", mask))
+
+    graph = model(build)
+    outline = outlined(graph, 0.2)
+    assert outline.runs
+    assert_computes(program_of(outline), graph)
+
+
+def test_two_kinds_of_blocks_are_two_runs() -> None:
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        for _ in range(3):
+            x = layer(weights, x, vector(weights))
+        for _ in range(3):
+            y = apply("MatMul", apply("Neg", apply("Abs", apply("Sigmoid", x))), weights.matrix())
+            for _ in range(3):
+                y = apply("Exp", apply("Sigmoid", y))
+            x = apply("Add", apply("Sub", y, vector(weights)), x)
+        return (x,)
+
+    graph = model(build)
+    outline = outlined(graph, 0.2)
+    assert [len(run.instances) for run in outline.runs] == [3, 3]
+    assert_computes(program_of(outline), graph)
+
+
+def test_images_do_not_cross_a_border() -> None:
+    """Their axes are kept in several orders; a border would fix one."""
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (1, 2, 5, 5)))
+    y = x
+    for _ in range(4):
+        hidden = y
+        for _ in range(4):
+            hidden = apply("Tanh", apply("Relu", apply("Exp", hidden)))
+        y = apply("Add", y, hidden)
+    assert not outlined(Graph("m", (x,), (("y", y),), {}), 0.2).runs
+
+
+@pytest.mark.parametrize("share", [0.2, 0.95])
+def test_a_model_without_enough_to_save_is_searched_as_it_is(share: float) -> None:
+    graph = layers(1) if share < 0.5 else layers(5)
+    outline = outlined(graph, share)
+    assert outline.graph is graph and not outline.runs
+    assert_computes(program_of(outline), graph)
+
+
+def test_every_node_of_the_outline_knows_the_model_s_nodes() -> None:
+    graph = layers(4)
+    outline = outlined(graph, 0.2)
+    products = [node for node in walk(outline.graph.roots) if node.op == "MatMul"]
+    originals = [outline.originals(node) for node in products]
+    assert {node for each in originals for node in each} == {node for node in walk(graph.roots) if node.op == "MatMul"}
+    assert all(len(each) == 4 for each in originals)
