@@ -58,6 +58,8 @@ class Chooser:
     """The longest extraction so far: of several programs or one, greedily or exactly."""
     settled: tuple[Selection, ...] = ()
     """What was last chosen with all its kernels measured."""
+    uses: Mapping[int, int] = field(default_factory=dict)
+    """How many blocks of the model compute a class, where it is more than one."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
         """Extract ``count`` programs; an exact extraction ends with the best that it has after ``most_seconds``."""
@@ -144,14 +146,15 @@ class Chooser:
 
     def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
         """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
-        chosen = [candidate for s in selections for candidate in s.chosen.values() if not candidate.implementation.is_free]
-        uses = Counter(map(self.model.key, chosen))
-
+        pairs = [pair for selection in selections for pair in selection.chosen.items() if not pair[1].implementation.is_free]
+        uses: Counter[object] = Counter()
+        for number, candidate in pairs:
+            uses[self.model.key(candidate)] += self.uses.get(number, 1)
 
         def spent_us(candidate: Candidate) -> float:
             return uses[self.model.key(candidate)] * self.model.estimate_us(candidate)
 
-        return sorted(unmeasured(self.model, chosen), key=lambda candidate: -spent_us(candidate))
+        return sorted(unmeasured(self.model, [candidate for _, candidate in pairs]), key=lambda candidate: -spent_us(candidate))
 
 
 @dataclass

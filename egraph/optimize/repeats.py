@@ -90,6 +90,25 @@ class Outline:
         blocks = ((len(run.instances), len(run.instances[0].operators)) for run in self.runs)
         return tuple(f"{count} equal blocks of {operators} operators were searched as one" for count, operators in blocks)
 
+    def uses(self, frozen: FrozenEGraph) -> Mapping[int, int]:
+        """Return how many instances compute the classes of blocks, by the class's number."""
+        counts: dict[int, int] = {}
+        for number, nodes in frozen.classes.items():
+            inputs = (make("Input", (), each.attributes, frozen.types[number]) for each in nodes if each.op == "Input")
+            for parameter in filter(None, map(self.parameters.get, inputs)):
+                counts[number] = len(self.runs[parameter[0]].instances)
+        waiting = list(counts)
+        readers: dict[int, set[int]] = {}
+        for number, nodes in frozen.classes.items() if counts else ():
+            for each in nodes:
+                for child in each.children:
+                    readers.setdefault(child, set()).add(number)
+        for number in waiting:
+            more = sorted(reader for reader in readers.get(number, ()) if reader not in counts)
+            counts |= dict.fromkeys(more, counts[number])
+            waiting += more
+        return counts
+
     def originals(self, node: Node) -> tuple[Node, ...]:
         """Return the model's nodes that a node of the graph stands for."""
         return self._originals.get(node, (node,))

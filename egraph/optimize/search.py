@@ -312,7 +312,8 @@ class Choosing:
         laid = lay_candidates(frozen, self.model.target, policy=budget.policy.candidates, is_late=is_late)
         offered = without_twins(self.model, laid)
         lay_seconds, extract_seconds = budget.spent_seconds - started, budget.policy.extract.share * budget.seconds
-        return Chooser(frozen, offered, self.model, budget, extract_seconds, self.seed, lay_seconds), laid
+        uses = self.outline.uses(frozen)
+        return Chooser(frozen, offered, self.model, budget, extract_seconds, self.seed, lay_seconds, uses=uses), laid
 
     def space(self, first: Chooser | None = None) -> Space:
         """Return all that programs can be extracted from."""

@@ -204,3 +204,13 @@ def test_every_node_of_the_outline_knows_the_model_s_nodes() -> None:
     originals = [outline.originals(node) for node in products]
     assert {node for each in originals for node in each} == {node for node in walk(graph.roots) if node.op == "MatMul"}
     assert all(len(each) == 4 for each in originals)
+
+
+def test_a_class_of_a_block_is_used_once_an_instance() -> None:
+    outline = outlined(layers(4), 0.2)
+    frozen = grown(outline.graph, shipped_rules())
+    uses = outline.uses(frozen)
+    for number, node in frozen.source.items():
+        is_inside = node.op not in LEAVES and len(outline.originals(node)) == 4
+        assert uses.get(number, 1) == (4 if is_inside or node in outline.parameters else 1) or node.op == "Constant"
+    assert not Outline(outline.graph, outline.graph).uses(frozen)
