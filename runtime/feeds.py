@@ -18,6 +18,8 @@ FAINT = 1 / 32
 
 PERIOD = 262_147
 """A prime: repeated with it, values do not line up with any stride."""
+DRAWN = "drawn.json"
+"""The file of a kernel's artefact that says how to draw its weights: ``seed`` and, as ``weights``, a row a ``FeedSpec``."""
 ELEMENTS_OF_A_SEQUENCE = 2
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
@@ -100,10 +102,23 @@ def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False
         if "(" in spec.dtype:
             feeds[spec.name] = _nested(spec.dtype, spec, generator)
             continue
-        shape = (PERIOD,) if repeated and math.prod(spec.shape) > PERIOD else spec.shape
+        is_part = repeated and math.prod(spec.shape) > PERIOD and spec.dtype != "string"
+        shape = (PERIOD,) if is_part else spec.shape
         drawn = np.asarray(random_array(spec.dtype, shape, generator, bound=spec.bound, values=spec.values, low=spec.low))
         feeds[spec.name] = drawn if shape == spec.shape else np.resize(drawn, spec.shape)
     return feeds
+
+
+def random_weights(specs: Iterable[FeedSpec], seed: int) -> dict[str, np.ndarray]:
+    """Draw weights, scaled as trained ones are, so that sums are of the size of their summands and no activation saturates."""
+    drawn = random_feeds(specs, seed, repeated=True)
+    return {name: np.require(_scaled(array), requirements="C") for name, array in drawn.items()}  # of no axes stays so
+
+
+def _scaled(array: np.ndarray) -> np.ndarray:
+    if array.ndim < 2 or array.dtype.kind != "f":
+        return array
+    return (array / math.sqrt(max(1, math.prod(array.shape[1:])))).astype(array.dtype)
 
 
 def _nested(dtype: str, spec: FeedSpec, generator: np.random.Generator) -> Any:

@@ -2,16 +2,23 @@
 
 The model to compare with lies beside the kernel's plan as ``reference.onnx``: the fragment as standard operators, its
 constants as inputs that are called like the artefact's weights.
+
+Where kernels are measured that has no onnxruntime, a summary of the result lies there instead, computed in float64 where the kernel comes
+from: sums of few elements each, with signs. One wrong element moves its sum as far as itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from runtime.errors import LibraryMissing
 
 REFERENCE_MODEL = "reference.onnx"
 ONLY_REFERENCE = "the library has only its reference implementation"
@@ -24,6 +31,15 @@ STORED_ERRORS: Mapping[str, float] = {"bfloat16": 2.0**-8}
 """The largest relative error of rounding an element to the type that a result is stored in, where its reference is not rounded."""
 FLIPS = 1e-3
 """Part of the elements of a result that is not float which may differ: a comparison may turn over by rounding."""
+
+
+EXPECTED_FILE = "expected.npz"
+SUMMED = 64
+"""Elements of a large result that are summed in its summary: one wrong element still stands out of the others' rounding."""
+SMALL = 4096
+"""Results of so many elements are kept whole."""
+MIXED = 0x9E3779B97F4A7C15
+"""An odd number: multiplied by it, positions have bits that look random."""
 
 
 class WrongResult(Exception):
@@ -51,6 +67,96 @@ def reference_results(folder: Path, feeds: Mapping[str, np.ndarray], weights: Ma
     inputs = {name: weights[name] if feeds.get(name) is None else feeds[name] for name in ports}
     inputs = {name: np.asarray(value, np.float32) if ports[name] == "tensor(float)" else value for name, value in inputs.items()}
     return list(session.run(None, inputs))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Summaries of a kernel's results on drawn operands, and how far results may be off."""
+
+    operands: int
+    """Checksum of the operands: where other ones are drawn, nothing can be compared."""
+    tolerance: float
+    """Relative to the largest magnitude of a result."""
+    summaries: tuple[np.ndarray, ...]
+    magnitudes: tuple[float, ...]
+    sizes: tuple[int, ...]
+    """Elements that each sum has; 1 where a result is kept whole."""
+
+    @staticmethod
+    def of(results: Sequence[np.ndarray], operands: Mapping[str, np.ndarray], tolerance: float) -> Expected:
+        """Summarise results in float64."""
+        sizes = tuple(_summed(np.asarray(result)) for result in results)
+        summaries = tuple(_stored(_summary(np.asarray(result), size), result) for result, size in zip(results, sizes, strict=True))
+        magnitudes = tuple(_magnitude(np.asarray(result)) if np.size(result) else 0.0 for result in results)
+        return Expected(checksum(operands), tolerance, summaries, magnitudes, sizes)
+
+    def write(self, folder: Path) -> None:
+        """Write the summaries beside a plan."""
+        numbers = np.array([self.operands, self.tolerance, *self.magnitudes, *self.sizes], np.float64)
+        stored: dict[str, Any] = {f"summary{k}": summary for k, summary in enumerate(self.summaries)}
+        np.savez(folder / EXPECTED_FILE, numbers=numbers, **stored)
+
+    @staticmethod
+    def read(folder: Path) -> Expected | None:
+        """Return the summaries beside a plan; None where there are none."""
+        if not (folder / EXPECTED_FILE).exists():
+            return None
+        with np.load(folder / EXPECTED_FILE) as stored:
+            count = sum(name.startswith("summary") for name in stored.files)
+            operands, tolerance, *rest = stored["numbers"].tolist()
+            summaries = tuple(stored[f"summary{k}"].astype(np.float64) for k in range(count))
+        return Expected(int(operands), tolerance, summaries, tuple(rest[:count]), tuple(int(size) for size in rest[count:]))
+
+    def judge(self, results: Sequence[Any], operands: Mapping[str, np.ndarray]) -> None:
+        """Raise WrongResult where a result is too far from the expected one."""
+        if checksum(operands) != self.operands:
+            what = f"numpy {np.__version__} draws other operands than the one where kernels were exported: no result can be compared"
+            raise LibraryMissing(what, fix="install the version of numpy that the archive was made with")
+        for result, expected, magnitude, size in zip(results, self.summaries, self.magnitudes, self.sizes, strict=True):
+            actual = np.asarray(result)
+            if -(-actual.size // size) != expected.size:
+                raise WrongResult(f"the result has {actual.size} elements, it must have {size * expected.size}")
+            with np.errstate(all="ignore"):
+                difference = np.abs(_summary(actual, size) - expected)
+            difference = np.where(np.isfinite(expected), np.where(np.isnan(difference), np.inf, difference), 0.0)
+            is_float = actual.dtype.kind in "fV"
+            wrong = int(np.sum(difference > (self.tolerance * magnitude if is_float else 0.0)))
+            if wrong > (0 if is_float else FLIPS * actual.size):
+                what = f"{wrong} of {expected.size} sums of {size} elements are wrong"
+                raise WrongResult(f"the largest error is {difference.max():.3g} where the largest magnitude is {magnitude:.3g} ({what})")
+
+
+def checksum(operands: Mapping[str, np.ndarray]) -> int:
+    """Return a checksum of operands by their names."""
+    total = 0
+    for name in sorted(operands):
+        array = np.ascontiguousarray(operands[name])
+        total = zlib.crc32(name.encode(), total)
+        total = zlib.crc32(repr(array.tolist()).encode() if array.dtype.hasobject else array.reshape(-1).view(np.uint8).data, total)
+    return total
+
+
+def _stored(summary: np.ndarray, result: np.ndarray) -> np.ndarray:
+    """Return the sums of floats in half the bytes: they are compared to four digits."""
+    return summary.astype(np.float32) if np.asarray(result).dtype.kind == "f" else summary
+
+
+def _summed(result: np.ndarray) -> int:
+    """Return how many elements each sum of a summary has: a sum would hide which of them is not finite."""
+    return 1 if result.size <= SMALL or not bool(np.isfinite(result.astype(np.float64)).all()) else SUMMED
+
+
+def _summary(result: np.ndarray, size: int) -> np.ndarray:
+    """Return sums of ``size`` elements that lie far apart, each with a sign of its own."""
+    flat = result.reshape(-1).astype(np.float64)
+    if size == 1:
+        return flat
+    count = -(-flat.size // size)
+    signed = np.zeros(count * size)
+    positions = np.arange(flat.size, dtype=np.uint64)
+    signs = 1.0 - 2.0 * ((positions * np.uint64(MIXED)) >> np.uint64(63)).astype(np.float64)
+    signed[: flat.size] = flat * signs
+    return signed.reshape(size, count).sum(axis=0)
 
 
 def judge(actual: Any, expected: Any) -> None:

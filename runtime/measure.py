@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, TypeAlias
 
+from runtime.devices import HOST
 from runtime.errors import LibraryMissing
 from runtime.feeds import FeedSpec
 
@@ -43,6 +44,8 @@ class Timing:
     status: Literal["ok", "failed", "hung", "wrong"]
     samples_us: tuple[float, ...] = ()
     message: str = ""
+    plans: tuple[str, ...] = ()
+    """Where they were asked for: how else a library computes what was loaded."""
 
     @property
     def median_us(self) -> float:
@@ -67,6 +70,10 @@ class Load:
     threads: int
     seed: int = 0
     inputs: str = ""
+    device: str = HOST
+    """The device that runs it."""
+    plan: str = ""
+    """Of a kernel of a library, which of its plans; empty for the one that the library prefers."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +90,15 @@ class Worker:
     """A measuring process, started when first needed and again after it was lost."""
 
     def __init__(
-        self, *, time_out_seconds: float = 20.0, command: Sequence[str] = WORKER_COMMAND, environment: Mapping[str, str] | None = None
+        self,
+        *,
+        time_out_seconds: float = 20.0,
+        start_seconds: float = START_SECONDS,
+        command: Sequence[str] = WORKER_COMMAND,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.time_out_seconds = time_out_seconds
+        self._start_seconds = start_seconds
         self._command = tuple(command)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,9 +119,16 @@ class Worker:
         """Load something and run it twice; the returned timing has no samples, only a status."""
         feeds = [astuple(spec) for spec in load.feeds]
         values = {"engine": load.engine, "path": load.path, "threads": load.threads}
-        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs}
-        seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
-        return self._ask({"command": "load", **values}, seconds, load.threads)
+        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs, "device": load.device, "plan": load.plan}
+        return self._ask({"command": "load", **values}, self._patience_seconds, load.threads)
+
+    def plans(self, load: Load) -> Timing:
+        """List the plans by which a library computes a kernel; the returned timing has no samples."""
+        return self._ask({"command": "plans", "path": load.path, "device": load.device}, self._patience_seconds, load.threads)
+
+    @property
+    def _patience_seconds(self) -> float:
+        return self.time_out_seconds + (self._start_seconds if self._process is None else 0.0)
 
     def time(self, effort: Effort) -> Timing:
         """Time what was loaded."""
@@ -158,11 +178,13 @@ class Worker:
         if not line.endswith(b"\n"):
             return self._lost(process)
         reply = json.loads(line)
+        if reply.get("is_over"):
+            self.close()
         if "wrong" in reply:
             return Timing("wrong", message=str(reply["wrong"])[:MESSAGE_CHARACTERS])
         if "error" in reply:
             return Timing("failed", message=str(reply["error"])[:MESSAGE_CHARACTERS])
-        return Timing("ok", tuple(reply.get("samples_us", ())))
+        return Timing("ok", tuple(reply.get("samples_us", ())), plans=tuple(reply.get("plans", ())))
 
     def _lost(self, process: subprocess.Popen[bytes]) -> Timing:
         code = process.wait()

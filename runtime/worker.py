@@ -3,8 +3,12 @@
 Started by :class:`runtime.measure.Worker`. One JSON object a line on standard input, one answer a line on standard
 output; output of libraries goes to standard error.
 
-    {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0, "inputs": ""}
+    {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0, "inputs": "", "device": "cpu", "plan": ""}
     {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "spread": 0.03}   -> {"samples_us": [...]}
+    {"command": "plans", "path": ..., "device": "cuda"}                                 -> {"plans": [...]}
+
+What a kernel does to a GPU may spoil all that follows in the same process: after such an error the answer has ``is_over``, and the process
+ends.
 """
 
 from __future__ import annotations
@@ -16,26 +20,34 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from runtime.artefact import Artefact
 from runtime.devices import HOST, device
-from runtime.feeds import FeedSpec, random_feeds
+from runtime.errors import ArtefactError, LibraryMissing
+from runtime.feeds import DRAWN, FeedSpec, random_feeds, random_weights
 from runtime.input_file import Declared, read_inputs
-from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
+from runtime.judge import ONLY_REFERENCE, Expected, WrongResult, judge, reference_results
 from runtime.measure import Engine
 from runtime.opaque import FLUSH_ENTRY
+from runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from runtime import Session
 
 RunMany: TypeAlias = Callable[[int], list[int]]
 """Run n times and return each run's nanoseconds."""
 Draw: TypeAlias = Callable[[], dict[str, np.ndarray]]
 """Return the inputs: drawn, or read from a file."""
 
+CUDA = "cuda"
+"""The kind of devices whose libraries list their plans."""
 PARENT_DEATH_SIGNAL = 1  # prctl(PR_SET_PDEATHSIG)
 WARM_UP_RUNS = 1
 REFERENCE = "ref"
@@ -97,25 +109,73 @@ def load_einsat(path: str, threads: int, draw: Draw) -> RunMany:
     return timed(lambda: session.run(None, feeds))
 
 
-def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: bool = False) -> RunMany:
-    """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
+def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: bool = False, plan: str = "") -> RunMany:
+    """Open an artefact, compare its result with its reference, and time inside the native dispatcher.
+
+    ``plan`` is the one by which its library computes it, if not the library's own choice.
+    """
     from runtime import Session
 
-    session = Session(path, threads=threads)
+    artefact = opened(Path(path))
+    if plan:
+        artefact = replace(artefact, plan=with_plan(artefact.plan, plan))
+    session = Session(artefact, threads=threads)
+    _sessions.append(session)
     chosen = session.executable.implementations.values()
     slow = sorted({name for name in chosen if any(part.startswith(REFERENCE) for part in name.split("+"))})
     if slow:  # thousands of times slower: running it once may take longer than everything else together
         raise RuntimeError(f"{ONLY_REFERENCE} for this: {', '.join(slow)}")
     feeds = draw()
     results = session.run(None, feeds)
-    expected = reference_results(Path(path), feeds, session.artefact.weights, threads)
-    for result, expected_result in zip(results, expected or (), strict=expected is not None):
-        judge(result, expected_result)
+    if (summarised := Expected.read(Path(path))) is not None:
+        summarised.judge(results, {**feeds, **artefact.weights})
+    else:
+        expected = reference_results(Path(path), feeds, artefact.weights, threads)
+        for result, expected_result in zip(results, expected or (), strict=expected is not None):
+            judge(result, expected_result)
 
     def run_many(count: int) -> list[int]:
         return session.run_native(count, evict=True, weights_from_memory=weights_from_memory)
 
     return run_many
+
+
+def opened(folder: Path) -> Artefact:
+    """Open a kernel's artefact; weights that are drawn anew where it is measured are not in it, but how to draw them."""
+    artefact = Artefact.open(folder)
+    if not (folder / DRAWN).exists():
+        return artefact
+    drawn = json.loads((folder / DRAWN).read_text(encoding="utf-8"))
+    return replace(artefact, weights=random_weights(_specs(drawn["weights"]), drawn["seed"]))
+
+
+def with_plan(plan: Plan, text: str) -> Plan:
+    """Return the plan of a library's kernel with one of the library's own plans in it."""
+    from runtime.devices.cuda.program import planned_as
+
+    return replace(plan, steps=tuple(planned_as(step, text) for step in plan.steps))
+
+
+def plans(folder: Path, name: str) -> list[str]:
+    """Return the plans by which its library computes a kernel; none of other kernels."""
+    if name.partition(":")[0] != CUDA:
+        return []
+    from runtime import Session
+    from runtime.devices.cuda.program import CudaProgram
+
+    with Session(opened(folder)) as session:
+        loaded = session.executable.loaded
+        return [each.text for each in loaded.library_plans()] if isinstance(loaded, CudaProgram) else []
+
+
+_sessions: list[Session] = []
+"""Kernels that are loaded: closed before the next one is, since what they hold on a device is not Python's to collect."""
+
+
+def close_sessions() -> None:
+    """Free the memory and code of kernels that were loaded."""
+    while _sessions:
+        _sessions.pop().close()
 
 
 ENGINES: Mapping[Engine, Callable[[str, int, Draw], RunMany]] = {
@@ -134,11 +194,15 @@ KERNELS: tuple[Engine, ...] = ("kernel", "kernel, weights from memory")
 
 def drawing(request: Mapping[str, Any]) -> Draw:
     """Return the function that makes a request's inputs; for kernels, which run for less time than drawing takes, parts are repeated."""
-    specs = [FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in request["feeds"]]
+    specs = _specs(request["feeds"])
     if request.get("inputs"):
         declared = [Declared(spec.name, spec.dtype, spec.shape) for spec in specs]
         return partial(read_inputs, Path(request["inputs"]), declared)
     return partial(random_feeds, specs, request["seed"], repeated=request["engine"] in KERNELS)
+
+
+def _specs(rows: Iterable[Sequence[Any]]) -> list[FeedSpec]:
+    return [FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in rows]
 
 
 def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: float) -> list[float]:
@@ -202,17 +266,22 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     run_many: RunMany | None = None
-    threads, steady = 1, Steady(device(HOST).is_disturbed)
+    threads, steady = 1, Steady(lambda threads: False)
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         reply: dict[str, Any] = {}
+        name = request.get("device", HOST)
         try:
             match request.pop("command"):
                 case "load":
                     run_many = None
-                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], drawing(request))
+                    close_sessions()
+                    chosen = {"plan": request["plan"]} if request.get("plan") else {}
+                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], drawing(request), **chosen)
                     run_many(WARM_UP_RUNS)
-                    threads = request["threads"]
+                    threads, steady.is_disturbed = request["threads"], device(name).is_disturbed
+                case "plans":
+                    reply["plans"] = plans(Path(request["path"]), name)
                 case "time":
                     if run_many is None:
                         raise RuntimeError("nothing is loaded")
@@ -221,7 +290,10 @@ def main() -> None:
             reply["wrong"] = str(error)
         except Exception as error:  # whatever a kernel raises is this measurement's result, not this process's end
             reply["error"] = f"{type(error).__name__}: {error}"
+            reply["is_over"] = name != HOST and not isinstance(error, (ArtefactError, LibraryMissing))
         print(json.dumps(reply), file=answers)
+        if reply.get("is_over"):
+            return
 
 
 if __name__ == "__main__":

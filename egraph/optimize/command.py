@@ -141,7 +141,9 @@ def print_table(outcome: Outcome) -> None:
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
     if outcome.status == "estimated":
-        console.print(f"{outcome.model}: estimated, nothing was timed on {outcome.device.partition(' | ')[0]}")
+        name, *rest = outcome.device.split(" | ")
+        how = " from kernels that were timed" if rest and rest[0] == "measured" else ", nothing was timed"
+        console.print(f"{outcome.model}: estimated{how} on {name}")
     console.print(_estimates(outcome) if outcome.status == "estimated" else _latencies(outcome))
     if 0 < outcome.repeats < FEW_REPEATS:
         console.print(f"latencies: {outcome.repeats} repeat{'s' if outcome.repeats > 1 else ''}, there was no time for more")

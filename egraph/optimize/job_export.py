@@ -1,5 +1,8 @@
 """Export what a search would measure as jobs, for another process or machine; add the records that come back.
 
+Where kernels are for a GPU that is elsewhere, what each must compute is evaluated here, in float64 by its meaning: the machine
+that measures needs neither onnxruntime nor any package of ours but ``runtime``, which the archive carries.
+
 The search is the usual one, with a measurer that measures nothing: it notes which kernels are chosen and files that each
 takes longer than estimated. So the next extraction chooses their rivals too, and one archive holds what several rounds of a
 search would measure. Kernels that the profile database knows are left out: export, measure, import again until none is left.
@@ -7,30 +10,40 @@ search would measure. Kernels that the profile database knows are left out: expo
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from egraph.errors import EinsatError, ModelError
 from egraph.onnx import exporter
 from egraph.optimize.budget import Budget
-from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program
+from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, weight_specs
 from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
 from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Choosing
-from egraph.optimize.stages import Saturated, advanced, cost_model, saturation_of, started
+from egraph.optimize.stages import Saturated, advanced, cost_model, device_key, saturation_of, started
 from egraph.policy import MeasurePolicy
-from egraph.tensor import Candidate
-from lower.compile import CompileOptions
+from egraph.tensor import PLAIN, Candidate, Program, walk
+from egraph.tensor.ops.reference import evaluate
+from lower.compile import WEIGHTS, CompileOptions
 from lower.cost.model import CostModel, KernelKey
+from lower.cost.rounding import UNIT_ROUNDOFF
 from lower.targets import lowering
 from runtime.devices import device
+from runtime.feeds import DRAWN, FeedSpec, random_feeds, random_weights
+from runtime.judge import TOLERANCE, Expected
 from runtime.profile import Database, Record
 from runtime.profile.jobs import ArchiveWriter, Origin
 from runtime.profile.jobs import Job as ArchivedJob
+
+ROUNDING_TOLERANCE = 4.0
+"""How far a kernel may be off that rounds its operands, in units of what rounding moves one operand, relative to the largest result."""
 
 
 @dataclass
@@ -66,9 +79,9 @@ class Exported:
 
 def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported:
     """Write the kernels that a search of a model (or of a stage's text) would measure."""
-    if not device(options.device).is_timed:
-        fix = "give a --device that is timed, or search without --export-jobs"
-        raise ModelError(f"nothing is timed on the device {options.device!r}", where="--export-jobs", fix=fix)
+    if not device(options.device).measured_on:
+        fix = "give a --device or --target whose kernels are timed, here or elsewhere, or search without --export-jobs"
+        raise ModelError(f"no kernels are timed for the device {options.device!r}", where="--export-jobs", fix=fix)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         import_profiles(options, database, progress)
@@ -84,29 +97,31 @@ def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported
 def import_profiles(options: Options, database: Database, progress: Progress) -> int:
     """Add the records of ``--import-profiles`` to the database; return how many say something new about this device."""
     total = 0
-    key = device(options.device).key(options.threads)
     for path in options.profiles:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             fix = "python -m runtime.profile measure jobs.zip -o records.jsonl writes such a file"
             raise ModelError(f"records cannot be read: {error}", where="--import-profiles", fix=fix) from error
-        before = set(_of_device(database, key))
+        before = set(_of_device(database, options))
         added, skipped = database.import_lines(lines)
-        more = len(set(_of_device(database, key)) - before)
+        more = len(set(_of_device(database, options)) - before)
         total += more
         progress.note(f"{path.name}: {added} measurements imported, {skipped} skipped; {more} are new of this device and these libraries")
     return total
 
 
-def _of_device(database: Database, key: str) -> Iterator[Record]:
-    return (record for record in database.records() if record.device.startswith(key))
+def _of_device(database: Database, options: Options) -> Iterator[Record]:
+    runs_on = device(options.device)
+    keys = tuple(filter(None, (runs_on.key(options.threads), runs_on.measured_key)))
+    return (record for record in database.records() if record.device.startswith(keys))
 
 
 def _collected(result: Saturated, options: Options, progress: Progress, database: Database) -> list[Job]:
     lowers, collector = lowering(options.device), Collector(policy=options.policy.measure)
-    key = device(options.device).key(options.threads)
-    missing = calibration_missing(database, key, lowers.target, lowers.generator_digest)
+    key = device_key(options, database)
+    is_described = lowers.speed is not None  # its rates are those of its data sheet
+    missing = [] if is_described else calibration_missing(database, key, lowers.target, lowers.generator_digest)
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
     budget = Budget(progress, policy=options.policy)
@@ -119,10 +134,12 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
     progress.stage("compile the kernels")
     compile_options = CompileOptions(options.threads, lowering(options.device).target, export_graph=exporter.serialized)
     runs_on, lowers = device(options.device), lowering(options.device)
-    origin = Origin(options.device, runs_on.architecture, options.threads, options.seed)
+    is_elsewhere = not runs_on.is_timed
+    origin = Origin(runs_on.measured_on, runs_on.architecture, options.threads, options.seed)
     kernels = failed = 0
     try:
         with ArchiveWriter(archive, origin) as writer:
+            writer.add_runtime()
             together = options.policy.measure.batch
             for start in range(0, len(jobs), together):
                 batch = jobs[start : start + together]
@@ -133,11 +150,15 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                         generator = lowers.code_digest(job.implementation)
                         archived = ArchivedJob(*job.key, generator, job.engine, feed_specs(program))
                         if isinstance(compiled, EinsatError):
-                            key = archived.key(runs_on.key(options.threads))
+                            key = archived.key(device_key(options, database))
                             database.put(Record(*key[:3], "failed", (), str(compiled)[:SHOWN_CHARACTERS], generator))
                             failed += 1
                             continue
-                        write_reference(program, job.implementation, compiled, compile_options)
+                        write_weight_specs(job, compiled, options.seed)
+                        if is_elsewhere:
+                            write_expected(program, job, compiled, archived.feeds, options.seed)
+                        else:
+                            write_reference(program, job.implementation, compiled, compile_options)
                         lowers.complete(compiled)  # so that it runs without a compiler
                         writer.add(compiled, archived)
                         kernels += 1
@@ -145,3 +166,28 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
     except OSError as error:
         raise ModelError(f"{archive} cannot be written: {error}", where="--export-jobs", fix="name another file") from error
     return Exported(kernels, failed)
+
+
+def write_weight_specs(job: Job, folder: Path, seed: int) -> None:
+    """Replace a kernel's random weights by how to draw them: they are larger than everything else that travels."""
+    if (folder / WEIGHTS).exists():
+        (folder / WEIGHTS).unlink()
+        drawn = {"seed": seed, "weights": [astuple(spec) for spec in weight_specs(job.fragment)]}
+        (folder / DRAWN).write_text(json.dumps(drawn), encoding="utf-8")
+
+
+def write_expected(program: Program, job: Job, folder: Path, feeds: Sequence[FeedSpec], seed: int) -> None:
+    """Write a summary of what a kernel computes from the operands that are drawn for it, evaluated in float64 by its meaning."""
+    given, weights = random_feeds(feeds, seed, repeated=True), random_weights(weight_specs(job.fragment), seed)
+    arrays = {
+        node: given[node.string("name")] if node.op == "Input" else weights[node.string("digest")]
+        for node in walk(program.graph.roots)
+        if node.op in ("Input", "Constant")
+    }
+    with np.errstate(all="ignore"):
+        results = evaluate(program.graph.roots, arrays)
+    dtypes = [root.type.dtype for root in program.graph.roots]
+    typed = [result if dtype.startswith("float") else result.astype(dtype) for result, dtype in zip(results, dtypes, strict=True)]
+    precision = job.implementation.precision
+    tolerance = TOLERANCE if precision == PLAIN else TOLERANCE + ROUNDING_TOLERANCE * UNIT_ROUNDOFF[precision]
+    Expected.of(typed, {**given, **weights}, tolerance).write(folder)

@@ -7,7 +7,6 @@ depends on how far it gets.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import threading
@@ -15,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from egraph.errors import EinsatError, LowerError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
@@ -43,7 +40,7 @@ from lower.eoperator import KernelRequest
 from lower.targets import CodeCompiler, Compiled, lowering_for
 from lower.weights import write_weights
 from runtime.errors import LibraryMissing
-from runtime.feeds import PERIOD, FeedSpec, Values, random_array
+from runtime.feeds import FeedSpec, Values, random_weights
 from runtime.plan import Plan
 
 
@@ -140,18 +137,12 @@ DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
 
 def kernel_program(fragment: Node, implementation: Implementation, *, seed: int) -> Program:
     """Return a program of this one kernel, with random weights, to be measured."""
-    ranges = integer_ranges((fragment,))
-    values = leaf_values(fragment)
-    generator = np.random.default_rng(seed)
-    tensors: dict[str, np.ndarray] = {}
+    tensors = random_weights(weight_specs(fragment), seed)
     leaves: dict[Node, Node] = {}
     for leaf in placeholders(fragment):
         index = leaf.integer("index")
         if leaf.attribute("constant"):
-            digest = f"random{index}"
-            array = _drawn(leaf.type, generator, ranges.get(leaf, FLAGS), values[leaf])
-            tensors[digest] = np.require(_scaled(array), requirements="C")  # of no axes stays so
-            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
+            leaves[leaf] = make("Constant", (), attributes(digest=_weight(leaf)), leaf.type)
         else:
             leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
     root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
@@ -161,20 +152,20 @@ def kernel_program(fragment: Node, implementation: Implementation, *, seed: int)
     return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
 
 
-def _drawn(type: TensorType, generator: np.random.Generator, interval: tuple[int, int], values: Values) -> np.ndarray:
-    """Draw weights; of large ones a part, which is repeated: drawing takes longer than a kernel does."""
-    low, high = interval
-    is_whole = type.elements <= PERIOD or type.dtype == "string"
-    shape = type.sizes if is_whole else (PERIOD,)
-    drawn = random_array(type.dtype, shape, generator, bound=high + 1, values=values, low=low)
-    return drawn if is_whole else np.resize(drawn, type.sizes)
+def _weight(leaf: Node) -> str:
+    """Return the name of the weight that a constant placeholder of a kernel becomes."""
+    return f"random{leaf.integer('index')}"
 
 
-def _scaled(array: np.ndarray) -> np.ndarray:
-    """Scale weights as trained ones are, so that sums are of the size of their summands and no activation saturates."""
-    if array.ndim < 2 or array.dtype.kind != "f":
-        return array
-    return (array / math.sqrt(max(1, math.prod(array.shape[1:])))).astype(array.dtype)
+def weight_specs(fragment: Node) -> tuple[FeedSpec, ...]:
+    """Return what to draw for the constants of a kernel."""
+    ranges, values = integer_ranges((fragment,)), leaf_values(fragment)
+    return tuple(
+        FeedSpec(_weight(leaf), leaf.type.dtype, leaf.type.sizes, high + 1, values[leaf], low)
+        for leaf in placeholders(fragment)
+        if leaf.attribute("constant")
+        for low, high in [ranges.get(leaf, FLAGS)]
+    )
 
 
 def leaf_values(fragment: Node) -> dict[Node, Values]:

@@ -201,7 +201,7 @@ class Run:
             options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note,
             gate=self.derivations.gate,
         )
-        device = self.device.key(options.threads)
+        device = stages.device_key(options, self.database)
         # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
         alone = replace(self.repair.compile_options, keep_subnormals=False)
         measurer = None

@@ -256,13 +256,21 @@ def _selected(result: Saturated, options: Options, progress: Progress, database:
 def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
     """Return the prices of kernels for a graph, by what the database knows."""
     runs_on, lowers = device(options.device), lowering(options.device)
-    key, weights_bytes = runs_on.key(options.threads), sum(array.nbytes for array in graph.tensors.values())
+    key, weights_bytes = device_key(options, database), sum(array.nbytes for array in graph.tensors.values())
     speed = calibrate(database, key, lowers.target, None, lowers.generator_digest)
     is_from_memory = not runs_on.stays_in_cache(weights_bytes)
     return CostModel(
         database, key, speed, is_from_memory, generator=lowers.generator_digest, target=target_of(options, lowers),
         policy=options.policy.cost,
     )  # fmt: skip
+
+
+def device_key(options: Options, database: Database) -> str:
+    """Return what kernel times are filed under: of a device that is elsewhere, the machine's of whose kind most times were imported."""
+    runs_on = device(options.device)
+    if runs_on.measured_key and (measured := database.devices(runs_on.measured_key)):
+        return max(sorted(measured), key=lambda key: measured[key])
+    return runs_on.key(options.threads)
 
 
 def target_of(options: Options, lowers: Lowering) -> Target:

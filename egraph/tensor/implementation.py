@@ -6,6 +6,8 @@ Implementation(kind='library', name='onednn.matmul', target=None)
 True
 >>> Implementation.parse("onednn.matmul").in_precision("bf16").text
 'onednn.matmul@bf16'
+>>> Implementation.parse("cudnn.convolution@tf32").with_plan("41+0:TILE_SIZE=4").text
+'cudnn.convolution@tf32#41+0:TILE_SIZE=4'
 
 An implementation's text is what the profile database and artefacts store; it is parsed once, where it is read.
 """
@@ -45,8 +47,9 @@ class Implementation:
 
     kind: Kind
     name: str
-    """``<library>.<kernel>``, the generator's name, or the kind itself, and the precision where it is not float32; empty where a
-    kernel is priced and never run. This is the text that the profile database and artefacts store."""
+    """``<library>.<kernel>``, the generator's name, or the kind itself; the precision where it is not float32, and the library's plan
+    where it is not the one that the library prefers; empty where a kernel is priced and never run. This is the text that the profile
+    database and artefacts store."""
     target: Target | None = field(default=None, compare=False)
     """Left out of texts, which name the device beside them."""
 
@@ -64,17 +67,19 @@ class Implementation:
     @staticmethod
     def parse(text: str, target: Target | None = None) -> Implementation:
         """Return the implementation of a text, for this target."""
+        text, _, plan = text.partition("#")
         name, _, precision = text.partition("@")
         kind: Kind = SPECIAL.get(name) or ("library" if "." in name else "generated")
         if kind in UNTARGETED:
             return Implementation(kind, name)
         precision = precision or (target.precision if target else PLAIN)
         shown = name if precision == PLAIN else f"{name}@{precision}"
+        shown += f"#{plan}" if plan else ""
         return Implementation(kind, shown, replace(target, precision=precision) if target else None)
 
     def in_precision(self, precision: str) -> Implementation:
         """Return the same kernel in another precision."""
-        name = self.name.partition("@")[0]
+        name = self.name.partition("#")[0].partition("@")[0]
         if precision == PLAIN:
             return Implementation(self.kind, name, replace(self.target, precision=PLAIN) if self.target else None)
         return Implementation.parse(f"{name}@{precision}", self.target)
@@ -82,7 +87,17 @@ class Implementation:
     @property
     def precision(self) -> str:
         """Return to what a kernel rounds its operands: float32 where it keeps them."""
-        return self.name.partition("@")[2] or PLAIN
+        return self.name.partition("#")[0].partition("@")[2] or PLAIN
+
+    @property
+    def plan(self) -> str:
+        """Return which of the library's plans computes it, in the library's own words; empty for the one that the library prefers."""
+        return self.name.partition("#")[2]
+
+    def with_plan(self, plan: str) -> Implementation:
+        """Return the same kernel by one of the library's plans, or, for an empty text, by the one that the library prefers."""
+        name = self.name.partition("#")[0]
+        return replace(self, name=f"{name}#{plan}" if plan else name)
 
     @property
     def library(self) -> str:

@@ -25,6 +25,7 @@ from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
 from lower.targets import default_target, lowering_for
 from runtime.profile import Database, Record
+from runtime.profile.tables import PLAN_MARK
 from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
 
 FAILED_COST_US = 1e9
@@ -68,6 +69,7 @@ class CostModel:
         self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
         self._work: dict[Node, Work] = {}
         self._records: dict[KernelKey, Record | None] = {}
+        self._planned: dict[tuple[Node, Implementation], Implementation] = {}
         self._in_place: dict[KernelKey, Record | None] = {}
         self._families: dict[tuple[Node, Implementation], Family | None] = {}
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
@@ -121,6 +123,21 @@ class CostModel:
         """Return whether a measurement would add nothing: it is measured, free, runs in place, or cannot be run alone."""
         unmeasured = candidate.implementation.is_free or is_stitch(candidate) or not is_measurable(candidate.fragment)
         return unmeasured or self.record(candidate) is not None
+
+    def by_fastest_plan(self, candidate: Candidate) -> Candidate:
+        """Return a library's kernel by the fastest plan of its library that was measured, else by the library's own choice."""
+        library = self._lowering.library_of(candidate.implementation)
+        if library is None or not library.has_plans:
+            return candidate
+        part = (candidate.fragment, candidate.implementation)
+        if part not in self._planned:
+            fragment, text = self.key(candidate)
+            generator = self.generator_of(candidate.implementation)
+            fastest = self.database.get(self.device_of(candidate.fragment), fragment, f"{text}{PLAN_MARK}", generator)
+            plan = fastest.message if fastest is not None and fastest.status == "ok" else ""
+            self._planned[part] = candidate.implementation.with_plan(plan) if plan else candidate.implementation
+        planned = self._planned[part]
+        return candidate if planned is candidate.implementation else replace(candidate, implementation=planned)
 
     def is_wrong(self, candidate: Candidate) -> bool:
         record = None if candidate.implementation.is_free else self.record(candidate)
@@ -224,7 +241,8 @@ class CostModel:
         joined = joined_for_free(candidates)
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
-            right = [candidate for candidate in options if not self.is_wrong(candidate)]
+            planned = map(self.by_fastest_plan, options)
+            right = [candidate for candidate in planned if not self.is_wrong(candidate)]
             costs_us = [
                 0.0
                 if (number, candidate) in joined

@@ -67,6 +67,8 @@ class Library:
     source: Path | None = None
     writes: Callable[[Kernel, Window], bool] = dense_alone
     reads: Callable[[Node, str], Mapping[int, frozenset[str]] | str] = reads_as_computed
+    has_plans: bool = False
+    """Whether it has several plans for one call, each of which may be measured and chosen."""
 
     @property
     def step_kind(self) -> str:

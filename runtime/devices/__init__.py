@@ -99,6 +99,18 @@ class Device(Protocol):
         """Return the key that measurements are filed under: equal only where times are comparable."""
 
     @property
+    def measured_on(self) -> str:
+        """Return the name of the device on which kernels for this one are measured, itself or one elsewhere; '' where none is."""
+
+    @property
+    def measured_key(self) -> str:
+        """Return how keys of measurements begin that hold for this device though another machine made them; '' where there are none."""
+
+    @property
+    def lists_plans(self) -> bool:
+        """Return whether its libraries list several plans for one call, each to be timed."""
+
+    @property
     def architecture(self) -> str:
         """Return what code that was generated for it runs on: such code runs and takes as long where this is equal."""
 

@@ -32,6 +32,9 @@ class Ieee:
 class UntimedDevice:
     """The common part of devices on which nothing is timed."""
 
+    measured_on = measured_key = ""
+    lists_plans = False
+
     def stays_in_cache(self, weights_bytes: int) -> bool:
         return True
 

@@ -17,6 +17,7 @@ import re
 import sqlite3
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -134,6 +135,10 @@ class Database:
     def records(self, device: str | None = None) -> Iterator[Record]:
         """Yield all kernel times (of one device), sorted by key."""
         return (record for record in self.rows(Record) if device in (None, record.device))
+
+    def devices(self, beginning: str) -> dict[str, int]:
+        """Return how many kernel times there are of each device whose key begins so."""
+        return Counter(record.device for record in self.rows(Record) if record.device.startswith(beginning))
 
     def import_lines(self, lines: Iterable[str]) -> tuple[int, int]:
         """Add exported lines; return (added, skipped). A bad line is skipped with a warning."""

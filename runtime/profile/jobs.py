@@ -1,9 +1,9 @@
 """Jobs: compiled kernels in an archive, made where a search is, measured where the device is.
 
-An archive is a zip of ``jobs.jsonl`` and ``files/``. The first line of ``jobs.jsonl`` is an ``Origin``, each later one a
-``Job``, whose ``files`` name the members of the artefact folder that the kernel runs from. Files are stored once, by the
-hash of their contents. Records are appended to a file of JSON lines as they are made, so that measuring may end at any
-moment and be resumed.
+An archive is a zip of ``jobs.jsonl``, ``files/`` and the package ``runtime/``, which measures it. The first line of
+``jobs.jsonl`` is an ``Origin``, each later one a ``Job``, whose ``files`` name the members of the artefact folder that the
+kernel runs from. Files are stored once, by the hash of their contents. Records are appended to a file of JSON lines as they
+are made, so that measuring may end at any moment and be resumed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from runtime.cores import usable_cores
 from runtime.devices import device
@@ -26,14 +27,35 @@ from runtime.feeds import FeedSpec
 from runtime.leftovers import own_temporary_files
 from runtime.measure import FROM_MEMORY, Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile.database import Database
-from runtime.profile.tables import Record, read_line
+from runtime.profile.tables import PLAN_MARK, Record, read_line
 from runtime.profile.versions import from_memory
 
 MANIFEST, FILES, FORMAT = "jobs.jsonl", "files", "einsat-jobs-1"
+CARRIED = (".py", ".h", ".c", ".typed")
+"""The files of this package that an archive carries."""
+START = '''"""Measure this archive: python jobs.zip -o records.jsonl --seconds 540"""
+import os, subprocess, sys, tempfile, zipfile
+from pathlib import Path
+
+archive = Path(sys.argv[0]).resolve()
+with tempfile.TemporaryDirectory(prefix="einsat-") as folder, zipfile.ZipFile(archive) as zipped:
+    zipped.extractall(folder, [name for name in zipped.namelist() if name.startswith("runtime/")])
+    database = ["--database", str(Path(folder) / "profiles.sqlite")]
+    command = [sys.executable, "-P", "-m", "runtime.profile", *database, "measure", str(archive), *sys.argv[1:]]
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}).returncode
+    except KeyboardInterrupt:
+        code = 130
+sys.exit(code)
+'''
+"""What Python runs where it is given the archive."""
 LEAST_PATIENCE_SECONDS = 5.0
 """Seconds that a kernel gets at least, however little time is left."""
 EFFORT = Effort()
 Tell = Callable[[str], None]
+Key: TypeAlias = tuple[str, str, str, str]
+"""What a record is filed under."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +83,12 @@ class Job:
     files: Mapping[str, str] = field(default_factory=dict)
     """Hashes of the contents, by path within the artefact's folder."""
 
-    def key(self, device: str) -> tuple[str, str, str, str]:
+    @property
+    def library(self) -> str:
+        """Return the library that the kernel is of; empty for generated ones."""
+        return self.implementation.partition(".")[0] if "." in self.implementation else ""
+
+    def key(self, device: str) -> Key:
         """Return what the time is filed under on a device."""
         return from_memory(device) if self.engine == FROM_MEMORY else device, self.fragment, self.implementation, self.generator
 
@@ -88,6 +115,14 @@ class ArchiveWriter:
         specs = [astuple(spec) for spec in job.feeds]
         values = {"fragment": job.fragment, "implementation": job.implementation, "generator": job.generator, "engine": job.engine}
         self._lines.append(json.dumps({**values, "feeds": specs, "files": files}))
+
+    def add_runtime(self) -> None:
+        """Pack the package that measures: ``python jobs.zip measure -o FILE`` needs nothing else of ours."""
+        package = Path(__file__).resolve().parent.parent
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and path.suffix in CARRIED and "__pycache__" not in path.parts:
+                self._zip.write(path, f"{package.name}/{path.relative_to(package).as_posix()}")
+        self._zip.writestr("__main__.py", START)
 
     def __enter__(self) -> ArchiveWriter:
         return self
@@ -153,6 +188,8 @@ class Measured:
     """Jobs that there was no time for."""
     foreign: int
     """Jobs whose code was generated for another architecture: they are left out."""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """What is missing on this machine, by the library whose kernels cannot be run without it: they remain."""
 
 
 def measure_archive(
@@ -164,70 +201,146 @@ def measure_archive(
     effort: Effort = EFFORT,
     only: Collection[int] | None = None,
     tell: Tell = lambda text: None,
+    worker: Worker | None = None,
 ) -> Measured:
     """Time the kernels of an archive that neither the database nor ``output`` knows yet; append each record to ``output``.
 
     A kernel that crashes, hangs or computes something wrong costs its own process only, and is recorded as such. ``only``: the
-    positions of the jobs to consider, if not all.
+    positions of the jobs to consider, if not all. Where the device's libraries list their plans, each one is timed after all jobs were;
+    the fastest is recorded once more under the implementation's text and ``PLAN_MARK``, with the plan as its message.
     """
-    deadline = time.monotonic() + seconds
     opened = Archive.open(archive)
     origin = opened.origin
     if origin.threads > usable_cores():
         raise ValueError(f"the kernels of {archive} run on {origin.threads} threads, and this process may use {usable_cores()} cores")
     runs_on = device(origin.device)
-    device_key, runs_code = runs_on.key(origin.threads), runs_on.architecture == origin.architecture
+    runs_code = runs_on.architecture == origin.architecture
     earlier = {record.key: record for record in resumed(output)} if output else {}
-    records: list[Record] = []
-    remaining = foreign = 0
-    with opened.zipped, own_temporary_files(), Worker() as worker, appending(output) as append:
-        for number, job in enumerate(opened.jobs, 1):
-            if only is not None and number - 1 not in only:
-                continue
-            key = job.key(device_key)
-            record = earlier.get(key)
-            if record is None and (runs_code or not job.generator):
-                record = database.get(*key)
-                if record is None and time.monotonic() < deadline:
-                    timing = _timing(opened, job, worker, effort, deadline)
-                    record = Record(*key[:3], timing.status, timing.samples_us, timing.message, key[3]) if timing else None
-                if record is not None:
-                    append(record)
-                    tell(progress(number, len(opened.jobs), record))
-                remaining += record is None
-            elif record is None:
-                foreign += 1
+    numbers = [number for number in range(len(opened.jobs)) if only is None or number in only]
+    fitting = [number for number in numbers if runs_code or not opened.jobs[number].generator]
+    with opened.zipped, own_temporary_files(), worker or Worker() as measuring, appending(output) as append:
+        run = _Run(opened, runs_on.key(origin.threads), earlier, database, append, tell, measuring, effort, time.monotonic() + seconds)
+        for number in fitting:
+            run.measure(number)
+        if runs_on.lists_plans:
+            for number in run.longest_first(fitting):
+                run.measure_plans(number)
+    if run.lacking and not run.records:
+        raise ValueError(f"kernels cannot be run on this machine: {'; '.join(run.lacking.values())}")
+    return Measured(tuple(run.records.values()), len(set(fitting) - run.done), len(numbers) - len(fitting), run.lacking)
+
+
+@dataclass
+class _Run:
+    """One call that measures an archive's jobs."""
+
+    archive: Archive
+    device_key: str
+    earlier: Mapping[Key, Record]
+    database: Database
+    append: Callable[[Record], None]
+    tell: Tell
+    worker: Worker
+    effort: Effort
+    deadline: float
+    """By the monotonic clock, in seconds."""
+    records: dict[Key, Record] = field(default_factory=dict)
+    lacking: dict[str, str] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    """Jobs of which nothing remains to be measured."""
+
+    def measure(self, number: int, plan: str = "") -> Record | None:
+        """Time a job by one of its library's plans, else by the library's own choice; None where there is no time for it."""
+        job = self.archive.jobs[number]
+        job = replace(job, implementation=f"{job.implementation}{PLAN_MARK}{plan}") if plan else job
+        key = job.key(self.device_key)
+        record = self.earlier.get(key)
+        if record is None:
+            record = self.database.get(*key)
+            if record is None and time.monotonic() < self.deadline and job.library not in self.lacking:
+                timing = self._timing(job, plan)
+                record = Record(*key[:3], timing.status, timing.samples_us, timing.message, key[3]) if timing else None
             if record is not None:
-                database.put(record)
-                records.append(record)
-    return Measured(tuple(records), remaining, foreign)
+                self.append(record)
+                self.tell(progress(number + 1, len(self.archive.jobs), record))
+        if record is not None:
+            self.database.put(record)
+            self.records[key] = record
+            self.done.add(number)
+        return record
+
+    def longest_first(self, numbers: Iterable[int]) -> list[int]:
+        """Return the jobs of libraries that were measured, those first whose kernels take longest: there a better plan gains most."""
+        times_us = {number: self.records.get(self.archive.jobs[number].key(self.device_key)) for number in numbers}
+        libraries = [number for number, record in times_us.items() if record is not None and self.archive.jobs[number].library]
+        return sorted(libraries, key=lambda number: -(getattr(times_us[number], "median_us", None) or 0.0))
+
+    def measure_plans(self, number: int) -> None:
+        """Time every plan that a job's library lists on this device, and record which is the fastest."""
+        job = self.archive.jobs[number]
+        fastest_key = replace(job, implementation=f"{job.implementation}{PLAN_MARK}").key(self.device_key)
+        if (known := self.earlier.get(fastest_key) or self.database.get(*fastest_key)) is not None:
+            self.records[fastest_key] = known
+            self.database.put(known)
+            return
+        self.done.discard(number)
+        if time.monotonic() >= self.deadline or job.library in self.lacking:
+            return
+        with self._unpacked(job) as folder:
+            listed = self.worker.plans(self._load(job, folder, ""))
+        if listed.lacks_library:
+            self.lacking[job.library] = listed.message
+            return
+        if listed.status != "ok":
+            self.tell(f"{number + 1}/{len(self.archive.jobs)}: the plans of {job.implementation} cannot be listed: {listed.message}")
+        measured = {plan: self.measure(number, plan) for plan in listed.plans}
+        self.done.discard(number)
+        if None in measured.values():
+            return
+        ranked = sorted((record.median_us, plan) for plan, record in measured.items() if record and record.median_us is not None)
+        self.done.add(number)
+        if ranked:
+            best = measured[ranked[0][1]]
+            assert best is not None
+            record = Record(*fastest_key[:3], "ok", best.samples_us, ranked[0][1], fastest_key[3])
+            self.append(record)
+            self.database.put(record)
+            self.records[fastest_key] = record
+
+    @contextmanager
+    def _unpacked(self, job: Job) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="einsat-job-") as folder:
+            self.archive.unpack(job, Path(folder))
+            yield folder
+
+    def _load(self, job: Job, folder: str, plan: str) -> Load:
+        origin = self.archive.origin
+        return Load(job.engine, folder, job.feeds, origin.threads, origin.seed, device=origin.device, plan=plan)
+
+    def _timing(self, job: Job, plan: str) -> Timing | None:
+        """Return the timing, of a kernel that hangs the second one; None where there was no time to find out whether it hangs."""
+        worker, usual_seconds = self.worker, self.worker.time_out_seconds
+        with self._unpacked(job) as folder:
+            for _ in range(2):  # the machine may be overloaded
+                left_seconds = self.deadline - time.monotonic()
+                worker.time_out_seconds = min(usual_seconds, max(LEAST_PATIENCE_SECONDS, left_seconds))
+                try:
+                    timing = measure(worker, self._load(job, folder, plan), self.effort)
+                    is_cut_short = timing.status == "hung" and worker.time_out_seconds < usual_seconds
+                finally:
+                    worker.time_out_seconds = usual_seconds
+                if timing.lacks_library:  # recorded, it would keep every kernel from being used later
+                    self.lacking[job.library] = timing.message
+                    return None
+                if timing.status != "hung" or is_cut_short:
+                    break
+        return None if is_cut_short else timing
 
 
 def progress(number: int, count: int, record: Record) -> str:
     """Return the line that reports a measured job."""
     time_text = f"{record.median_us:.1f} us" if record.median_us is not None else record.status
     return f"{number}/{count}: {time_text}  {record.implementation}  {record.fragment}"
-
-
-def _timing(archive: Archive, job: Job, worker: Worker, effort: Effort, deadline: float) -> Timing | None:
-    """Return the timing, of a kernel that hangs the second one; None where there was no time to find out whether it hangs."""
-    usual_seconds = worker.time_out_seconds
-    with tempfile.TemporaryDirectory(prefix="einsat-job-") as folder:
-        archive.unpack(job, Path(folder))
-        load = Load(job.engine, folder, job.feeds, archive.origin.threads, archive.origin.seed)
-        for _ in range(2):  # the machine may be overloaded
-            left_seconds = deadline - time.monotonic()
-            worker.time_out_seconds = min(usual_seconds, max(LEAST_PATIENCE_SECONDS, left_seconds))
-            try:
-                timing = measure(worker, load, effort)
-                is_cut_short = timing.status == "hung" and worker.time_out_seconds < usual_seconds
-            finally:
-                worker.time_out_seconds = usual_seconds
-            if timing.lacks_library:  # recorded, it would keep every kernel from being used later
-                raise ValueError(f"kernels cannot be run on this machine: {timing.message}")
-            if timing.status != "hung" or is_cut_short:
-                break
-    return None if is_cut_short else timing
 
 
 def resumed(output: Path) -> Iterator[Record]:

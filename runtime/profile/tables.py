@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args, get_origin
 Status: TypeAlias = Literal["ok", "failed", "hung", "wrong"]
 """'wrong': it ran, and computed something else than its fragment says."""
 Value: TypeAlias = str | int | float
+PLAN_MARK = "#"
+"""Stands between an implementation's text and the plan of its library; without a plan, the record tells the fastest one in its message."""
 LINE_FORMAT = "einsat-profile-2"
 STRICT_SINCE = (3, 37)
 """The version of SQLite that first refuses values of other types than the column's."""

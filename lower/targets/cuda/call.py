@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from egraph.tensor import Node, walk
+from egraph.tensor import Kernel, Node, walk
 from lower.calls.call import Anchor, Argument, Base, LibraryCall
 from lower.calls.epilogue import Spine, spine
+from lower.calls.launch import Match
 from lower.views import Reason, Window, contiguous
+from runtime.devices.cuda.cudnn import EnginePlan
 
 Resolver: TypeAlias = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
 
@@ -99,3 +101,18 @@ def match_call(
             return call
         reason = call
     return reason
+
+
+def named_plan(kernel: Kernel, call: LibraryCall, match: Match) -> Mapping[str, Any]:
+    """Return the plan that a kernel names, as part of a recipe; none where operands lie otherwise than when it was measured."""
+    if not kernel.implementation.plan:
+        return {}
+    alone = match(kernel.fragment, kernel.implementation.name)
+    if not isinstance(alone, LibraryCall) or _places(alone) != _places(call):
+        return {}
+    return EnginePlan.parse(kernel.implementation.plan).spec
+
+
+def _places(call: LibraryCall) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    windows = [*(argument.window for argument in call.arguments), call.destination]
+    return [(window.shape, window.strides) for window in windows]

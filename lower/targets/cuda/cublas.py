@@ -17,7 +17,7 @@ from lower.calls.contractions import convolution_as_matmul, matmul
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cuda.call import Epilogue, match_call
+from lower.targets.cuda.call import Epilogue, match_call, named_plan
 from lower.views import Reason, Window
 from runtime.devices.cuda.cublas import WORKSPACE_BYTES, matrix
 
@@ -72,15 +72,14 @@ def _batched(window: Window, result: tuple[int, ...]) -> Window:
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    target = kernel.implementation.target or writer.lowering.target
     return launch_call(writer, kernel, match, lambda call: {
-        **call.spec(), "precision": target.precision, "workspace_bytes": WORKSPACE_BYTES,
+        **call.spec(), "precision": kernel.implementation.precision, "workspace_bytes": WORKSPACE_BYTES, **named_plan(kernel, call, match),
     })  # fmt: skip
 
 
 def library(target: Target) -> Library:
     """Return the library; it is the same for all targets."""
-    return Library("cublas", partial(library_tiles, matcher=MATCHER), _launch)
+    return Library("cublas", partial(library_tiles, matcher=MATCHER), _launch, has_plans=True)
 
 
 MATCHER = Matcher(implementations, lru_cache(maxsize=1 << 15)(match))

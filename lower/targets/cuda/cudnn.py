@@ -18,7 +18,7 @@ from lower.calls.contractions import convolution, operand, transposed_convolutio
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cuda.call import Epilogue, Resolver, match_call
+from lower.targets.cuda.call import Epilogue, Resolver, match_call, named_plan
 from lower.views import Reason, Window
 from runtime.devices.cuda import cudnn
 from runtime.devices.cuda.gpus import gpu_of
@@ -61,7 +61,7 @@ def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
     """Return the call that computes a fragment, or why there is none."""
-    return match_call(fragment, dict(RESOLVERS[implementation.partition("@")[0]]), _completed, bases, destination)
+    return match_call(fragment, dict(RESOLVERS[implementation.partition("#")[0].partition("@")[0]]), _completed, bases, destination)
 
 
 def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> LibraryCall | Reason:
@@ -123,7 +123,13 @@ def _match_planned(fragment: Node, implementation: str, target: Target) -> Libra
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    return launch_call(writer, kernel, match, partial(_planned, target=kernel.implementation.target or writer.lowering.target))
+    target = kernel.implementation.target or writer.lowering.target
+
+    def recipe(call: LibraryCall) -> Mapping[str, Any] | Reason:
+        named = named_plan(kernel, call, match)
+        return {**call.spec(), "precision": target.precision, **named} if named else _planned(call, target)
+
+    return launch_call(writer, kernel, match, recipe)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -143,4 +149,4 @@ def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: T
 def library(target: Target) -> Library:
     """Return the library for one target: where it is installed, only calls that it has a plan for are candidates."""
     planned = lru_cache(maxsize=1 << 15)(partial(_match_planned, target=target))
-    return Library("cudnn", partial(library_tiles, matcher=Matcher(implementations, planned)), _launch)
+    return Library("cudnn", partial(library_tiles, matcher=Matcher(implementations, planned)), _launch, has_plans=True)

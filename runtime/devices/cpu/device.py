@@ -68,6 +68,9 @@ class Cpu:
 
     name = "cpu"
     is_timed = True
+    measured_on = "cpu"
+    measured_key = ""
+    lists_plans = False
 
     def key(self, threads: int) -> str:
         return device_key(threads)

@@ -18,7 +18,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from runtime.devices.cuda.cudnn import roles
+from runtime.devices.cuda.cudnn import EnginePlan, roles
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.plan import Buffer
 
@@ -29,14 +29,24 @@ WORKSPACE_BYTES = 32 << 20
 NAME = "libcublasLt.so.13"
 REAL = 0
 """CUDA_R_32F."""
-COMPUTE_FLOAT32, COMPUTE_TF32 = 68, 77
-"""CUBLAS_COMPUTE_32F, which uses no tensor core for float32 data, and CUBLAS_COMPUTE_32F_FAST_TF32."""
+COMPUTE: Mapping[str, int] = {"float32": 68, "bf16": 75, "tf32": 77}
+"""cublasComputeType_t by precision: CUBLAS_COMPUTE_32F, which uses no tensor core for float32 data, _FAST_16BF and _FAST_TF32."""
 TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 """Attributes of cublasLtMatmulDesc_t."""
 BATCH_COUNT, BATCH_OFFSET = 5, 6
 """Attributes of cublasLtMatrixLayout_t."""
 MOST_WORKSPACE = 1
 """CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES."""
+KNOBS: Mapping[str, tuple[int, type[ctypes.c_uint32 | ctypes.c_uint16]]] = {
+    "TILE_ID": (1, ctypes.c_uint32), "SPLITK_NUM": (2, ctypes.c_uint32), "REDUCTION_SCHEME": (3, ctypes.c_uint32),
+    "CTA_SWIZZLING": (4, ctypes.c_uint32), "CUSTOM_OPTION": (5, ctypes.c_uint32), "STAGES_ID": (6, ctypes.c_uint32),
+    "INNER_SHAPE_ID": (7, ctypes.c_uint16), "CLUSTER_SHAPE_ID": (8, ctypes.c_uint16),
+}  # fmt: skip
+"""cublasLtMatmulAlgoConfigAttributes_t: what a kernel of the library can be set to, by name."""
+ENGINE = 0
+"""CUBLASLT_ALGO_CONFIG_ID: which kernel it is."""
+MOST_PLANS = 8
+"""Kernels that the heuristics are asked for, for one product."""
 EPILOGUES: Mapping[tuple[str, bool], int] = {
     ("", False): 1, ("relu", False): 2, ("", True): 4, ("relu", True): 6, ("gelu_tanh", False): 32, ("gelu_tanh", True): 36,
 }  # fmt: skip
@@ -114,6 +124,21 @@ class _Heuristic(ctypes.Structure):
     ]  # fmt: skip
 
 
+def _read(lt: ctypes.CDLL, algorithm: _Algorithm) -> tuple[int, dict[str, int]]:
+    """Return which kernel of the library this is, and what it is set to."""
+
+    def setting(attribute: int, kind: type[ctypes.c_uint32 | ctypes.c_uint16], name: str) -> int:
+        value, written = kind(), ctypes.c_size_t()
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        places = ctypes.byref(algorithm), attribute, ctypes.byref(value), size, ctypes.byref(written)
+        status = lt.cublasLtMatmulAlgoConfigGetAttribute(*places)
+        _checked(status, f"reading {name} of a kernel")
+        return int(value.value)
+
+    engine = setting(ENGINE, ctypes.c_uint32, "the number")
+    return engine, {name: setting(attribute, kind, name) for name, (attribute, kind) in KNOBS.items()}
+
+
 @cache
 def library() -> ctypes.CDLL:
     """Load the library: the one that pip installed, else the system's."""
@@ -155,8 +180,8 @@ class Call:
     def __init__(self, product: Product) -> None:
         self._product, self._lt = product, library()
         self._description = ctypes.c_void_p()
-        compute = COMPUTE_TF32 if product.precision == "tf32" else COMPUTE_FLOAT32
-        _checked(self._lt.cublasLtMatmulDescCreate(ctypes.byref(self._description), compute, REAL), "describing a product")
+        self._compute = COMPUTE[product.precision]
+        _checked(self._lt.cublasLtMatmulDescCreate(ctypes.byref(self._description), self._compute, REAL), "describing a product")
         # The library's first operand is our right one.
         self._describe(TRANSPOSE_A, ctypes.c_int32(product.right.is_transposed))
         self._describe(TRANSPOSE_B, ctypes.c_int32(product.left.is_transposed))
@@ -181,20 +206,46 @@ class Call:
             _checked(status, f"attribute {attribute} of {each}")
         return layout
 
-    def choose(self, handle: ctypes.c_void_p, workspace_bytes: int) -> int:
-        """Take the kernel that the library thinks the best; return the workspace that it needs, in bytes."""
-        preference, count = ctypes.c_void_p(), ctypes.c_int()
+    def plans(self, handle: ctypes.c_void_p, workspace_bytes: int) -> list[EnginePlan]:
+        """List the kernels that the library's heuristics propose within a workspace, the best first."""
+        proposed = self._proposed(handle, workspace_bytes)
+        listed = (EnginePlan(*_read(self._lt, each.algorithm), int(each.workspace_bytes)) for each in proposed)
+        return list({plan.key: plan for plan in listed}.values())
+
+    def _proposed(self, handle: ctypes.c_void_p, workspace_bytes: int, most: int = MOST_PLANS) -> list[_Heuristic]:
+        preference, count, results = ctypes.c_void_p(), ctypes.c_int(), (_Heuristic * most)()
         _checked(self._lt.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "describing a preference")
         value = ctypes.c_uint64(workspace_bytes)
         status = self._lt.cublasLtMatmulPreferenceSetAttribute(preference, MOST_WORKSPACE, ctypes.byref(value), ctypes.sizeof(value))
         _checked(status, "bounding the workspace")
         status = self._lt.cublasLtMatmulAlgoGetHeuristic(
-            handle, self._description, *self._layouts, preference, 1, ctypes.byref(self._chosen), ctypes.byref(count)
+            handle, self._description, *self._layouts, preference, most, results, ctypes.byref(count)
         )
         self._lt.cublasLtMatmulPreferenceDestroy(preference)
         if status != 0 or count.value == 0:
             raise KernelError(f"cuBLASLt has no kernel for a product (status {status})", where=repr(self._product))
-        return int(self._chosen.workspace_bytes)
+        return [each for each in results[: count.value] if each.state == 0]
+
+    def choose(self, handle: ctypes.c_void_p, spec: Mapping[str, Any]) -> int:
+        """Take the kernel that a step names, else the one that the library thinks the best; return its workspace in bytes."""
+        if spec.get("engine") is None:
+            (self._chosen,) = self._proposed(handle, spec["workspace_bytes"], 1)
+            return int(self._chosen.workspace_bytes)
+        algorithm = ctypes.byref(self._chosen.algorithm)
+        kinds = [ctypes.c_int(kind) for kind in (self._compute, *[REAL] * 5)]
+        _checked(self._lt.cublasLtMatmulAlgoInit(handle, *kinds, ctypes.c_int(spec["engine"]), algorithm), f"kernel {spec['engine']}")
+        for name, setting in spec["knobs"].items():
+            attribute, kind = KNOBS[name]
+            value = kind(setting)
+            status = self._lt.cublasLtMatmulAlgoConfigSetAttribute(algorithm, attribute, ctypes.byref(value), ctypes.sizeof(value))
+            _checked(status, f"setting {name} of kernel {spec['engine']} to {setting}")
+        checked = _Heuristic()
+        status = self._lt.cublasLtMatmulAlgoCheck(handle, self._description, *self._layouts, algorithm, ctypes.byref(checked))
+        if status != 0:
+            choices = ", ".join(f"{name}={value}" for name, value in spec["knobs"].items())
+            what = f"cuBLASLt does not offer kernel {spec['engine']} ({choices}) for a step (status {status})"
+            raise ArtefactError(what, fix="optimise the model again with times of this machine")
+        return int(checked.workspace_bytes)
 
     def run(self, handle: ctypes.c_void_p, addresses: Mapping[str, int], workspace: int, workspace_bytes: int, stream: int) -> None:
         """Launch on a stream; ``addresses`` by role."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,25 @@ class EnginePlan:
     @property
     def spec(self) -> dict[str, Any]:
         return {"engine": self.engine, "knobs": dict(self.knobs), "workspace_bytes": self.workspace_bytes}
+
+    @property
+    def key(self) -> tuple[int, tuple[tuple[str, int], ...]]:
+        """Return what tells plans of one call apart."""
+        return self.engine, tuple(sorted(self.knobs.items()))
+
+    @property
+    def text(self) -> str:
+        """Return the plan as implementations name it: ``41+65536:SPLIT_K=2,TILE_SIZE=4``."""
+        knobs = ",".join(f"{name}={value}" for name, value in sorted(self.knobs.items()))
+        return f"{self.engine}+{self.workspace_bytes}:{knobs}"
+
+    @staticmethod
+    def parse(text: str) -> EnginePlan:
+        """Return the plan of a text; raises ValueError where it is none."""
+        head, _, tail = text.partition(":")
+        engine, _, workspace_bytes = head.partition("+")
+        knobs = (part.partition("=") for part in tail.split(",") if part)
+        return EnginePlan(int(engine), {name: int(value) for name, _, value in knobs}, int(workspace_bytes))
 
 
 def library() -> Any:
@@ -112,19 +131,20 @@ class Graph:
 
     def plans(self, precision: str) -> list[EnginePlan]:
         """List what the library can build, its own favourite first; a graph is planned once."""
+        return list({plan.key: plan for plan in self._built(precision)}.values())
+
+    def _built(self, precision: str) -> Iterator[EnginePlan]:
+        """Build one plan after another, the library's favourite first."""
         cudnn, graph = self._cudnn, self.graph
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         if precision not in TENSOR_CORES:
             graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS])
-        described = []
-        for index in range(graph.get_execution_plan_count()):
+        for self._index in range(graph.get_execution_plan_count()):
             try:
-                graph.build_plan_at_index(index)
+                graph.build_plan_at_index(self._index)
             except cudnn.cudnnGraphNotSupportedError:
                 continue
-            described.append((index, self._described()))
-        self._indices = {(plan.engine, _key(plan.knobs)): index for index, plan in reversed(described)}
-        return list({(plan.engine, _key(plan.knobs)): plan for _, plan in described}.values())
+            yield self._described()
 
     def _described(self) -> EnginePlan:
         """Return the plan that was built last. Some knobs have names in what is serialised alone, so they are read there."""
@@ -136,30 +156,23 @@ class Graph:
 
     def build(self, spec: Mapping[str, Any], precision: str) -> int:
         """Build the plan that a step names, or the library's favourite where it names none; return its workspace in bytes."""
-        listed = self.plans(precision)
-        if not listed:
+        is_named = spec.get("engine") is not None
+        named = EnginePlan(spec["engine"], spec["knobs"], 0) if is_named else None
+        built = 0
+        for plan in self._built(precision):
+            if named is None or plan.key == named.key:
+                return int(self.graph.get_workspace_size())
+            built += 1
+        if named is None or not built:
             raise ArtefactError("cuDNN has no plan for a step here", fix="optimise the model for this device again")
-        if spec.get("engine") is None:
-            engine, knobs = listed[0].engine, listed[0].knobs
-        else:
-            engine, knobs = spec["engine"], spec["knobs"]
-        index = self._indices.get((engine, _key(knobs)))
-        if index is None:
-            choices = ", ".join(f"{name}={value}" for name, value in knobs.items())
-            what = f"cuDNN {self._cudnn.backend_version()} does not offer engine {engine} ({choices}) for a step"
-            raise ArtefactError(what, fix="optimise the model again with the version of cuDNN that this machine has")
-        self.graph.build_plan_at_index(index)
-        self._index = index
-        return int(self.graph.get_workspace_size())
+        choices = ", ".join(f"{name}={value}" for name, value in named.knobs.items())
+        what = f"cuDNN {self._cudnn.backend_version()} does not offer engine {named.engine} ({choices}) for a step"
+        raise ArtefactError(what, fix="optimise the model again with the version of cuDNN that this machine has")
 
     def run(self, addresses: Mapping[str, int], workspace: int) -> None:
         """Launch the plan that was built on the stream of its handle."""
         pack = {uid: addresses[role] for role, uid in self.uids.items()}
         self.graph.execute_plan_at_index(pack, workspace, self._index)
-
-
-def _key(knobs: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(knobs.items()))
 
 
 def engine_plans(

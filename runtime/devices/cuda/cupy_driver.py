@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ def device_name() -> str:
     return f"{name}, driver {cupy.cuda.runtime.driverGetVersion()}, CuPy {cupy.__version__}"
 
 
+def library_versions() -> list[str]:
+    """Return the versions of the libraries whose kernels are timed, of those that can be loaded."""
+    versions = []
+    with suppress(LibraryMissing, RuntimeError):
+        versions.append(f"cuDNN {cudnn.library().backend_version()}")
+    with suppress(LibraryMissing):
+        versions.append(f"cuBLASLt {int(cublas.library().cublasLtGetVersion())}")
+    return versions
+
+
 @dataclass(frozen=True)
 class _Code:
     """A generated kernel's functions, by symbol."""
@@ -81,6 +92,10 @@ class CupyDriver:
         """Host memory that pending copies read, by stream."""
         self._cudnn_handle: Any = None
         self._cublas_handle: Any = None
+
+    @property
+    def l2_bytes(self) -> int:
+        return int(self._cupy.cuda.Device().attributes["L2CacheSize"])
 
     def allocate(self, size_bytes: int, purpose: str) -> int:
         try:
@@ -139,16 +154,29 @@ class CupyDriver:
             return {**by_role, "dst": result.address}
 
         if kind == cublas.CUBLAS_STEP:
-            if self._cublas_handle is None:
-                self._cublas_handle = cublas.new_handle()
-            handle, product = self._cublas_handle, cublas.Call(cublas.product_of(spec, operands, output))
-            needed = product.choose(handle, spec["workspace_bytes"])
+            handle, product = self._cublas(), cublas.Call(cublas.product_of(spec, operands, output))
+            needed = product.choose(handle, spec)
             return _Call(needed, names, lambda addresses, workspace, size, stream: product.run(handle, addresses, workspace, size, stream))
         graph = cudnn.Graph(spec, cudnn.roles(spec, operands), output, handle=self._cudnn())
         needed = graph.build(spec, spec["precision"])
         if needed > cudnn.WORKSPACE_BYTES:
             raise KernelError(f"a plan of cuDNN needs {needed} bytes of workspace, more than {cudnn.WORKSPACE_BYTES}")
         return _Call(needed, names, lambda addresses, workspace, size, stream: graph.run(addresses, workspace))
+
+    def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> list[cudnn.EnginePlan]:
+        if kind == cublas.CUBLAS_STEP:
+            product = cublas.Call(cublas.product_of(spec, operands, output))
+            try:
+                return product.plans(self._cublas(), cublas.WORKSPACE_BYTES)
+            finally:
+                product.close()
+        listed = cudnn.Graph(spec, cudnn.roles(spec, operands), output, handle=self._cudnn()).plans(spec["precision"])
+        return [plan for plan in listed if plan.workspace_bytes <= cudnn.WORKSPACE_BYTES]
+
+    def _cublas(self) -> Any:
+        if self._cublas_handle is None:
+            self._cublas_handle = cublas.new_handle()
+        return self._cublas_handle
 
     def _cudnn(self) -> Any:
         """Return the library's handle, bound to the stream that computes."""

@@ -18,6 +18,10 @@ ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuri
 """Packages that list plans for a described GPU and estimate its products; without them the estimates are others."""
 
 
+MEASURED = "measured"
+"""Stands in the keys of times that a GPU has measured."""
+
+
 @dataclass(frozen=True)
 class RecordedDevice(UntimedDevice):
     """A described GPU: nothing runs on a device, and nothing is timed."""
@@ -25,6 +29,12 @@ class RecordedDevice(UntimedDevice):
     name: str = "cuda"
     is_timed: bool = False
     gpu: Gpu = GPUS["h100"]
+    measured_on = "cuda"
+    lists_plans = True
+
+    @property
+    def measured_key(self) -> str:
+        return f"cuda:{self.gpu.name} | {MEASURED} | "
 
     @property
     def architecture(self) -> str:
@@ -43,10 +53,16 @@ class RecordedDevice(UntimedDevice):
 
 @dataclass(frozen=True)
 class CudaDevice(UntimedDevice):
-    """The GPU of this machine. Costs are estimates as long as no profiles of it are imported."""
+    """The GPU of this machine. Costs are estimates as long as no times of it are imported: job archives are measured on it."""
 
     name: str = "cuda"
     is_timed: bool = False
+    measured_on = "cuda"
+    lists_plans = True
+
+    @property
+    def measured_key(self) -> str:
+        return self.key(1)
 
     @property
     def architecture(self) -> str:
@@ -55,9 +71,11 @@ class CudaDevice(UntimedDevice):
         return architecture()
 
     def key(self, threads: int) -> str:
-        from runtime.devices.cuda.cupy_driver import device_name
+        from runtime.devices.cuda.cupy_driver import device_name, library_versions
 
-        return f"cuda | {device_name()} | estimated"
+        name = device_name()
+        kind = next((f"cuda:{gpu.name}" for gpu in GPUS.values() if gpu.is_called(name)), "cuda")
+        return " | ".join([kind, MEASURED, name, *library_versions(), "replayed, evicted"])
 
     def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CudaProgram:
         from runtime.devices.cuda.cupy_driver import CupyDriver

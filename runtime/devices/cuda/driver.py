@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from runtime.devices.cuda.cudnn import EnginePlan
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.plan import Buffer
 
@@ -36,6 +37,10 @@ class LibraryCall(Protocol):
 class Driver(Protocol):
     """CUDA, for one device and one program."""
 
+    @property
+    def l2_bytes(self) -> int:
+        """Return the size of the cache that all multiprocessors share."""
+
     def allocate(self, size_bytes: int, purpose: str) -> int:
         """Return the address of new memory."""
 
@@ -50,6 +55,9 @@ class Driver(Protocol):
 
     def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
         """Return a library's call, planned."""
+
+    def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> Sequence[EnginePlan]:
+        """List the ways in which a library computes a call, within its workspace, its own favourite first."""
 
     def launch(self, code: Any, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:
         """Launch a generated kernel; ``written`` is the position of the argument that it writes."""

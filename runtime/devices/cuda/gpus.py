@@ -7,6 +7,7 @@ data sheets (H100 SXM5 80 GB, H200 SXM 141 GB, A100 SXM4 80 GB). XLA's specifica
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,10 @@ class Gpu:
     def architecture(self) -> str:
         """Return what code is compiled for: ``sm_90``."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a driver's name for a device is one of this kind: ``NVIDIA H200`` is an H200."""
+        return self.name.upper() in re.split(r"[^A-Z0-9]+", name.upper())
 
     def cudnn_properties(self) -> str:
         """Return the description by which cuDNN plans for this GPU where there is none."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.cublas import CUBLAS_STEP
-from runtime.devices.cuda.cudnn import CUDNN_STEP, with_packed
+from runtime.devices.cuda.cudnn import CUDNN_STEP, EnginePlan, with_packed
 from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, COPIES, Driver, Location
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError
@@ -19,8 +21,21 @@ from runtime.plan import COPY_STEP, Buffer, Plan, Step
 from runtime.storage import Areas, Storage, extent, is_contiguous
 
 LIBRARY_STEPS = (CUDNN_STEP, CUBLAS_STEP)
+MOST_COPIES = 64
+"""Copies of a program's memory that are run in turn while it is timed, at most."""
+WARM_UP_REPLAYS = 10
+"""Replays before the first that is timed: clocks rise under load."""
 Command = Callable[[], None]
 """Enqueues a step in the stream that computes."""
+
+
+@dataclass
+class _Memory:
+    """Where a program's areas lie: addresses of the arena, of inputs and outputs by number, and of constants by name."""
+
+    arena: int
+    ports: list[int]
+    constants: dict[str, int] = field(default_factory=dict)
 
 
 class CudaProgram:
@@ -41,9 +56,11 @@ class CudaProgram:
         Storage(plan, weights, lambda size_bytes: np.empty(0, np.uint8))  # refuses windows that leave their areas
         self._weights = weights
         self._areas = Areas(plan)
-        self._arena = driver.allocate(plan.arena_bytes, "arena")
-        self._ports = [driver.allocate(size_bytes, f"{area} {key!r}") for (area, key), size_bytes in self._sized_areas()]
-        self._constants: dict[str, int] = {}
+        ports = [driver.allocate(size_bytes, f"{area} {key!r}") for (area, key), size_bytes in self._sized_areas()]
+        self._memory = _Memory(driver.allocate(plan.arena_bytes, "arena"), ports)
+        self._constants_bytes = 0
+        self._rotated: tuple[object, int] | None = None
+        """A graph of launches on copies of the program's memory in turn, and how many."""
         self._kernels = kernel_file.read(generated) if generated is not None else {}
         self._pending: list[Callable[[int], None]] = []
         self._commands: dict[int, Command] = {}
@@ -71,10 +88,10 @@ class CudaProgram:
         for key, array in arrays.items():
             offsets[key] = end
             end += -(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        base = self.driver.allocate(end, "weights")
+        base, self._constants_bytes = self.driver.allocate(end, "weights"), end
         for key, array in arrays.items():
-            self._constants[key] = base + offsets[key]
-            self.driver.upload(self._constants[key], np.ascontiguousarray(array).reshape(-1), COPIES)
+            self._memory.constants[key] = base + offsets[key]
+            self.driver.upload(base + offsets[key], np.ascontiguousarray(array).reshape(-1), COPIES)
         self._uploaded = self.driver.record(COPIES)
         self.driver.wait(COMPUTE, self._uploaded)
         self.driver.synchronise(COPIES)
@@ -124,8 +141,9 @@ class CudaProgram:
         moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
 
         def run() -> None:
+            constants = self._memory.constants
             locations = [
-                Location(buffer, self._constants[moved[i]]) if i in moved else self.location(buffer) for i, buffer in enumerate(packed)
+                Location(buffer, constants[moved[i]]) if i in moved else self.location(buffer) for i, buffer in enumerate(packed)
             ]
             self.driver.call(call, locations, self.location(output), self._workspace, self._workspace_bytes, COMPUTE)
 
@@ -135,11 +153,11 @@ class CudaProgram:
         """Return where a buffer lies."""
         match buffer.area:
             case "arena":
-                base = self._arena
+                base = self._memory.arena
             case "weight":
-                base = self._constants[buffer.key]
+                base = self._memory.constants[buffer.key]
             case _:
-                base = self._ports[self._areas.numbers[buffer.area, buffer.key]]
+                base = self._memory.ports[self._areas.numbers[buffer.area, buffer.key]]
         return Location(buffer, base + buffer.offset * numpy_dtype(buffer.dtype).itemsize)
 
     def _outputs_of(self, step: Step) -> list[int]:
@@ -151,7 +169,7 @@ class CudaProgram:
         self._bound = list(areas)
         for number, (area, _) in enumerate(self._areas.numbers):
             if area == "input":
-                self.driver.upload(self._ports[number], np.ascontiguousarray(self._bound[number]).reshape(-1), COPIES)
+                self.driver.upload(self._memory.ports[number], np.ascontiguousarray(self._bound[number]).reshape(-1), COPIES)
         self.driver.wait(COMPUTE, self.driver.record(COPIES))
 
     def launch(self, first: int, last: int) -> None:
@@ -195,7 +213,7 @@ class CudaProgram:
             self.driver.wait(COPIES, self.driver.record(COMPUTE))
             for number in sorted(self._fresh):
                 target = self._bound[number].reshape(-1).view(np.uint8)[: self._areas.sizes_bytes[number]]
-                self.driver.download(target, self._ports[number], COPIES)
+                self.driver.download(target, self._memory.ports[number], COPIES)
             self._fresh.clear()
             self.driver.synchronise(COPIES)
         self.driver.synchronise(COMPUTE)
@@ -222,26 +240,89 @@ class CudaProgram:
             self._fresh.add(self._areas.numbers["output", buffer.key])
 
     def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
-        """Return the nanoseconds of each of ``count`` replays, by events; operands stay where they are."""
-        steps = len(self.plan.steps)
-        for _ in range(2):
-            self.launch(0, steps)
-        return [self._timed(0, steps) for _ in range(count)]
+        """Return the nanoseconds of each of ``count`` runs, by events, in a graph that is replayed.
+
+        With ``evict``, each replay runs the program on several copies of its memory in turn, so many that what one left in the GPU's
+        cache is overwritten before it is read again; what one of them takes is the mean.
+        """
+        if not evict:
+            steps = len(self.plan.steps)
+            for _ in range(2):
+                self.launch(0, steps)
+            return [self._timed(0, steps) for _ in range(count)]
+        if self._rotated is None:
+            self._rotated = self._captured_in_turn()
+            for _ in range(WARM_UP_REPLAYS):
+                self.driver.replay(self._rotated[0], COMPUTE)
+        graph, runs = self._rotated
+        return [round(self._elapsed_ns(partial(self.driver.replay, graph, COMPUTE)) / runs) for _ in range(count)]
+
+    def _captured_in_turn(self) -> tuple[object, int]:
+        """Capture the program on copies of its memory in turn: two at least, ``MOST_COPIES`` at most, twice the cache if that suffices."""
+        steps, first = len(self.plan.steps), self._memory
+        size_bytes = self.plan.arena_bytes + sum(self._areas.sizes_bytes) + self._constants_bytes
+        copies = [first]
+        for _ in range(1, max(2, min(MOST_COPIES, -(-2 * self.driver.l2_bytes // max(1, size_bytes))))):
+            copies.append(self._copy(first))
+        self._run(0, steps)  # what libraries make once is made before anything is captured
+        self.driver.synchronise(COMPUTE)
+        self.driver.begin_capture(COMPUTE)
+        try:
+            for self._memory in copies:
+                self._run(0, steps)
+        finally:
+            self._memory = first
+            graph = self.driver.end_capture(COMPUTE)
+        return graph, len(copies)
+
+    def _copy(self, memory: _Memory) -> _Memory:
+        """Return new memory with the same inputs and constants."""
+        driver = self.driver
+
+        def copied(address: int, size_bytes: int, purpose: str) -> int:
+            new = driver.allocate(size_bytes, purpose)
+            if size_bytes:
+                whole = Buffer("uint8", (size_bytes,), (1,), "arena")
+                driver.copy(Location(whole, address), Location(whole, new), COMPUTE)
+            return new
+
+        ports = [copied(address, size, "a copy of a port") for address, size in zip(memory.ports, self._areas.sizes_bytes, strict=True)]
+        base = min(memory.constants.values(), default=0)
+        moved = copied(base, self._constants_bytes, "a copy of the weights") - base
+        constants = {name: address + moved for name, address in memory.constants.items()}
+        return _Memory(driver.allocate(self.plan.arena_bytes, "another arena"), ports, constants)
 
     def profile(self, count: int) -> list[list[int]]:
         return [[self._timed(index, index + 1) for index in range(len(self.plan.steps))] for _ in range(count)]
 
     def _timed(self, first: int, last: int) -> int:
+        return self._elapsed_ns(partial(self.launch, first, last))
+
+    def _elapsed_ns(self, launch: Command) -> int:
         start = self.driver.record(COMPUTE)
-        self.launch(first, last)
+        launch()
         end = self.driver.record(COMPUTE)
         self.driver.synchronise(COMPUTE)
         return round(1e3 * self.driver.elapsed_us(start, end))
 
+    def library_plans(self) -> list[EnginePlan]:
+        """List the plans that the device's libraries have for a program of one call, their favourite first."""
+        if len(self.plan.steps) != 1 or self.plan.steps[0].kind not in LIBRARY_STEPS:
+            return []
+        (step,) = self.plan.steps
+        operands = with_packed(step.spec, [self.plan.buffers[i] for i in step.inputs])
+        return list(self.driver.plans(step.kind, step.spec, operands, self.plan.buffers[step.outputs[0]]))
+
     def close(self) -> None:
         self._commands.clear()
         self._graphs.clear()
+        self._rotated = None
         self.driver.close()
+
+
+def planned_as(step: Step, text: str) -> Step:
+    """Return a step of a library by one of its plans."""
+    return replace(step, spec={**step.spec, **EnginePlan.parse(text).spec}) if step.kind in LIBRARY_STEPS else step
 
 
 def _packed_positions(step: Step) -> list[int]:

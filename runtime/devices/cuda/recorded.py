@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from runtime.devices.cuda import cublas
+from runtime.devices.cuda import cublas, cudnn
 from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, STREAMS, Location
 from runtime.devices.cuda.gpus import MOST_BLOCK, MOST_BLOCK_THREADS, MOST_GRID, Gpu
 from runtime.devices.cuda.kernels import Kernel, Launch
@@ -109,6 +109,10 @@ class RecordedDriver:
         self._accesses: list[_Access] = []
         self._captured: Graph | None = None
 
+    @property
+    def l2_bytes(self) -> int:
+        return self.gpu.l2_bytes
+
     def allocate(self, size_bytes: int, purpose: str) -> int:
         self._refuse_captured("an allocation")
         self._total_bytes += size_bytes
@@ -156,6 +160,13 @@ class RecordedDriver:
         if kind == cublas.CUBLAS_STEP:
             cublas.product_of(spec, operands, output)
         return RecordedCall(kind, spec, int(spec["workspace_bytes"]))
+
+    def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> tuple[cudnn.EnginePlan, ...]:
+        """List cuDNN's plans for the described GPU, where it is installed; cuBLASLt's heuristics answer on a device alone."""
+        if kind == cublas.CUBLAS_STEP or not cudnn.is_installed():
+            return ()
+        plans = cudnn.engine_plans(spec, operands, output, self.gpu, spec["precision"])
+        return () if isinstance(plans, str) else tuple(plan for plan in plans if plan.workspace_bytes <= cudnn.WORKSPACE_BYTES)
 
     def launch(self, code: HostModule, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:
         self._check_launch(launch, 0)

@@ -1,0 +1,195 @@
+"""Kernels for a GPU that is elsewhere travel as archives, and their times come back: the recorded device stands for the GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from egraph.tensor import Implementation
+from runtime.devices.cuda import program
+from runtime.devices.cuda.cudnn import EnginePlan
+from runtime.devices.cuda.program import WARM_UP_REPLAYS, CudaProgram
+from runtime.devices.cuda.recorded import RecordedDriver
+from runtime.judge import SMALL, SUMMED, Expected, WrongResult
+from runtime.measure import Effort, Worker
+from runtime.profile import Database, Record
+from runtime.profile import jobs as profile_jobs
+from runtime.profile.jobs import Archive, Measured, measure_archive
+from runtime.profile.tables import PLAN_MARK
+from tests.runtime.test_cuda_recorded import X, chain, opened
+from tests.runtime.test_devices import model
+from tests.support.paths import ROOT
+from tests.support.recorded_worker import CRASHES, FAST, FAVOURITE, HANGS, KEY, SLOW, SPOILS, WRONG, Clocked
+
+QUICK = Effort(seconds=0.001)
+COMMAND = (sys.executable, "-m", "tests.support.recorded_worker")
+PATIENCE_SECONDS = 10.0
+
+
+def optimised(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    onnx.save(model(), folder / "m.onnx")
+    target = (folder / "m.onnx", "--target", "cuda:h100", "--budget", "30s", "--threads", 1)
+    command = [sys.executable, "-m", "egraph.optimize", *map(str, (*target, *arguments))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what a search for a GPU that is elsewhere wants measured."""
+    folder = tmp_path_factory.mktemp("cuda-jobs")
+    done = optimised(folder, "--database", folder / "p.sqlite", "--export-jobs", folder / "jobs.zip", "--json")
+    assert json.loads(done.stdout)["failed"] == 0
+    return folder / "jobs.zip"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_jobs, "device", lambda name: Clocked())
+
+
+def measured(archive: Path, output: Path, database: Database | None = None, **options: object) -> Measured:
+    worker = Worker(command=COMMAND, time_out_seconds=PATIENCE_SECONDS, start_seconds=2 * PATIENCE_SECONDS)
+    return measure_archive(
+        archive, database or Database.in_memory(), output=output, effort=QUICK, worker=worker, **options  # type: ignore[arg-type]
+    )
+
+
+def test_an_archive_carries_what_measures_it_and_no_weights(archive: Path) -> None:
+    opened_archive = Archive.open(archive)
+    assert (opened_archive.origin.device, opened_archive.origin.architecture) == ("cuda", "sm_90")
+    names = set().union(*(job.files for job in opened_archive.jobs))
+    assert names <= {"plan.json", "kernels.json", "drawn.json", "expected.npz"} and "drawn.json" in names
+    assert all("expected.npz" in job.files for job in opened_archive.jobs)
+    assert {job.library for job in opened_archive.jobs} >= {"", "cudnn"}
+    with zipfile.ZipFile(archive) as zipped:
+        carried = [name for name in zipped.namelist() if name.startswith("runtime/")]
+    assert {"runtime/worker.py", "runtime/profile/__main__.py", "runtime/devices/cuda/cupy_driver.py"} <= set(carried)
+    assert not any("__pycache__" in name or name.endswith(".so") for name in carried)
+
+
+def test_on_a_machine_without_a_gpu_the_archive_says_so(archive: Path, tmp_path: Path) -> None:
+    """Nothing of ours is in the way but what the archive brings: another ``runtime`` beside it is not taken."""
+    (tmp_path / "runtime.py").write_text("raise SystemExit('the wrong one')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(archive), "-o", str(tmp_path / "records.jsonl")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "CuPy" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.usefixtures("gpu")
+def test_every_plan_is_timed_and_a_faulty_one_costs_itself_alone(archive: Path, tmp_path: Path) -> None:
+    """A crash, a hang, a wrong result and an error of the GPU are recorded as such; the fastest right plan is named."""
+    output = tmp_path / "records.jsonl"
+    jobs = Archive.open(archive).jobs
+    first = next(number for number, job in enumerate(jobs) if job.library == "cudnn")
+    generated = next(number for number, job in enumerate(jobs) if not job.library)
+    done = measured(archive, output, only={first, generated})
+    by_name = {record.implementation: record for record in done.records}
+    library, plain = jobs[first].implementation, jobs[generated].implementation
+    texts = {engine: EnginePlan(engine, {"SET": 1}, 1 << engine).text for engine in (CRASHES, HANGS, WRONG, SPOILS, SLOW, FAST, FAVOURITE)}
+    status = {engine: by_name[f"{library}{PLAN_MARK}{text}"].status for engine, text in texts.items()}
+    assert status == {CRASHES: "failed", HANGS: "hung", WRONG: "wrong", SPOILS: "failed", SLOW: "ok", FAST: "ok", FAVOURITE: "ok"}
+    assert "SIGSEGV" in by_name[f"{library}{PLAN_MARK}{texts[CRASHES]}"].message
+    assert "illegal memory access" in by_name[f"{library}{PLAN_MARK}{texts[SPOILS]}"].message
+    fastest = by_name[f"{library}{PLAN_MARK}"]
+    assert (fastest.message, fastest.median_us) == (texts[FAST], 1e3 * FAST)
+    assert by_name[library].median_us == 1e3 * FAVOURITE and by_name[plain].status == "ok"
+    assert {record.device for record in done.records} == {KEY} and done.remaining == 0
+    lines = output.read_text().splitlines()
+    assert measured(archive, output, only={first, generated}).remaining == 0 and output.read_text().splitlines() == lines
+
+
+@pytest.mark.usefixtures("gpu")
+def test_measuring_ends_in_time_and_goes_on(archive: Path, tmp_path: Path) -> None:
+    output, jobs = tmp_path / "records.jsonl", Archive.open(archive).jobs
+    assert measured(archive, output, seconds=0.0).remaining == len(jobs) and output.read_text() == ""
+    number = next(number for number, job in enumerate(jobs) if job.library == "cudnn")
+    known = Record(KEY, jobs[number].fragment, jobs[number].implementation, "ok", (5.0,))
+    output.write_text(known.to_line() + "\n")
+    done = measured(archive, output, seconds=0.0, only={number})
+    assert done.records == (known,) and done.remaining == 1, "its plans remain"
+
+
+def test_times_that_come_back_decide(archive: Path, tmp_path: Path) -> None:
+    """The plan that was measured to be the fastest stands in the program; what is new is used, and it is said what was not timed."""
+    records = tmp_path / "records.jsonl"
+    plan = EnginePlan(FAST, {"SET": 1}, 1 << FAST)
+    with records.open("w") as file:
+        for job in Archive.open(archive).jobs:
+            time_us = 2.0 if job.library == "cudnn" else 3.0
+            rows = [Record(KEY, job.fragment, job.implementation, "ok", (time_us,), generator=job.generator)]
+            if job.library == "cudnn":
+                for name, message in ((plan.text, ""), ("", plan.text)):
+                    rows.append(Record(KEY, job.fragment, f"{job.implementation}{PLAN_MARK}{name}", "ok", (0.1,), message))
+            file.writelines(row.to_line() + "\n" for row in rows)
+    done = optimised(tmp_path, "--database", tmp_path / "p.sqlite", "--import-profiles", records, "--check", 1)
+    assert "are new of this device" in done.stderr and " 0 are new" not in done.stderr
+    assert "estimated from kernels that were timed on cuda:h100" in done.stdout and "speed" not in done.stdout
+    steps = json.loads((tmp_path / "m.einsat" / "plan.json").read_text())["steps"]
+    convolutions = [step["spec"] for step in steps if step["kind"] == "cudnn"]
+    assert convolutions and all(EnginePlan(s["engine"], s["knobs"], s["workspace_bytes"]) == plan for s in convolutions)
+    assert Counter(step["kind"] for step in steps)["cuda"]
+
+
+def test_a_program_is_timed_on_copies_of_its_memory_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = opened(chain(), tmp_path)
+    np.testing.assert_array_equal(executable.run({"x": X})["y"], 8 * X)
+    monkeypatch.setattr(RecordedDriver, "elapsed_us", lambda self, start, end: float(sum(end.clock) - sum(start.clock)))
+    monkeypatch.setattr(program, "MOST_COPIES", 4)
+    loaded = executable.loaded
+    assert isinstance(loaded, CudaProgram) and isinstance(loaded.driver, RecordedDriver)
+    before = loaded.driver.launches
+    assert executable.run_native(4, evict=True) == [3000] * 4, "three steps a run, whatever the copies"
+    assert loaded.driver.launches - before == 3 + 3 * 4 * (WARM_UP_REPLAYS + 4)
+    arenas = [memory for memory in loaded.driver._memories if memory.label in ("arena", "another arena")]
+    assert len(arenas) == 4
+    for arena in arenas[1:]:
+        np.testing.assert_array_equal(arena.data.view(np.float32)[: X.size], 2 * X)
+    np.testing.assert_array_equal(executable.run({"x": 2 * X})["y"], 16 * X)
+
+
+def test_one_wrong_element_stands_out_of_a_summary(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    exact, operands = generator.standard_normal((500, 401)), {"x": X}
+    Expected.of([exact], operands, 1e-4).write(tmp_path)
+    expected = Expected.read(tmp_path)
+    assert expected is not None and expected.summaries[0].size == -(-exact.size // SUMMED)
+    noisy = (exact * (1 + 1e-6 * generator.standard_normal(exact.shape))).astype(np.float32)
+    expected.judge([noisy], operands)
+    for position in (0, 77, exact.size - 1):
+        wrong = noisy.copy()
+        wrong.reshape(-1)[position] += 1e-3
+        with pytest.raises(WrongResult, match=f"1 of {expected.summaries[0].size} sums of {SUMMED}"):
+            expected.judge([wrong], operands)
+    with pytest.raises(WrongResult, match="1 of"):
+        expected.judge([np.where(np.arange(401) == 7, np.where(np.arange(500)[:, None] == 3, np.nan, noisy), noisy)], operands)
+    with pytest.raises(WrongResult, match="elements, it must have"):
+        expected.judge([noisy[:9]], operands)
+    with pytest.raises(Exception, match="draws other operands"):
+        expected.judge([noisy], {"x": 2 * X})
+    small = Expected.of([np.array([1.0, np.nan, 2.0])], operands, 1e-4)
+    small.judge([np.array([1.0, 5.0, 2.0], np.float32)], operands)
+    with pytest.raises(WrongResult):
+        small.judge([np.array([1.0, 5.0, 2.1], np.float32)], operands)
+    assert small.sizes == (1,) and Expected.of([exact.reshape(-1)[:SMALL]], operands, 1e-4).sizes == (1,)
+
+
+def test_plans_have_texts() -> None:
+    plan = EnginePlan(41, {"TILE_SIZE": 4, "SPLIT_K": 2}, 65536)
+    assert plan.text == "41+65536:SPLIT_K=2,TILE_SIZE=4" and EnginePlan.parse(plan.text) == plan
+    assert EnginePlan.parse(EnginePlan(3, {}, 0).text) == EnginePlan(3, {}, 0)
+    named = Implementation.parse("cudnn.convolution@tf32").with_plan(plan.text)
+    assert (named.precision, named.plan, named.library, named.kind) == ("tf32", plan.text, "cudnn", "library")
+    assert Implementation.parse(named.text) == named and named.with_plan("").text == "cudnn.convolution@tf32"
+    assert named.in_precision("float32").text == "cudnn.convolution"
