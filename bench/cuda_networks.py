@@ -1,6 +1,6 @@
 """Take networks through ``--target cuda:h100`` on the recorded device: search, lower, run, check. Costs are estimates; there is no GPU.
 
-    python -m bench.cuda_networks [MODEL ...] [--batch N] [--target cuda:h100] [--budget 60s] [--record [FOLDER]]
+    python -m bench.cuda_networks [MODEL ...] [--batch N ...] [--target cuda:h100] [--budget 60s] [--record [FOLDER]]
 
 Each network runs at the sizes of its paper, through the command line. The error is the largest of any output against onnxruntime.
 """
@@ -8,6 +8,7 @@ Each network runs at the sizes of its paper, through the command line. The error
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from runtime.devices import DESCRIBED
 
 NETWORKS = ("infogan", "dcgan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
 """The networks of the published comparison."""
+BATCHES = (1, 16)
 
 
 @dataclass(frozen=True)
@@ -90,17 +92,17 @@ def main() -> int:
     form = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_networks", description=__doc__, formatter_class=form)
     parser.add_argument("models", nargs="*", default=NETWORKS, help=f"networks (default: {' '.join(NETWORKS)})")
-    parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
+    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="batch sizes (default 1 16)")
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"what for (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="time for each (default 60s)")
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_networks.json and .md")
     arguments = parser.parse_args()
     rows = []
-    for name in arguments.models:
+    where = origin(1, ["python", "-m", "bench.cuda_networks"])
+    for batch, name in itertools.product(arguments.batch, arguments.models):
         with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
-            rows.append(measured(name, arguments.batch, arguments.target, arguments.budget, Path(folder)))
+            rows.append(measured(name, batch, arguments.target, arguments.budget, Path(folder)))
         print(rows[-1], flush=True)
-        where = origin(1, ["python", "-m", "bench.cuda_networks"])
         if arguments.record:
             record(arguments.record, "cuda_networks", where, rows, page(rows, where))
     print(page(rows, where))
