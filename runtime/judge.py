@@ -156,7 +156,8 @@ def _summary(result: np.ndarray, size: int) -> np.ndarray:
     positions = np.arange(flat.size, dtype=np.uint64)
     signs = 1.0 - 2.0 * ((positions * np.uint64(MIXED)) >> np.uint64(63)).astype(np.float64)
     signed[: flat.size] = flat * signs
-    return signed.reshape(size, count).sum(axis=0)
+    sums: np.ndarray = signed.reshape(size, count).sum(axis=0)
+    return sums
 
 
 def judge(actual: Any, expected: Any) -> None:

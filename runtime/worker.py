@@ -36,7 +36,6 @@ from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, Expected, WrongResult, judge, reference_results
 from runtime.measure import Engine
 from runtime.opaque import FLUSH_ENTRY
-from runtime.plan import Plan
 
 if TYPE_CHECKING:
     from runtime import Session
@@ -46,8 +45,6 @@ RunMany: TypeAlias = Callable[[int], list[int]]
 Draw: TypeAlias = Callable[[], dict[str, np.ndarray]]
 """Return the inputs: drawn, or read from a file."""
 
-CUDA = "cuda"
-"""The kind of devices whose libraries list their plans."""
 PARENT_DEATH_SIGNAL = 1  # prctl(PR_SET_PDEATHSIG)
 WARM_UP_RUNS = 1
 REFERENCE = "ref"
@@ -118,7 +115,7 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
 
     artefact = opened(Path(path))
     if plan:
-        artefact = replace(artefact, plan=with_plan(artefact.plan, plan))
+        artefact = replace(artefact, plan=device(artefact.plan.device).by_library_plan(artefact.plan, plan))
     session = Session(artefact, threads=threads)
     _sessions.append(session)
     chosen = session.executable.implementations.values()
@@ -149,23 +146,12 @@ def opened(folder: Path) -> Artefact:
     return replace(artefact, weights=random_weights(_specs(drawn["weights"]), drawn["seed"]))
 
 
-def with_plan(plan: Plan, text: str) -> Plan:
-    """Return the plan of a library's kernel with one of the library's own plans in it."""
-    from runtime.devices.cuda.program import planned_as
-
-    return replace(plan, steps=tuple(planned_as(step, text) for step in plan.steps))
-
-
-def plans(folder: Path, name: str) -> list[str]:
+def plans(folder: Path, name: str) -> Sequence[str]:
     """Return the plans by which its library computes a kernel; none of other kernels."""
-    if name.partition(":")[0] != CUDA:
-        return []
     from runtime import Session
-    from runtime.devices.cuda.program import CudaProgram
 
     with Session(opened(folder)) as session:
-        loaded = session.executable.loaded
-        return [each.text for each in loaded.library_plans()] if isinstance(loaded, CudaProgram) else []
+        return list(device(name).library_plans(session.executable.loaded))
 
 
 _sessions: list[Session] = []

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from egraph.errors import EinsatError, LowerError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.policy import MeasurePolicy
@@ -33,6 +35,7 @@ from egraph.tensor import (
     rewrite,
     walk,
 )
+from egraph.tensor.ops import apply
 from egraph.tensor.storage import in_one_type
 from lower.compile import PLAN, WEIGHTS, CompileOptions, plan_program
 from lower.cost.rounding import ROUNDED_OPERATORS
@@ -130,6 +133,8 @@ def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dic
     return requests_by_symbol
 
 
+TF32_SPLIT, TF32_FACTOR = "einsat.tf32", 2.0**13 + 1
+"""A constant's name and value: x c - (x c - x), in float32, is x with the 11 significant bits of tf32."""
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
 DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
 """Operators that are undefined, or badly conditioned, where this operand (by position) is near or below 0."""
@@ -233,11 +238,16 @@ def rounded(graph: Graph, precision: str) -> Graph:
 
     roots = list(dict.fromkeys(graph.roots))
     new = rewrite(roots, change)
-    return replace(graph, outputs=tuple((name, new[node]) for name, node in graph.outputs))
+    tensors = {**graph.tensors, TF32_SPLIT: np.array(TF32_FACTOR, np.float32)} if precision == "tf32" else graph.tensors
+    return replace(graph, outputs=tuple((name, new[node]) for name, node in graph.outputs), tensors=tensors)
 
 
 def rounded_operand(node: Node, precision: str) -> Node:
-    """Return a value converted to the element type of a precision, and back."""
+    """Return a value converted to the element type of a precision, and back; to tf32 by float32's own arithmetic (Veltkamp's splitting)."""
+    if precision == "tf32":
+        split = make("Constant", (), attributes(digest=TF32_SPLIT), TensorType(node.type.dtype, ()))
+        wide = apply("Mul", node, split)
+        return apply("Sub", wide, apply("Sub", wide, node))
     narrow = make("Cast", (node,), (), TensorType(ELEMENT_TYPES[precision], node.type.shape))
     return make("Cast", (narrow,), (), node.type)
 

@@ -12,10 +12,12 @@ from egraph.tolerance import Tolerance
 from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
-Precision: TypeAlias = Literal["fp32", "bf16", "auto"]
-"""What products may round their operands to: nothing; bf16 wherever that is faster; or as far as the tolerance allows."""
-OFFERED: Mapping[Precision, tuple[str, ...]] = {"fp32": (), "bf16": ("bf16",), "auto": ("bf16",)}
-"""The precisions that kernels are offered in besides float32."""
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "auto"]
+"""What products may round their operands to: nothing; tf32 or bf16 wherever that is faster; or as far as the tolerance allows."""
+OFFERED: Mapping[Precision, tuple[str, ...]] = {
+    "fp32": (), "tf32": ("tf32",), "bf16": ("bf16",), "auto": ("tf32", "bf16"),
+}  # fmt: skip
+"""The precisions that kernels are offered in besides float32, of those that the target's libraries have."""
 Choice: TypeAlias = tuple[range, ...]
 """The sizes that an axis may have: ranges, a number being a range of one."""
 DEFAULT_BUCKETS = 4

@@ -113,7 +113,7 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
                 results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
-                Rounding(reference.samples, options.threads), Storage(target_lowering),
+                Rounding(reference.samples, options.threads, options.device), Storage(target_lowering),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes + outline.notes)
             progress.stage("write")
@@ -342,6 +342,8 @@ class Run:
         contenders += [entry.contender for entry in by_importance(entries)]
         if not self.device.is_timed:
             cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
+            if (closer := self._within(searched, [cheapest], {}, self._calibrated(None, device))) is not None:
+                return self._timed(closer, plain, key, device, is_measured=is_measured)
             return Trial(searched, plain, tuple(entries), not_raced(contenders), cheapest, key)
         raced = None if is_measured and not choice.is_earlier else self._recorded_race(contenders, device, frozen=options.frozen)
         preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race

@@ -44,8 +44,9 @@ from egraph.tensor import (
 )
 from egraph.tensor.storage import without_stored
 from lower.cost.model import CostModel
-from lower.cost.rounding import ROUNDED_OPERATORS, ErrorModel, rounded_node
+from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, ErrorModel, rounded_node
 from runtime import Session
+from runtime.devices import device
 
 SAFETY = 1.1
 """By how much more programs are taken to be off than the last one was."""
@@ -63,11 +64,14 @@ def rounding_kernels(program: Program) -> list[Kernel]:
     return [kernel for kernel in program.kernels if kernel.implementation.precision != PLAIN]
 
 
-def program_error(place: str, samples: Sequence[Sample], threads: int) -> float:
-    """Return how far a compiled program's outputs are off at most, relative to the largest; infinite where it does not run."""
+def program_error(place: str, samples: Sequence[Sample], threads: int, on: str | None = None) -> float:
+    """Return how far a compiled program's outputs are off at most, relative to the largest; infinite where it does not run.
+
+    ``on`` is the device that it is for.
+    """
     largest = 0.0
     try:
-        with Session(place, threads=threads) as session:
+        with Session(place, threads=threads, on=on) as session:
             for feeds, expected in samples:
                 largest = max(largest, _difference(expected, session.run(None, feeds)))
     except EinsatError:
@@ -142,7 +146,7 @@ def switched(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, frozenset[Node
         if old in number:
             state, pairs = switches[number[old]], zip(old.inputs, operands, strict=True)
             operands = tuple(
-                make("Where", (state, rounded_operand(new, "bf16"), new), (), new.type) if i < 2 and not is_constant[before] else new
+                make("Where", (state, rounded_operand(new, MEASURED_IN), new), (), new.type) if i < 2 and not is_constant[before] else new
                 for i, (before, new) in enumerate(pairs)
             )
         return make(old.op, operands, old.attributes, old.type)
@@ -158,6 +162,8 @@ class Rounding:
 
     samples: Callable[[], Sequence[Sample]]
     threads: int
+    on: str | None = None
+    """The device that programs are for, which may be described alone."""
     programs: dict[str, RoundedProgram] = field(default_factory=dict)
     """By their digests."""
     raised: int = 0
@@ -165,7 +171,7 @@ class Rounding:
 
     def measure(self, entry: Entry, model: CostModel) -> float:
         """Return how far a compiled program is off, and keep it."""
-        error = program_error(entry.contender.path, self.samples(), self.threads)
+        error = program_error(entry.contender.path, self.samples(), self.threads, self.on)
         kernels = [kernel for kernel in entry.program.kernels if not kernel.implementation.is_free]
         self.programs[entry.contender.digest] = RoundedProgram(
             len(rounding_kernels(entry.program)), len(kernels), error, model.program_us(entry.program), None
@@ -232,6 +238,8 @@ class Rounding:
         rounding = [one for one in offered if one.implementation.precision != PLAIN]
         if space is not None and not rounding:
             return "nothing rounds: no kernel of this model has a twin that does"
+        if space is not None and self.on is not None and not device(self.on).is_timed:
+            return "nothing rounds: no kernel that does is estimated to be faster where the tolerance allows it"
         records = [record for one in rounding if (record := model.record(one)) is not None]
         if space is None or not records:
             return "nothing rounds: no kernel that does was measured in this run's budget"

@@ -275,7 +275,11 @@ def device_key(options: Options, database: Database) -> str:
 
 def target_of(options: Options, lowers: Lowering) -> Target:
     """Return what programs are for, with the precisions that their kernels may have."""
-    return replace(lowers.target, precisions=OFFERED[options.precision])
+    offered = tuple(precision for precision in OFFERED[options.precision] if precision in lowers.precisions)
+    if OFFERED[options.precision] and not offered:
+        fix = f"there are {', '.join(('fp32', *lowers.precisions))}"
+        raise ModelError(f"no kernels for {options.device} compute in {options.precision}", where="--precision", fix=fix)
+    return replace(lowers.target, precisions=offered)
 
 
 def saturation_of(result: Saturated) -> Saturation:

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from egraph.tensor import PLAIN, Candidate, ENode
 from egraph.tolerance import Tolerance
 
-UNIT_ROUNDOFF: Mapping[str, float] = {PLAIN: 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
+UNIT_ROUNDOFF: Mapping[str, float] = {PLAIN: 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}
 """The largest relative error of rounding to nearest, by precision: half of the distance between 1 and the next number."""
 USUAL_PART = math.sqrt(1 / (8 * math.log(2)))
 """The root mean square of rounding errors over the largest, for numbers whose logarithms are evenly distributed."""
-ROUNDED_OPERATORS = ("MatMul", "Conv")
+MEASURED_IN = "bf16"
+"""The precision that products are rounded to, one after another, to see how far outputs move; in others they move in proportion."""
+ROUNDED_OPERATORS = ("MatMul", "Conv", "ConvTranspose")
 """Operators whose operands kernels of a lower precision round."""
 LEAST_TOLERANCE = 1e-12
 """What a tolerance of nothing counts as: no error fits into it."""
@@ -63,7 +65,7 @@ class ErrorModel:
     scale: float = 0.0
     """By how much programs are farther off than their kernels' errors say together; 0 until one was found to be too far off."""
     measured: dict[ENode, float] = field(default_factory=dict)
-    """How far the outputs move where this product's operands alone are rounded, relative to the largest output."""
+    """How far the outputs move where this product's operands alone are rounded to ``MEASURED_IN``, relative to the largest output."""
     derived: Callable[[], Mapping[str, float]] = dict
     """The usual relative error of each derivation in float32, by its name."""
 
@@ -81,7 +83,7 @@ class ErrorModel:
             return 0.0
         node = rounded_node(one)
         if node is not None and node in self.measured:
-            return self.measured[node]
+            return self.measured[node] * UNIT_ROUNDOFF[precision] / UNIT_ROUNDOFF[MEASURED_IN]
         rules = (rule for each in one.covered for rule in each.rules)
         amplified = max((self._derived[rule] / DERIVED_UNIT for rule in rules if rule in self._derived), default=1.0)
         return usual_error(precision) * max(1.0, amplified)

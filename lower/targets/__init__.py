@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -158,6 +158,8 @@ class Lowering:
     speed: DeviceSpeed | None = None
     """The rates of the target from its data sheet, where its device is not timed."""
     source_digest: Callable[[Path], str] = str
+    precisions: tuple[str, ...] = ()
+    """What kernels of its libraries round the operands of products to, besides float32."""
 
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
@@ -217,8 +219,9 @@ def lowering(name: str = DEFAULT) -> Lowering:
 
 
 def lowering_for(target: Target) -> Lowering:
-    """Return how programs become plans of exactly this target."""
-    return next((each for each in _lowerings(target.kind).values() if each.target == target), lowering(target.kind))
+    """Return how programs become plans of exactly this target, in whatever precisions."""
+    plain = replace(target, precision=PLAIN, precisions=())
+    return next((each for each in _lowerings(target.kind).values() if each.target == plain), lowering(target.kind))
 
 
 def name_of(target: Target) -> str:

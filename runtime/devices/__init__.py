@@ -110,6 +110,12 @@ class Device(Protocol):
     def lists_plans(self) -> bool:
         """Return whether its libraries list several plans for one call, each to be timed."""
 
+    def library_plans(self, loaded: Loaded) -> Sequence[str]:
+        """Return the texts of the plans that a library lists for a program of one call of it, its favourite first."""
+
+    def by_library_plan(self, plan: Plan, text: str) -> Plan:
+        """Return a program with its library's calls made by one of the library's plans."""
+
     @property
     def architecture(self) -> str:
         """Return what code that was generated for it runs on: such code runs and takes as long where this is equal."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from runtime.devices import Files
+from runtime.devices import Files, Loaded
 from runtime.plan import COPY_STEP, Buffer, Plan
 from runtime.storage import Storage
 
@@ -32,14 +32,24 @@ class Ieee:
 class UntimedDevice:
     """The common part of devices on which nothing is timed."""
 
-    measured_on = measured_key = ""
+    measured_on = ""
     lists_plans = False
+
+    @property
+    def measured_key(self) -> str:
+        return ""
 
     def stays_in_cache(self, weights_bytes: int) -> bool:
         return True
 
     def is_disturbed(self, threads: int) -> bool:
         return False
+
+    def library_plans(self, loaded: Loaded) -> Sequence[str]:
+        return ()
+
+    def by_library_plan(self, plan: Plan, text: str) -> Plan:
+        return plan
 
     def allocate(self, size_bytes: int) -> np.ndarray:
         return np.empty(size_bytes, np.uint8)

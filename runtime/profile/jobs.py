@@ -54,7 +54,7 @@ LEAST_PATIENCE_SECONDS = 5.0
 """Seconds that a kernel gets at least, however little time is left."""
 EFFORT = Effort()
 Tell = Callable[[str], None]
-Key: TypeAlias = tuple[str, str, str, str]
+Key: TypeAlias = tuple[str | int | float, ...]
 """What a record is filed under."""
 
 
@@ -88,7 +88,7 @@ class Job:
         """Return the library that the kernel is of; empty for generated ones."""
         return self.implementation.partition(".")[0] if "." in self.implementation else ""
 
-    def key(self, device: str) -> Key:
+    def key(self, device: str) -> tuple[str, str, str, str]:
         """Return what the time is filed under on a device."""
         return from_memory(device) if self.engine == FROM_MEMORY else device, self.fragment, self.implementation, self.generator
 

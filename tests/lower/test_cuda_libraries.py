@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from egraph.tensor import Node, Target, format_fragment, placeholder
+from egraph.optimize.kernels import TF32_FACTOR
+from egraph.tensor import Implementation, Node, Target, format_fragment, placeholder
 from egraph.tensor.ops import OPS, apply
 from lower.calls.call import LibraryCall
-from lower.targets import lowering
+from lower.cost.rounding import UNIT_ROUNDOFF, largest_error
+from lower.targets import lowering, lowering_for
 from lower.targets.cuda import cublas, cudnn
 from runtime.devices.cuda import cudnn as device_cudnn
-from runtime.devices.cuda.cublas import Matrix, matrix, product_of
+from runtime.devices.cuda.cublas import COMPUTE, Matrix, matrix, product_of
 from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, Graph, channels_last, engine_plans, roles
 from runtime.devices.cuda.gpus import GPUS
-from runtime.devices.cuda.meaning import evaluate_call, rounded_to_tf32
+from runtime.devices.cuda.meaning import DROPPED_BITS, evaluate_call, rounded
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Buffer
 from tests.lower.test_library_match import library_error
@@ -134,13 +138,52 @@ def test_a_product_that_does_not_fit_is_refused() -> None:
 
 def test_tf32_drops_thirteen_bits_of_what_is_multiplied() -> None:
     values = np.array([1.0, 1 + 2**-10, 1 + 2**-11, 1 + 2**-12, -3.1415927, np.inf, np.nan], np.float32)
-    rounded = rounded_to_tf32(values)
-    np.testing.assert_array_equal(rounded[[0, 1, 2, 3, 5]], np.array([1, 1 + 2**-10, 1 + 2**-10, 1, np.inf], np.float32))
-    assert np.isnan(rounded[6]) and abs(rounded[4] + np.pi) < 2e-3
+    cut = rounded(values, DROPPED_BITS["tf32"])
+    np.testing.assert_array_equal(cut[[0, 1, 2, 3, 5]], np.array([1, 1 + 2**-10, 1 + 2**-10, 1, np.inf], np.float32))
+    assert np.isnan(cut[6]) and abs(cut[4] + np.pi) < 2e-3
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1, "bias": 2}, "post_ops": []}
     operands = [np.full((1, 1), 1 + 2**-12, np.float32), np.ones((1, 1), np.float32), np.full((1, 1), 2**-12, np.float32)]
     assert evaluate_call({**spec, "precision": "tf32"}, operands, (1, 1))[0, 0] == np.float32(1 + 2**-12)
     assert evaluate_call({**spec, "precision": "float32"}, operands, (1, 1))[0, 0] == np.float32(1 + 2**-11)
+
+
+def test_calls_are_offered_in_the_precisions_that_the_libraries_round_to() -> None:
+    convolution, _ = conv()
+    product = apply("MatMul", placeholder(0, float32(8, 16)), placeholder(1, float32(16, 4), constant=True))
+    transposed = apply(
+        "ConvTranspose", placeholder(0, float32(1, 4, 5, 5)), placeholder(1, float32(4, 6, 3, 3), constant=True),
+        strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), group=1, output_padding=(0, 0), layout="NCHW",
+    )  # fmt: skip
+    for match, fragment, name, offered in (
+        (cudnn.match, convolution, "cudnn.convolution", {"tf32"}), (cudnn.match, transposed, "cudnn.deconvolution", {"tf32"}),
+        (cublas.match, product, "cublas.matmul", {"tf32", "bf16"}),
+    ):  # fmt: skip
+        calls = {precision: match(fragment, f"{name}@{precision}") for precision in ("tf32", "bf16", "fp16")}
+        assert {precision for precision, call in calls.items() if isinstance(call, LibraryCall)} == offered, name
+        for precision in offered:
+            rounding = Implementation.parse(f"{name}@{precision}")
+            assert lowering("cuda:h200").reads(fragment, rounding) == {0: frozenset({precision}), 1: frozenset({precision})}
+    for name in GPUS:
+        target = lowering(f"cuda:{name}").target
+        assert lowering_for(replace(target, precisions=("tf32",), precision="tf32")).target == target
+    assert set(lowering("cuda:h100").precisions) == set(COMPUTE) - {"float32"}
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("tf32", 13), ("bf16", 16)])
+def test_rounded_operands_are_what_the_recorded_device_multiplies(precision: str, bits: int) -> None:
+    """Float32's own arithmetic, and numpy's types, round as the bits are cut; the error of a sum is within its bound."""
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    cut = rounded(values, bits)
+    if precision == "tf32":
+        wide = values * np.float32(TF32_FACTOR)
+        np.testing.assert_array_equal(cut, wide - (wide - values))
+    else:
+        np.testing.assert_array_equal(cut, values.astype(ml_dtypes.bfloat16).astype(np.float32))
+    assert 0.5 * UNIT_ROUNDOFF[precision] < np.abs(cut / values - 1).max() <= UNIT_ROUNDOFF[precision]
+    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "post_ops": [], "precision": precision}
+    left, right = values[:600].reshape(2, 300), values[400:].reshape(300, 2)
+    error = np.abs(evaluate_call(spec, [left, right], (2, 2)) - left.astype(np.float64) @ right.astype(np.float64))
+    assert np.all(error <= largest_error(precision, 300) * (np.abs(left) @ np.abs(right))) and error.max() > 0
 
 
 @needs_cudnn

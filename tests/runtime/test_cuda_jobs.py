@@ -35,8 +35,8 @@ COMMAND = (sys.executable, "-m", "tests.support.recorded_worker")
 PATIENCE_SECONDS = 10.0
 
 
-def optimised(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    onnx.save(model(), folder / "m.onnx")
+def optimised(folder: Path, made: onnx.ModelProto, *arguments: object) -> subprocess.CompletedProcess[str]:
+    onnx.save(made, folder / "m.onnx")
     target = (folder / "m.onnx", "--target", "cuda:h100", "--budget", "30s", "--threads", 1)
     command = [sys.executable, "-m", "egraph.optimize", *map(str, (*target, *arguments))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def optimised(folder: Path, *arguments: object) -> subprocess.CompletedProcess[s
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return what a search for a GPU that is elsewhere wants measured."""
     folder = tmp_path_factory.mktemp("cuda-jobs")
-    done = optimised(folder, "--database", folder / "p.sqlite", "--export-jobs", folder / "jobs.zip", "--json")
+    done = optimised(folder, model(), "--database", folder / "p.sqlite", "--export-jobs", folder / "jobs.zip", "--json")
     assert json.loads(done.stdout)["failed"] == 0
     return folder / "jobs.zip"
 
@@ -133,7 +133,7 @@ def test_times_that_come_back_decide(archive: Path, tmp_path: Path) -> None:
                 for name, message in ((plan.text, ""), ("", plan.text)):
                     rows.append(Record(KEY, job.fragment, f"{job.implementation}{PLAN_MARK}{name}", "ok", (0.1,), message))
             file.writelines(row.to_line() + "\n" for row in rows)
-    done = optimised(tmp_path, "--database", tmp_path / "p.sqlite", "--import-profiles", records, "--check", 1)
+    done = optimised(tmp_path, model(), "--database", tmp_path / "p.sqlite", "--import-profiles", records, "--check", 1)
     assert "are new of this device" in done.stderr and " 0 are new" not in done.stderr
     assert "estimated from kernels that were timed on cuda:h100" in done.stdout and "speed" not in done.stdout
     steps = json.loads((tmp_path / "m.einsat" / "plan.json").read_text())["steps"]
@@ -183,6 +183,26 @@ def test_one_wrong_element_stands_out_of_a_summary(tmp_path: Path) -> None:
     with pytest.raises(WrongResult):
         small.judge([np.array([1.0, 5.0, 2.1], np.float32)], operands)
     assert small.sizes == (1,) and Expected.of([exact.reshape(-1)[:SMALL]], operands, 1e-4).sizes == (1,)
+
+
+def product(size: int) -> onnx.ModelProto:
+    """Return y = (x w) w: two products by a matrix of random numbers."""
+    weights = (np.random.default_rng(0).standard_normal((size, size)) / size**0.5).astype(np.float32)
+    nodes = [onnx.helper.make_node("MatMul", [before, "w"], [after]) for before, after in (("x", "t"), ("t", "y"))]
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (size, size)) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:], [onnx.numpy_helper.from_array(weights, "w")])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("tolerance", "rounds"), [("1e-2", True), ("1e-5", False)])
+def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, tolerance: str, rounds: bool) -> None:
+    """By estimates and on the recorded device, which rounds as tensor cores do: what is too far off returns to float32."""
+    arguments = ("--precision", "auto", "--tolerance", tolerance, "--database", tmp_path / "p.sqlite", "--check", 1, "--json")
+    done = optimised(tmp_path, product(512), *arguments)
+    steps = json.loads((tmp_path / "m.einsat" / "plan.json").read_text())["steps"]
+    precisions = {step["spec"]["precision"] for step in steps if step["kind"] == "cublas"}
+    assert bool(precisions & {"tf32", "bf16"}) == rounds, done.stderr
+    assert json.loads(done.stdout)["max_rel_err"] <= float(tolerance)
 
 
 def test_plans_have_texts() -> None:

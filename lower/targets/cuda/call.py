@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from egraph.tensor import Kernel, Node, walk
+from egraph.tensor import PLAIN, Implementation, Kernel, Node, walk
 from lower.calls.call import Anchor, Argument, Base, LibraryCall
 from lower.calls.epilogue import Spine, spine
 from lower.calls.launch import Match
 from lower.views import Reason, Window, contiguous
 from runtime.devices.cuda.cudnn import EnginePlan
 
+MULTIPLIED = ("src", "weights")
+"""The operands that kernels of a lower precision round."""
 Resolver: TypeAlias = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
 
 
@@ -101,6 +103,19 @@ def match_call(
             return call
         reason = call
     return reason
+
+
+def reads(match: Match, fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | str:
+    """Return to what a call rounds each operand of a fragment: what is multiplied to its precision, everything else to nothing."""
+    call = match(fragment, implementation)
+    if isinstance(call, str):
+        return call
+    precision = Implementation.parse(implementation).precision
+    read_in: dict[int, frozenset[str]] = {}
+    for argument in call.arguments:
+        own = precision if argument.role in MULTIPLIED else PLAIN
+        read_in[argument.operand] = read_in.get(argument.operand, frozenset()) | {own}
+    return read_in
 
 
 def named_plan(kernel: Kernel, call: LibraryCall, match: Match) -> Mapping[str, Any]:

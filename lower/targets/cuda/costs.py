@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from egraph.tensor import Candidate, Node, walk
+from egraph.tensor import PLAIN, Candidate, Node, walk
 from egraph.tensor.ops import OPS
 from lower.roofline import ADDITIONS_A_FUNCTION, DeviceSpeed, Work
 from runtime.devices.cuda.gpus import H100, Gpu
@@ -44,6 +44,8 @@ TILE_EFFICIENCY = {32: 0.35, 64: 0.6, 128: 0.85}
 """Share of a multiprocessor's peak that a tile reaches, by its smaller side: 64 rows take 0.63 of what 128 reach (XLA, Hopper)."""
 SPLITS = (1, 2, 4, 8, 16)
 """Parts that the summed axis is cut in, each a block of its own."""
+HEURISTIC_TYPES = {"float32": "SSS", "tf32": "TST", "bf16": "TST"}
+"""What NVIDIA's model calls the types of a product, by precision; bf16 gains no more than tf32 where operands lie in float32."""
 GENERATED_EFFICIENCY = 0.4
 """What a generated contraction reaches of a library's speed: a guess."""
 
@@ -107,7 +109,7 @@ def heuristic_us(gpu: str, product: Product, precision: str) -> float | None:
     def microseconds(rows: int, columns: int, summed: int, count: int) -> float:
         layout = nvidia.NvMatmulHeuristicsMatmulLayout.NN_ROW_MAJOR
         problem = interface.makeNvMatmulHeuristicsProblem(rows, columns, summed, layout, batch_size=count)
-        return 1e6 * float(interface.get(problem, 1, precision={"tf32": "TST"}.get(precision, "SSS"))[0]["runtime"])
+        return 1e6 * float(interface.get(problem, 1, precision=HEURISTIC_TYPES[precision])[0]["runtime"])
 
     return max(0.0, microseconds(product.rows, product.columns, product.summed, product.count) - microseconds(16, 16, 16, 1))
 
@@ -119,7 +121,6 @@ class GpuSpeed(DeviceSpeed):
     launch_us: float = REPLAYED_LAUNCH_US
     call_us: float = CALL_US
     gpu: Gpu = field(default=H100)
-    precision: str = "float32"
 
     def moving_us(self, size_bytes: float) -> float:
         """Return the time of moving bytes, interpolated linearly between the measured sizes."""
@@ -134,9 +135,9 @@ class GpuSpeed(DeviceSpeed):
         peak = self.gpu.float32_gigaflops_s if amount.contracts else self.gpu.float32_gigaflops_s / 4
         return self.launch_us + max(self.moving_us(amount.size_bytes), amount.flops / (peak * 1e3))
 
-    def waves_us(self, product: Product) -> float:
+    def waves_us(self, product: Product, precision: str = PLAIN) -> float:
         """Return what a product takes by whole waves of the tile, and of the parts of the sum, that take the least."""
-        peak = self.gpu.tf32_gigaflops_s if self.precision == "tf32" else self.gpu.float32_gigaflops_s
+        peak = self.gpu.float32_gigaflops_s if precision == PLAIN else self.gpu.tf32_gigaflops_s
         a_multiprocessor = peak / self.gpu.multiprocessors * 1e3  # operations a microsecond
         times = []
         for rows, columns in TILES:
@@ -155,8 +156,9 @@ class GpuSpeed(DeviceSpeed):
         is_library = candidate.implementation.is_library
         computing_us = 0.0
         for product in products:
-            heuristic = heuristic_us(self.gpu.name, product, self.precision) if is_library else None
-            computing_us += self.waves_us(product) if heuristic is None else heuristic
+            precision = candidate.implementation.precision
+            heuristic = heuristic_us(self.gpu.name, product, precision) if is_library else None
+            computing_us += self.waves_us(product, precision) if heuristic is None else heuristic
         contractions = [node for node in walk((candidate.fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
         if len(contractions) > len(products):  # an expression with sums of its own
             computing_us += amount.flops / (self.gpu.float32_gigaflops_s * 1e3)

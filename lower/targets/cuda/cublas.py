@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from egraph.tensor import Kernel, Node, Target
+from egraph.tensor import Implementation, Kernel, Node, Target
 from lower.calls.call import Anchor, LibraryCall
 from lower.calls.contractions import convolution_as_matmul, matmul
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cuda.call import Epilogue, match_call, named_plan
+from lower.targets.cuda.call import Epilogue, match_call, named_plan, reads
 from lower.views import Reason, Window
-from runtime.devices.cuda.cublas import WORKSPACE_BYTES, matrix
+from runtime.devices.cuda.cublas import COMPUTE, WORKSPACE_BYTES, matrix
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter
@@ -37,6 +37,9 @@ def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
     """Return the call that computes a fragment, or why there is none."""
+    precision = Implementation.parse(implementation).precision
+    if precision not in COMPUTE:
+        return f"cuBLASLt rounds no float32 operands to {precision}"
     return match_call(fragment, RESOLVERS, _completed, bases, destination)
 
 
@@ -79,7 +82,7 @@ def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
 
 def library(target: Target) -> Library:
     """Return the library; it is the same for all targets."""
-    return Library("cublas", partial(library_tiles, matcher=MATCHER), _launch, has_plans=True)
+    return Library("cublas", partial(library_tiles, matcher=MATCHER), _launch, reads=partial(reads, match), has_plans=True)
 
 
 MATCHER = Matcher(implementations, lru_cache(maxsize=1 << 15)(match))

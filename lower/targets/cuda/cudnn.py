@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from egraph.tensor import Kernel, Node, Target
+from egraph.tensor import Implementation, Kernel, Node, Target
 from lower.calls.call import Anchor, Base, LibraryCall
 from lower.calls.contractions import convolution, operand, transposed_convolution
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cuda.call import Epilogue, Resolver, match_call, named_plan
+from lower.targets.cuda.call import Epilogue, Resolver, match_call, named_plan, reads
 from lower.views import Reason, Window
 from runtime.devices.cuda import cudnn
 from runtime.devices.cuda.gpus import gpu_of
@@ -61,7 +61,10 @@ def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
     """Return the call that computes a fragment, or why there is none."""
-    return match_call(fragment, dict(RESOLVERS[implementation.partition("#")[0].partition("@")[0]]), _completed, bases, destination)
+    name, _, precision = implementation.partition("#")[0].partition("@")
+    if precision and precision not in cudnn.TENSOR_CORES:
+        return f"cuDNN rounds no float32 operands to {precision}"
+    return match_call(fragment, dict(RESOLVERS[name]), _completed, bases, destination)
 
 
 def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> LibraryCall | Reason:
@@ -116,8 +119,8 @@ def _planned(call: LibraryCall, target: Target) -> Mapping[str, Any] | Reason:
 
 def _match_planned(fragment: Node, implementation: str, target: Target) -> LibraryCall | Reason:
     """Return the call that computes a fragment where the library has a plan for it, as far as can be asked here."""
-    call = match(fragment, implementation)
-    if isinstance(call, LibraryCall) and isinstance(reason := _planned(call, target), str):
+    call, precision = match(fragment, implementation), Implementation.parse(implementation).precision
+    if isinstance(call, LibraryCall) and isinstance(reason := _planned(call, replace(target, precision=precision)), str):
         return reason
     return call
 
@@ -149,4 +152,5 @@ def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: T
 def library(target: Target) -> Library:
     """Return the library for one target: where it is installed, only calls that it has a plan for are candidates."""
     planned = lru_cache(maxsize=1 << 15)(partial(_match_planned, target=target))
-    return Library("cudnn", partial(library_tiles, matcher=Matcher(implementations, planned)), _launch, has_plans=True)
+    tiles = partial(library_tiles, matcher=Matcher(implementations, planned))
+    return Library("cudnn", tiles, _launch, reads=partial(reads, match), has_plans=True)

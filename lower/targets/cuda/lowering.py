@@ -108,6 +108,7 @@ def _lowering(gpu: Gpu) -> Lowering:
         tuple(_library(name, target) for name in LIBRARIES),
         Implementation.parse("cublas.matmul", target),
         speed=GpuSpeed(gpu=gpu),
+        precisions=("tf32", "bf16"),
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from runtime.cores import usable_cores
-from runtime.devices import Files
+from runtime.devices import Files, Loaded
 from runtime.devices.cpu.core_distance import share_one_core
 from runtime.devices.cpu.dispatcher import Dispatcher
 from runtime.devices.cpu.program import CpuProgram, load_dispatcher
@@ -84,6 +84,12 @@ class Cpu:
 
     def is_disturbed(self, threads: int) -> bool:
         return share_one_core(threads)
+
+    def library_plans(self, loaded: Loaded) -> Sequence[str]:
+        return ()
+
+    def by_library_plan(self, plan: Plan, text: str) -> Plan:
+        return plan
 
     def allocate(self, size_bytes: int) -> np.ndarray:
         return np.empty(size_bytes, np.uint8)

@@ -137,8 +137,8 @@ class Graph:
         """Build one plan after another, the library's favourite first."""
         cudnn, graph = self._cudnn, self.graph
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        if precision not in TENSOR_CORES:
-            graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS])
+        notes = cudnn.numerical_note
+        graph.deselect_numeric_notes([notes.DOWN_CONVERT_INPUTS, *([] if precision in TENSOR_CORES else [notes.TENSOR_CORE])])
         for self._index in range(graph.get_execution_plan_count()):
             try:
                 graph.build_plan_at_index(self._index)

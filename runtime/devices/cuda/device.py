@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from runtime.devices import Files
+from runtime.devices import Files, Loaded
 from runtime.devices.cuda.gpus import GPUS, Gpu
-from runtime.devices.cuda.program import CudaProgram
+from runtime.devices.cuda.program import CudaProgram, planned_as
 from runtime.devices.host import UntimedDevice
 from runtime.plan import Plan
 
@@ -22,15 +22,26 @@ MEASURED = "measured"
 """Stands in the keys of times that a GPU has measured."""
 
 
+class _PlanningDevice(UntimedDevice):
+    """A device whose libraries have several plans for one call, which are timed where a GPU is."""
+
+    measured_on = "cuda"
+    lists_plans = True
+
+    def library_plans(self, loaded: Loaded) -> Sequence[str]:
+        return [plan.text for plan in loaded.library_plans()] if isinstance(loaded, CudaProgram) else ()
+
+    def by_library_plan(self, plan: Plan, text: str) -> Plan:
+        return replace(plan, steps=tuple(planned_as(step, text) for step in plan.steps))
+
+
 @dataclass(frozen=True)
-class RecordedDevice(UntimedDevice):
+class RecordedDevice(_PlanningDevice):
     """A described GPU: nothing runs on a device, and nothing is timed."""
 
     name: str = "cuda"
     is_timed: bool = False
     gpu: Gpu = GPUS["h100"]
-    measured_on = "cuda"
-    lists_plans = True
 
     @property
     def measured_key(self) -> str:
@@ -52,13 +63,11 @@ class RecordedDevice(UntimedDevice):
 
 
 @dataclass(frozen=True)
-class CudaDevice(UntimedDevice):
+class CudaDevice(_PlanningDevice):
     """The GPU of this machine. Costs are estimates as long as no times of it are imported: job archives are measured on it."""
 
     name: str = "cuda"
     is_timed: bool = False
-    measured_on = "cuda"
-    lists_plans = True
 
     @property
     def measured_key(self) -> str:

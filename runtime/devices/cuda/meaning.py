@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.devices.cuda.cudnn import TENSOR_CORES
 from runtime.errors import ArtefactError, LibraryMissing
 
 if TYPE_CHECKING:
     from egraph.tensor import Node
 
-TF32_DROPPED_BITS = 13
-"""Bits of a float32's fraction that TF32 does not have."""
+DROPPED_BITS: Mapping[str, int] = {"tf32": 13, "bf16": 16}
+"""Bits of a float32's fraction that a precision does not have."""
 
 
 def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
@@ -29,18 +28,18 @@ def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape
     fragment = _fragment(spec, list(leaves), shape)
     if fragment.type.sizes != shape:
         raise ArtefactError(f"a call of {spec['primitive']} computes {fragment.type.sizes}, and its result is {shape}")
-    if spec.get("precision") in TENSOR_CORES:
+    if (dropped_bits := DROPPED_BITS.get(spec.get("precision", ""))) is not None:
         multiplied = [spec["arguments"][role] for role in ("src", "weights")]
-        leaves = {leaf: rounded_to_tf32(each) if i in multiplied else each for i, (leaf, each) in enumerate(leaves.items())}
+        leaves = {leaf: rounded(each, dropped_bits) if i in multiplied else each for i, (leaf, each) in enumerate(leaves.items())}
     with np.errstate(all="ignore"):
         return evaluate((fragment,), leaves)[0].astype(np.float32)
 
 
-def rounded_to_tf32(array: np.ndarray) -> np.ndarray:
-    """Return float32 numbers with the ten bits of fraction that a tensor core takes, rounded to nearest."""
+def rounded(array: np.ndarray, dropped_bits: int) -> np.ndarray:
+    """Return float32 numbers without the last bits of their fractions, rounded to nearest, as tensor cores take them."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    half = np.uint32(1 << (TF32_DROPPED_BITS - 1))
-    kept = (bits + half) & np.uint32(0xFFFFFFFF << TF32_DROPPED_BITS & 0xFFFFFFFF)
+    half = np.uint32(1 << (dropped_bits - 1))
+    kept = (bits + half) & np.uint32(0xFFFFFFFF << dropped_bits & 0xFFFFFFFF)
     return np.where(np.isfinite(array), kept.view(np.float32), array)
 
 
