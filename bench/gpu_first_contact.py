@@ -2,26 +2,35 @@
 
     python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--target cuda:h200]    where the optimiser is installed
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
+    python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
 
-The first writes artefacts with inputs and the outputs that onnxruntime computes. The second asks one question after another and writes
-each answer down at once: versions; the device beside its description; code, plans of cuDNN and kernels of cuBLASLt as they load; outputs,
-launched one by one, captured and replayed; times by events beside the estimates; library calls beside PyTorch's. What cannot be asked
-is skipped with the reason, what goes wrong is an answer, too, and the next question follows. It has never run on a GPU.
+The first writes artefacts with inputs and the outputs that onnxruntime computes, archives of kernels to be timed, and cuDNN's
+frontend for Python 3.12 as a wheel, which is unpacked where the GPU is. The second downloads nothing. It asks one question after
+another and writes each answer down at once, into $OUT where that is set: versions; the device beside its description; code, plans
+of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by events beside the
+estimates; library calls beside PyTorch's; then it times kernels for as long as it may. What cannot be asked is skipped with the
+reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or spoils the
+GPU's context costs its own answer. It has never run on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +42,7 @@ from runtime.devices import DESCRIBED
 from runtime.devices.cuda import cublas, cudnn, kernels
 from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.program import CudaProgram
+from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Plan, Step
 
 PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "longformer_block")
@@ -40,6 +50,15 @@ PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "longformer_block")
 TOLERANCE = 1e-3
 """The largest difference from onnxruntime, relative to the largest output."""
 RUNS = 50
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 120.0
+"""Seconds that one question may take; timing kernels ends by itself."""
+GRACE_SECONDS = 20.0
+"""Seconds after the end in which a question that has begun may still be answered."""
+KERNEL_TIMES = ": kernel times"
+JOBS, RECORDS = "jobs.zip", "records.jsonl"
+FRONTEND = "nvidia-cudnn-frontend==1.32.0"
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
 PACKAGES = (
     "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cublas",
 )  # fmt: skip
@@ -73,9 +92,24 @@ def prepare(folder: Path, names: Sequence[str], target: str, budget: str) -> Non
         arrays: dict[str, Any] = dict(feeds)
         np.savez(artefact_folder / FEEDS, **arrays)
         np.savez(artefact_folder / WANTED, **outputs)
+        jobs = ["--export-jobs", str(artefact_folder / JOBS)]
+        subprocess.run([*command, *jobs], check=True)
         path.unlink()
         (artefact_folder / f"{name}.opt.onnx").unlink()
         print(f"prepared {artefact_folder}")
+    if not any(folder.glob("wheels/*.whl")):
+        download_wheels(folder / "wheels")
+    sizes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{sizes / 2**20:.1f} MiB in {folder}")
+
+
+def download_wheels(folder: Path) -> None:
+    """Download cuDNN's frontend for the machine with the GPU; without it, no plan of cuDNN is asked for there."""
+    platforms = [word for platform_name in PLATFORMS for word in ("--platform", platform_name)]
+    command = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version", "3.12", *platforms]
+    done = subprocess.run([sys.executable, *command, "-d", str(folder), FRONTEND], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(f"without {FRONTEND}, which cannot be downloaded: {done.stderr.strip()[-300:]}", file=sys.stderr)
 
 
 def versions() -> Answer:
@@ -86,9 +120,40 @@ def versions() -> Answer:
             packages[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    nvcc = shutil.which("nvcc")
-    printed = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout if nvcc else ""
-    return {"python": platform.python_version(), "packages": packages, "nvcc": printed.splitlines()[-1:]}
+    return {
+        "python": platform.python_version(), "packages": packages, "nvcc": _printed("nvcc", "--version")[-1:],
+        "gpus": _printed("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader"),
+    }  # fmt: skip
+
+
+def _printed(program: str, *arguments: str) -> list[str]:
+    """Return the lines that a program prints; none where it is not installed or does not end."""
+    path = shutil.which(program)
+    if path is None:
+        return []
+    try:
+        return subprocess.run([path, *arguments], capture_output=True, text=True, check=False, timeout=30).stdout.splitlines()
+    except subprocess.TimeoutExpired:
+        return []
+
+
+def libraries() -> Answer:
+    """Return the versions of the libraries whose kernels are called, as they are loaded here, and PyTorch's beside them."""
+    from runtime.devices.cuda import cupy_driver
+
+    answer: dict[str, Any] = {"device": cupy_driver.device_name(), "loaded": cupy_driver.library_versions()}
+    for name, load in (("cudnn frontend", cudnn.library), ("cuBLASLt", cublas.library)):
+        try:
+            load()
+        except LibraryMissing as error:
+            answer[name] = error.what
+    try:
+        import torch
+
+        answer["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    except ImportError as error:
+        answer["torch"] = str(error)
+    return answer
 
 
 def properties() -> Answer:
@@ -191,10 +256,13 @@ def torch_calls(artefact: Artefact) -> Answer:
     except ImportError as error:
         raise Skipped("PyTorch is not installed") from error
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
-    rows = []
+    rows: list[tuple[str, float | None, float | str]] = []
     for step in artefact.plan.steps:
         if step.kind in (cudnn.CUDNN_STEP, cublas.CUBLAS_STEP):
-            rows.append((step.name, _torch_us(torch, step, artefact.plan), step.predicted_us))
+            try:
+                rows.append((step.name, _torch_us(torch, step, artefact.plan), step.predicted_us))
+            except (RuntimeError, ValueError, TypeError) as error:
+                rows.append((step.name, None, str(error)[:200]))
     return {"calls": rows}
 
 
@@ -226,46 +294,129 @@ def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
     return statistics.median(times_us)
 
 
-def questions(folder: Path, on: str | None) -> Iterator[tuple[str, Callable[[], Answer]]]:
-    """Yield what to ask; on a described device only what needs none."""
-    yield "versions", versions
+def kernel_times(archive: Path, records: Path, share: Callable[[], float]) -> Answer:
+    """Time an archive's kernels, as ``python -m runtime.profile measure`` does, for this archive's share of the time that is left."""
+    from runtime.profile import Database
+    from runtime.profile.jobs import count_statuses, measure_archive
+
+    done = measure_archive(archive, Database.in_memory(), output=records, seconds=share())
+    return {
+        "records": len(done.records), "without_a_time": count_statuses(done.records), "remaining": done.remaining,
+        "foreign": done.foreign, "lacking": dict(done.lacking), "file": str(records),
+    }  # fmt: skip
+
+
+Question = tuple[str, Callable[[], Answer]]
+
+
+def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float]) -> list[Question]:
+    """Return what to ask, the most important first; on a described device only what needs none."""
+    asked: list[Question] = [("versions", versions)]
     if on is None:
-        yield "properties", properties
+        asked += [("libraries", libraries), ("properties", properties)]
+    archives = sorted(folder.glob(f"*/{JOBS}")) if on is None else []
     for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
-        artefact = Artefact.open(next(program_folder.glob("*.einsat")))
+        name, path = program_folder.name, next(program_folder.glob("*.einsat"))
+
+        def of_artefact(question: Callable[..., Answer], *rest: Any, path: Path = path) -> Answer:
+            return question(Artefact.open(path), *rest)
 
         if on is None:
-            yield f"{program_folder.name}: code", partial(code, artefact)
-            yield f"{program_folder.name}: plans of cuDNN", partial(cudnn_plans, artefact)
-            yield f"{program_folder.name}: kernels of cuBLASLt", partial(cublas_kernels, artefact)
-        yield f"{program_folder.name}: outputs", partial(outputs, artefact, on, program_folder)
+            asked.append((f"{name}: code", partial(of_artefact, code)))
+            asked.append((f"{name}: plans of cuDNN", partial(of_artefact, cudnn_plans)))
+            asked.append((f"{name}: kernels of cuBLASLt", partial(of_artefact, cublas_kernels)))
+        asked.append((f"{name}: outputs", partial(of_artefact, outputs, on, program_folder)))
         if on is None:
-            yield f"{program_folder.name}: times", partial(times, artefact)
-            yield f"{program_folder.name}: calls by PyTorch", partial(torch_calls, artefact)
+            asked.append((f"{name}: times", partial(of_artefact, times)))
+            asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
+    for number, archive in enumerate(archives):
+        share = partial(_share, left_seconds, len(archives) - number)
+        records = written.with_name(f"{archive.parent.name}.{RECORDS}")
+        asked.append((f"{archive.parent.name}{KERNEL_TIMES}", partial(kernel_times, archive, records, share)))
+    return asked
+
+
+def _share(left_seconds: Callable[[], float], parts: int) -> float:
+    return left_seconds() / parts
 
 
 def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
-    """Ask until the time is up; return how many answers are errors."""
-    started, failed = time.monotonic(), 0
-    with written.open("w", encoding="utf-8") as file:
-        for name, question in questions(folder, on):
-            begun = time.monotonic()
-            result: dict[str, Any]
-            if begun - started > seconds:
-                result = {"status": "skipped", "why": f"{seconds:.0f} seconds are over"}
-            else:
-                try:
-                    result = {"status": "ok", **question()}
-                except Skipped as error:
-                    result = {"status": "skipped", "why": str(error)}
-                except Exception as error:  # an answer: the next question is asked
-                    result = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
-            failed += result["status"] == "failed"
-            line = json.dumps({"question": name, "seconds": round(time.monotonic() - begun, 3), **result}, default=str)
-            print(line, flush=True)
-            file.write(line + "\n")
-            file.flush()
-    return failed
+    """Ask until the time is up; return how many answers are errors.
+
+    Each process goes on with the questions until one of them ends it, or fails in a way that may have spoilt the device's context.
+    """
+    deadline = time.monotonic() + seconds
+
+    def left_seconds() -> float:
+        return deadline - time.monotonic()
+
+    asked = questions(folder, on, written, left_seconds)
+    written.write_text("")
+    answered = 0
+    while answered < len(asked):
+        process = get_context("fork").Process(target=_answer, args=(asked, answered, written, left_seconds, on is None))
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # threads of numpy's do nothing meanwhile
+            process.start()
+        latest, since = answered, time.monotonic()
+        while process.is_alive():
+            process.join(POLL_SECONDS)
+            latest, before = _count(written), latest
+            since = time.monotonic() if latest > before else since
+            is_measuring = latest < len(asked) and asked[latest][0].endswith(KERNEL_TIMES)
+            patience_seconds = max(PATIENCE_SECONDS, left_seconds()) if is_measuring else PATIENCE_SECONDS
+            if left_seconds() < -GRACE_SECONDS or time.monotonic() - since > patience_seconds:
+                process.kill()
+                process.join()
+        latest = _count(written)
+        if latest < len(asked) and process.exitcode != 0:
+            how = f"the process ended with code {process.exitcode} (below zero: by that signal)"
+            _write(written, asked[latest][0], time.monotonic() - since, {"status": "failed", "why": how})
+            latest += 1
+        answered = latest
+    return sum(json.loads(line)["status"] == "failed" for line in written.read_text(encoding="utf-8").splitlines())
+
+
+def _count(written: Path) -> int:
+    return written.read_bytes().count(b"\n")
+
+
+def _write(written: Path, name: str, seconds: float, result: Mapping[str, Any]) -> None:
+    line = json.dumps({"question": name, "seconds": round(seconds, 3), **result}, default=str)
+    print(line, flush=True)
+    with written.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _answer(asked: Sequence[Question], first: int, written: Path, left_seconds: Callable[[], float], is_gpu: bool) -> None:
+    """Answer questions from one on; end early where the GPU's context may be spoilt."""
+    for name, question in asked[first:]:
+        begun = time.monotonic()
+        result: dict[str, Any]
+        is_spoilt = False
+        if left_seconds() <= 0.0:
+            result = {"status": "skipped", "why": "the time is over"}
+        else:
+            try:
+                result = {"status": "ok", **question()}
+            except Skipped as error:
+                result = {"status": "skipped", "why": str(error)}
+            except Exception as error:  # an answer: the next question is asked
+                result = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
+                is_spoilt = is_gpu and not isinstance(error, (ArtefactError, LibraryMissing))
+        _write(written, name, time.monotonic() - begun, result)
+        if is_spoilt:
+            return
+
+
+def unpack_wheels(folder: Path) -> None:
+    """Make the packages importable that travelled as wheels, here and in the processes that measure."""
+    if wheels := sorted(folder.glob("wheels/*.whl")):
+        place = tempfile.mkdtemp(prefix="einsat-wheels-")
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as zipped:
+                zipped.extractall(place)
+        sys.path.insert(0, place)
+        os.environ["PYTHONPATH"] = os.pathsep.join([place, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -279,11 +430,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
     parser.add_argument("--on", choices=DESCRIBED, help="ask what needs no GPU of the recorded device")
-    parser.add_argument("-o", "--output", type=Path, default=Path("contact.jsonl"), help="the answers (default contact.jsonl)")
+    default = Path(os.environ.get("OUT", ".")) / "contact.jsonl"
+    parser.add_argument("-o", "--output", type=Path, default=default, help="the answers (default $OUT/contact.jsonl)")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help=f"where earlier *.{RECORDS} lie: what is timed is not timed again")
     arguments = parser.parse_args(argv)
     if arguments.prepare:
         prepare(arguments.folder, arguments.models, arguments.target, arguments.budget)
         return 0
+    for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
+        shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
+    unpack_wheels(arguments.folder)
     return int(ask(arguments.folder, arguments.seconds, arguments.output, arguments.on) > 0)
 
 

@@ -26,7 +26,8 @@ CUBLAS_STEP = "cublas"
 WORKSPACE_BYTES = 32 << 20
 """Workspace that a product may have, in bytes: what the library recommends for Hopper."""
 
-NAME = "libcublasLt.so.13"
+NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
+"""Its releases that have all that is called here, the newest first."""
 REAL = 0
 """CUDA_R_32F."""
 COMPUTE: Mapping[str, int] = {"float32": 68, "bf16": 75, "tf32": 77}
@@ -142,13 +143,13 @@ def _read(lt: ctypes.CDLL, algorithm: _Algorithm) -> tuple[int, dict[str, int]]:
 @cache
 def library() -> ctypes.CDLL:
     """Load the library: the one that pip installed, else the system's."""
-    paths = [f"{folder}/{NAME}" for folder in _package_folders()]
-    for path in (*paths, NAME):
+    folders = _package_folders()
+    for path in (*(f"{folder}/{name}" for name in NAMES for folder in folders), *NAMES):
         try:
             return ctypes.CDLL(path)
         except OSError:
             continue
-    raise LibraryMissing(f"{NAME} cannot be loaded", fix="pip install 'einsat[cuda]', or install the CUDA toolkit")
+    raise LibraryMissing(f"{NAMES[0]} cannot be loaded", fix="pip install 'einsat[cuda]', or install the CUDA toolkit")
 
 
 def _package_folders() -> list[str]:
