@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_networks.json and .md")
     arguments = parser.parse_args()
     rows = []
-    where = origin(1, ["python", "-m", "bench.cuda_networks"])
+    where = origin(1, ["python", "-m", "bench.cuda_networks", *sys.argv[1:]])
     for batch, name in itertools.product(arguments.batch, arguments.models):
         with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
             rows.append(measured(name, batch, arguments.target, arguments.budget, Path(folder)))
