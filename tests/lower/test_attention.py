@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,8 +42,8 @@ def transposed(x: Node) -> Node:
     return apply("Transpose", x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def attended(m: Model, q: Node, k: Node, v: Node, mask: str, factor: str, *, guarded: bool) -> Node:
-    """Return softmax(f(q k^T)) v."""
+def attended(m: Model, q: Node, k: Node, v: Node, mask: str, factor: str, *, guarded: bool, after: str = "") -> Node:
+    """Return g(softmax(f(q k^T))) v."""
     if factor == "queries":
         q = apply("Mul", q, constant(m, 0.25))
     keys = transposed(k)
@@ -67,6 +68,12 @@ def attended(m: Model, q: Node, k: Node, v: Node, mask: str, factor: str, *, gua
     p = apply("Softmax", scores, axis=len(batch) + 1)
     if guarded:
         p = apply("Where", apply("IsNaN", p), constant(m, 0.0), p)
+    if after == "rows":
+        p = apply("Where", constant(m, m.random.random((rows, 1)) < 0.4), constant(m, [0.0]), p)
+    if after == "condition":
+        p = apply("Where", constant(m, hidden == 0), p, constant(m, 0.125))
+    if after == "weights":
+        p = apply("Mul", apply("Mul", m.input(*batch, 1, 1), p), m.input(*batch, rows, columns))
     return apply("MatMul", p, v)
 
 
@@ -83,17 +90,18 @@ MASKS = ("", "rows and columns", "columns", "bias", "condition", "input")
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.sampled_from([(), (1,), (3,), (2, 3)]), st.tuples(*[st.sampled_from(SIZES)] * 4), st.sampled_from(MASKS),
-    st.sampled_from(["", "queries", "both", "scores"]), st.booleans(), st.sampled_from([1, 2]),
+    st.sampled_from(["", "queries", "both", "scores"]), st.booleans(), st.sampled_from(["", "", "rows", "condition", "weights"]),
+    st.sampled_from([1, 2]),
 )  # fmt: skip
 def test_attention_over_whole_operands(
-    batch: tuple[int, ...], sizes: tuple[int, int, int, int], mask: str, factor: str, guarded: bool, threads: int
+    batch: tuple[int, ...], sizes: tuple[int, int, int, int], mask: str, factor: str, guarded: bool, after: str, threads: int
 ) -> None:
     rows, columns, depth, width = sizes
     m = Model()
     if factor == "scores" and len(batch) < 1:
         batch = (1,)
     q, k, v = m.input(*batch, rows, depth), m.input(*batch, columns, depth), m.input(*batch, columns, width)
-    graph = m.graph(attended(m, q, k, v, mask, factor, guarded=guarded))
+    graph = m.graph(attended(m, q, k, v, mask, factor, guarded=guarded, after=after))
     with tempfile.TemporaryDirectory() as folder:
         check(graph, is_one_kernel(graph), Path(folder), threads)
 
@@ -182,6 +190,20 @@ def test_large_scores_neither_overflow_nor_vanish(tmp_path: Path) -> None:
     np.testing.assert_allclose(run(m, y, feeds, tmp_path), expected, rtol=2e-2, atol=1e-2)  # scores of 1e4: 3 digits after the point
 
 
+@pytest.mark.parametrize("mask", ["bool[9,9]", "float[9,9]", "bool[2,1,1,9]"])
+def test_the_standards_attention_with_a_mask_that_is_given(tmp_path: Path, mask: str) -> None:
+    """Its function replaces the rows whose keys are all masked after the softmax."""
+    from egraph.onnx.importer import load
+
+    model = onnx.parser.parse_model(
+        f"<ir_version: 11, opset_import: ['': 23]> g (float[2,3,9,7] q, float[2,3,9,7] k, float[2,3,9,7] v, {mask} m)"
+        " => (float[2,3,9,7] y) { y = Attention<scale = 0.3>(q, k, v, m) }".replace("'", '"')
+    )
+    program = choose(load(model).graph, "attention")
+    assert "attention.blocks" in [kernel.implementation.text for kernel in program.kernels]
+    assert not any("Softmax" in str(kernel.fragment.op) for kernel in program.kernels)
+
+
 def placeholders(*shapes: tuple[int, ...]) -> list[Node]:
     return [make("Placeholder", (), attributes(index=i, constant=False), float32(*shape)) for i, shape in enumerate(shapes)]
 
@@ -197,6 +219,7 @@ def test_what_is_no_attention_is_refused() -> None:
     scores = apply("MatMul", q, transposed(k))
     p = apply("Softmax", scores, axis=2)
     assert isinstance(match(apply("MatMul", p, v)), AttentionCall)
+    assert isinstance(match(apply("MatMul", apply("Mul", apply("Mul", p, p), p), v)), str)
     assert "along the keys" in refusal(apply("MatMul", apply("Softmax", scores, axis=1), v))
     assert "between the softmax" in refusal(apply("MatMul", apply("Relu", p), v))
     assert "no step" in refusal(apply("MatMul", apply("Softmax", apply("Exp", scores), axis=2), v))

@@ -1,7 +1,8 @@
-/* softmax(f(q k^T)) v for blocks of query rows: a block's scores stay in a core's caches and are never stored.
+/* g(softmax(f(q k^T))) v for blocks of query rows: a block's scores stay in a core's caches and are never stored.
  *
- * Arguments: q [batch.., m, d], k [batch.., n, d], v [batch.., n, e], operands of f [batch.., m, n], the value that replaces
- * rows that are not numbers (only with ``guarded``), the result [batch.., m, e], then integers: ``guarded``, one code a step of f.
+ * Arguments: q [batch.., m, d], k [batch.., n, d], v [batch.., n, e], operands of f and g [batch.., m, n], the value that replaces
+ * rows that are not numbers (only with ``guarded``), the result [batch.., m, e], then integers: ``guarded``, how many steps f has,
+ * one code a step of f, one a step of g.
  * All tensors have the same axes of the batch and any strides, zero where they repeat; columns of v and of the result lie side by side.
  *
  * The file is included once for each set of vector instructions. */
@@ -19,7 +20,7 @@
 
 enum { ADD, MULTIPLY, SUBTRACT, SUBTRACT_FROM, DIVIDE, KEEP_WHERE, REPLACE_WHERE };
 
-/* One step of f; the addresses are those of the matrix of the batch that is computed. */
+/* One step of f or g; the addresses are those of the matrix of the batch that is computed. */
 typedef struct {
     int kind;
     const Tensor *condition, *operand;
@@ -30,7 +31,7 @@ typedef struct {
 typedef struct {
     const Tensor *q, *k, *v, *out, *replacement;
     Step steps[MOST_STEPS];
-    int step_count, axes; /* axes: those of the batch */
+    int before, step_count, axes; /* before: steps of f; axes: those of the batch */
     int64_t batch, m, n, d, e;
     void (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last, float *memory);
     int64_t (*memory_size)(const void *problem);
@@ -48,7 +49,7 @@ static int64_t offset_of(const Tensor *tensor, const Tensor *shaped, int axes, i
 /* Take steps whose operands repeat everywhere and only multiply the products as one factor; return how many these are. */
 static int leading_factor(const Problem *problem, float *factor) {
     int taken = 0;
-    for (*factor = 1.0f; taken < problem->step_count; taken++) {
+    for (*factor = 1.0f; taken < problem->before; taken++) {
         const Step *one = problem->steps + taken;
         if (one->kind != MULTIPLY && one->kind != DIVIDE) break;
         for (int axis = 0; axis < problem->axes + 2; axis++)
@@ -100,10 +101,11 @@ EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *r
     (void)self, (void)result;
     int integers = 0;
     while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
-    if (integers < 1 || integers - 1 > MOST_STEPS) return 2;
+    if (integers < 2 || integers - 2 > MOST_STEPS) return 2;
     int at = 3, guarded = (int)arguments[count - integers].integer;
-    const Value *codes = arguments + count - integers + 1;
-    Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - 1};
+    const Value *codes = arguments + count - integers + 2;
+    Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - 2};
+    problem.before = (int)codes[-1].integer;
     for (int step = 0; step < problem.step_count; step++) {
         Step *one = problem.steps + step;
         one->kind = (int)codes[step].integer;
@@ -241,7 +243,7 @@ TARGETED static void NAME(columns_of)(const float *p, int64_t pitch, const float
         } \
     } while (0)
 
-/* Apply one step of f to a row of scores. */
+/* Apply one step to a row of scores or probabilities. */
 TARGETED static void NAME(apply)(const Step *one, int axes, int64_t n, int64_t i, float *restrict row) {
     const int64_t step = one->operand->strides[axes + 1], skip = one->condition ? one->condition->strides[axes + 1] : 0;
     const float *operand = one->operands + i * one->operand->strides[axes];
@@ -353,7 +355,7 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
         }
         for (int r = 0; r < rows; r++) {
             float *row = scores + r * pitch;
-            for (int step = taken; step < problem->step_count; step++) NAME(apply)(steps + step, axes, n, i + r, row);
+            for (int step = taken; step < problem->before; step++) NAME(apply)(steps + step, axes, n, i + r, row);
             const int64_t width = padded(n, LANES);
             for (int64_t j = n; j < width; j++) row[j] = -INFINITY;
             float sum = NAME(powers)(row, width);
@@ -364,6 +366,7 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
                 const float scale = 1.0f / sum;
                 for (int64_t j = 0; j < width; j += LANES) STORE(row + j, LOAD(row + j) * scale);
             }
+            for (int step = problem->before; step < problem->step_count; step++) NAME(apply)(steps + step, axes, n, i + r, row);
         }
         memset(sums, 0, (size_t)(rows * wide) * sizeof(float));
         for (int64_t j = 0; j < n; j += CHUNK_KEYS) {

@@ -1,4 +1,4 @@
-"""Match a fragment that is softmax(f(q k^T)) v: windows over its operands with one batch, and the steps of f."""
+"""Match a fragment that is g(softmax(f(q k^T))) v: windows over its operands with one batch, and the steps of f and g."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ MOST_STEPS = 8
 MOST_AXES = 12
 CODES = {"Add": 0, "Mul": 1, "Sub": 2, "Div": 4}
 SUBTRACT_FROM, KEEP_WHERE, REPLACE_WHERE = 3, 5, 6
-"""Steps of f, as attention.c numbers them."""
+"""Steps of f and g, as attention.c numbers them."""
+AFTER_SOFTMAX = frozenset({"Mul", "Where"})
+"""Operators that are steps of g: what masks probabilities, or weighs them."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def merged(axis: Sequence[SubAxis]) -> list[SubAxis]:
 
 Read: TypeAlias = tuple[int, Axes]
 """A placeholder's number, and how it is seen."""
+Step: TypeAlias = tuple[int, list[Read]]
+"""A code and what it reads."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +124,23 @@ class AttentionCall:
     operands: tuple[Operand, ...]
     destination: Window
     is_guarded: bool
+    steps_before: int
+    """Steps of f; those of g follow in ``codes``."""
     codes: tuple[int, ...]
 
     def spec(self) -> dict[str, object]:
         """Return the call as a plan step's recipe."""
-        return {"function": "attention", "integers": [int(self.is_guarded), *self.codes]}
+        return {"function": "attention", "integers": [int(self.is_guarded), self.steps_before, *self.codes]}
+
+
+@dataclass(frozen=True)
+class _Probabilities:
+    """What probabilities are computed from; ``replacement`` is what rows become that are not numbers."""
+
+    queries: Read
+    keys: Read
+    replacement: Read | None
+    steps_before: int
 
 
 @dataclass
@@ -134,6 +150,12 @@ class _Reader:
     base: Callable[[Node], Window]
     read: list[Read]
     codes: list[int]
+
+    def take(self, steps: Sequence[Step]) -> None:
+        """Append steps, of which the last comes first."""
+        for code, read in reversed(steps):
+            self.codes.append(code)
+            self.read += read
 
     def window(self, node: Node, shape: tuple[int, ...] | None = None) -> Read | Reason:
         """Follow views down to a placeholder; seen in the given shape."""
@@ -221,9 +243,9 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     found = _probabilities(reader, node.inputs[0])
     if isinstance(found, str):
         return found
-    queries, keys, replacement = found
+    queries, keys, replacement = found.queries, found.keys, found.replacement
     if reader.codes and len(reader.codes) > MOST_STEPS:
-        return f"{len(reader.codes)} steps between product and softmax are more than {MOST_STEPS}"
+        return f"{len(reader.codes)} steps between the products are more than {MOST_STEPS}"
     transposed = keys[0], keys[1].transpose((*range(len(keys[1].axes) - 2), len(keys[1].axes) - 1, len(keys[1].axes) - 2))
     operands = [queries, transposed, values, *reader.read, *([replacement] if replacement else [])]
     windows = _with_one_batch([result, *(axes for _, axes in operands)])
@@ -235,12 +257,14 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     if len(written.shape) > MOST_AXES:
         return f"{len(written.shape)} axes are more than {MOST_AXES}"
     numbered = tuple(Operand(index, window) for (index, _), window in zip(operands, windows_read, strict=True))
-    return AttentionCall(numbered, written, replacement is not None, tuple(reader.codes))
+    return AttentionCall(numbered, written, replacement is not None, found.steps_before, tuple(reader.codes))
 
 
-def _probabilities(reader: _Reader, node: Node) -> tuple[Read, Read, Read | None] | Reason:
-    """Read the softmax and what stands around it; return q, k and what replaces rows that are not numbers."""
+def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:
+    """Read what stands between softmax and second product, the softmax, and what stands below it."""
     replacement: Read | None = None
+    after: list[Step] = []
+    holders = _holding("Softmax", node)
     while node.op != "Softmax":
         if node.op == "Reshape" and keeps_matrices(node):
             node = node.inputs[0]
@@ -251,11 +275,46 @@ def _probabilities(reader: _Reader, node: Node) -> tuple[Read, Read, Read | None
             replacement = read[0], Axes(read[1].offset, ())
             node = node.inputs[2]
         else:
-            return f"{node.op} between the softmax and the second product"
+            step = _step(reader, node, holders) if node.op in AFTER_SOFTMAX and replacement is None else ""
+            if isinstance(step, str):
+                return f"{node.op} between the softmax and the second product"
+            after.append(step[0])
+            node = step[1]
     if node.integer("axis") % node.type.rank != node.type.rank - 1 or node.type.rank < 2:
         return "the softmax is not along the keys"
     scores = _scores(reader, node.inputs[0])
-    return scores if isinstance(scores, str) else (*scores, replacement)
+    if isinstance(scores, str):
+        return scores
+    steps_before = len(reader.codes)
+    reader.take(after)
+    return _Probabilities(*scores, replacement, steps_before)
+
+
+def _holding(op: str, node: Node) -> set[Node]:
+    """Return the nodes that an operator's value reaches, and the operator's own."""
+    holders: set[Node] = set()
+    for each in walk((node,)):
+        if each.op == op or not holders.isdisjoint(each.inputs):
+            holders.add(each)
+    return holders
+
+
+def _step(reader: _Reader, node: Node, holders: set[Node]) -> tuple[Step, Node] | Reason:
+    """Return the step that a node is, and its operand on the way to the first product."""
+    reason = f"{node.op} is no step between a product and the softmax"
+    inside = [position for position, operand in enumerate(node.inputs) if operand in holders]
+    if len(inside) != 1 or node.inputs[inside[0]].type != node.type:
+        return reason
+    code = _code(node.op, inside[0])
+    if code is None:
+        return reason
+    read: list[Read] = []
+    for operand in (each for number, each in enumerate(node.inputs) if number != inside[0]):
+        window = reader.window(operand, node.type.sizes)
+        if isinstance(window, str):
+            return window
+        read.append(window)
+    return (code, read), node.inputs[inside[0]]
 
 
 def is_guard(node: Node) -> bool:
@@ -267,27 +326,17 @@ def is_guard(node: Node) -> bool:
 
 def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
     """Read the steps between product and softmax, the last first, and the product."""
-    steps: list[tuple[int, list[Read]]] = []
-    holders = {each for each in walk((node,)) if any(below.op == "MatMul" for below in walk((each,)))}
+    steps: list[Step] = []
+    holders = _holding("MatMul", node)
     while node.op != "MatMul":
         if node.op == "Reshape" and keeps_matrices(node):
             node = node.inputs[0]
             continue
-        inside = [position for position, operand in enumerate(node.inputs) if operand in holders]
-        if len(inside) != 1 or node.inputs[inside[0]].type != node.type:
-            return f"{node.op} is no step between a product and the softmax"
-        position = inside[0]
-        code = _code(node.op, position)
-        if code is None:
-            return f"{node.op} is no step between a product and the softmax"
-        read: list[Read] = []
-        for operand in (each for number, each in enumerate(node.inputs) if number != position):
-            window = reader.window(operand, node.type.sizes)
-            if isinstance(window, str):
-                return window
-            read.append(window)
-        steps.append((code, read))
-        node = node.inputs[position]
+        step = _step(reader, node, holders)
+        if isinstance(step, str):
+            return step
+        steps.append(step[0])
+        node = step[1]
     factors: list[tuple[int, Read]] = []
     operands: list[Read] = []
     if min(operand.type.rank for operand in node.inputs) < 2:
@@ -313,9 +362,7 @@ def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
     for code, factor in factors:
         reader.codes.append(code)
         reader.read.append(factor)
-    for code, read in reversed(steps):
-        reader.codes.append(code)
-        reader.read += read
+    reader.take(steps)
     queries, keys = operands
     return queries, keys
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from egraph.tensor import ENode, Node
 from lower.candidates.tile import Tile, Tiling
-from lower.targets.cpu.attention.match import CODES, MOST_STEPS, AttentionCall, keeps_matrices, match
+from lower.targets.cpu.attention.match import AFTER_SOFTMAX, CODES, MOST_STEPS, AttentionCall, keeps_matrices, match
 from lower.views import VIEWS
 
 MOST_PATHS = 3
@@ -143,16 +143,21 @@ def _links(tiling: Tiling, number: int, node: ENode, *, is_below: bool) -> Itera
             yield _Link(number, node, 0)
     elif not is_below and node.op == "Softmax":
         yield _Link(number, node, 0)
-    elif not is_below and node.op == "Where":
-        for guard in tiling.frozen.classes[node.children[0]]:
-            if guard.op == "IsNaN" and guard.children == (node.children[2],) and types[node.children[1]].elements == 1:
-                yield _Link(number, node, 2, guard)
-                return
-    elif is_below and node.op in (*CODES, "Where"):
+    elif not is_below and (guard := _guard(tiling, node)) is not None:
+        yield _Link(number, node, 2, guard)
+    elif node.op in ((*CODES, "Where") if is_below else AFTER_SOFTMAX):
         for position in range(int(node.op == "Where"), len(node.children)):
             # A constant holds no product, and one kernel cannot hold two.
             if types[node.children[position]] == types[number] and node.children[position] not in tiling.leaves:
                 yield _Link(number, node, position)
+
+
+def _guard(tiling: Tiling, node: ENode) -> ENode | None:
+    """Return what asks where probabilities are no numbers, if an e-node puts one number in place of those."""
+    if node.op != "Where" or tiling.frozen.types[node.children[1]].elements != 1:
+        return None
+    asked = (each for each in tiling.frozen.classes[node.children[0]] if each.op == "IsNaN" and each.children == (node.children[2],))
+    return next(asked, None)
 
 
 def _readings(tiling: Tiling, start: int) -> list[_Reading]:
@@ -194,4 +199,3 @@ def _choices(ways: list[list[_Reading]]) -> Iterator[tuple[_Reading, ...]]:
     for kind in (2, 1, 0):
         yield tuple(way[min(kind, len(way) - 1)] for way in ways)
     yield tuple(next((each for each in way if each.links and not each.slices), way[0]) for way in ways)
-
