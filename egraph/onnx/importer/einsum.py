@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.movement import slice_axes
 from egraph.onnx.importer.reduction import reduce
 from egraph.onnx.importer.state import Call, NotCore
 from egraph.tensor import Node
@@ -24,7 +25,7 @@ def _einsum(call: Call) -> Node:
         for letter, size in zip(text, call.shape(number), strict=True):
             if sizes.setdefault(letter, size) != size:
                 raise NotCore("a letter has two sizes")
-    (node, text), *rest = [(call[number], text) for number, text in enumerate(texts)]
+    (node, text), *rest = [_without_repeats(call, (call[number], text)) for number, text in enumerate(texts)]
     for number, other in enumerate(rest):
         node, text = _product(call, (node, text), other, {*result, *(letter for _, later in rest[number + 1 :] for letter in later)}, sizes)
     node, text = _summed(call, (node, text), result)
@@ -47,11 +48,24 @@ def _letters(call: Call) -> tuple[list[str], str]:
         raise NotCore("the letters do not fit the ranks")
     texts = [text.replace("...", "".join(free[max(hidden) - count : max(hidden)])) for text, count in zip(texts, hidden, strict=True)]
     result = result.replace("...", "".join(free[: max(hidden)]))
-    if any(len(set(text)) != len(text) for text in (*texts, result)):
+    if len(set(result)) != len(result):
         raise NotCore("a letter repeats")
     if any(len(text) != len(call.shape(k)) for k, text in enumerate(texts)) or not set(result) <= set("".join(texts)):
         raise NotCore("the letters do not fit the ranks")
     return texts, result
+
+
+def _without_repeats(call: Call, term: Term) -> Term:
+    """x_ii = the (n + 1) i-th element of x whose two axes are one"""
+    node, text = term
+    while repeated := next((letter for letter in text if text.count(letter) > 1), ""):
+        first, second = [axis for axis, letter in enumerate(text) if letter == repeated][:2]
+        others = [axis for axis in range(len(text)) if axis not in (first, second)]
+        size, lead = node.type.sizes[first], [node.type.sizes[axis] for axis in others]
+        flat = call.reshape(call.transpose(node, [*others, first, second]), (*lead, size * size))
+        node = slice_axes(call, flat, {len(others): (0, size * size, size + 1)})
+        text = "".join(text[axis] for axis in others) + repeated
+    return node, text
 
 
 def _summed(call: Call, term: Term, kept: Collection[str]) -> Term:
