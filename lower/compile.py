@@ -57,10 +57,22 @@ def compile_program(program: Program, folder: Path, options: CompileOptions | No
     return plan
 
 
+def _placed(program: Program, sequence: Order, target: Target, threads: int) -> Placement:
+    lowering = lowering_for(target)
+    return place_all(program, sequence, lowering.generator.may_overwrite, threads, lowering.library_writes, lowering.speed)
+
+
+def copies(program: Program, target: Target) -> dict[tuple[Node, Node], str]:
+    """Return for stitched values and parts of them that are copied to their boxes why their kernels do not write them there."""
+    sequence = order(program)
+    copied = _placed(program, sequence, target, 1).copied.items()
+    return {(sequence.drafts[step].kernels[0].output, each.part): each.reason for step, parts in copied for each in parts}
+
+
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
     """Return the plan and what has to be written beside it; compiles nothing."""
     lowering, sequence = lowering_for(options.target), order(program)
-    placement = place_all(program, sequence, lowering.generator.may_overwrite, options.threads, lowering.library_writes)
+    placement = _placed(program, sequence, options.target, options.threads)
     writer = StepWriter(program, placement, lowering, options.export_graph)
     inputs = tuple(
         Port(node.string("name"), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs

@@ -13,8 +13,9 @@ from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
 from lower.drafts import Draft, Order
 from lower.memory import Lifetime, plan_arena
+from lower.roofline import DeviceSpeed
 from lower.targets import dense_alone
-from lower.views import Window, contiguous, read
+from lower.views import Reason, Window, contiguous, read
 from lower.weights import NAMES
 from runtime.plan import Area, Buffer
 
@@ -49,6 +50,15 @@ class Slot:
     """The positions of the result that are the operand's, where these are no run of its memory."""
 
 
+@dataclass(frozen=True)
+class Copied:
+    """A part of a stitch that is copied to its box, and why its kernel does not write it there."""
+
+    part: Node
+    box: Box
+    reason: Reason
+
+
 @dataclass
 class Placement:
     """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step; ``copied``: those of which
@@ -57,7 +67,7 @@ class Placement:
     locations: dict[Node, Location] = field(default_factory=dict)
     allocations: list[Allocation] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
-    copied: dict[int, tuple[tuple[Node, Box], ...]] = field(default_factory=dict)
+    copied: dict[int, tuple[Copied, ...]] = field(default_factory=dict)
     offsets: Mapping[int, int] = field(default_factory=dict)
     arena_bytes: int = 0
 
@@ -89,20 +99,23 @@ def is_sized(node: Node) -> bool:
     return node.type.is_static and node.type.dtype in NAMES
 
 
-Writes: TypeAlias = Callable[[Kernel, Window], bool]
-"""Says whether a library's kernel can write its result into a window."""
+Writes: TypeAlias = Callable[[Kernel, Window], int]
+"""Returns in how many runs a library's kernel writes its result into a window; 0 where it cannot."""
 
 
 def place_all(
-    program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], threads: int = 1, writes: Writes = dense_alone
-) -> Placement:
+    program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], threads: int = 1, writes: Writes = dense_alone,
+    speed: DeviceSpeed | None = None,
+) -> Placement:  # fmt: skip
     """Place inputs, constants and every result; views alias what they view."""
-    return _Placer(program, order, may_overwrite, writes).run(threads)
+    return _Placer(program, order, may_overwrite, writes, speed or DeviceSpeed()).run(threads)
 
 
 class _Placer:
-    def __init__(self, program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], writes: Writes) -> None:
-        self.program, self.order, self.may_overwrite, self.writes = program, order, may_overwrite, writes
+    def __init__(
+        self, program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], writes: Writes, speed: DeviceSpeed
+    ) -> None:
+        self.program, self.order, self.may_overwrite, self.writes, self.speed = program, order, may_overwrite, writes, speed
         self.result = Placement()
         self.root = _roots(order)
         self.slots = self._concatenations()
@@ -161,13 +174,13 @@ class _Placer:
         if background.type.elements != kernel.output.type.elements or not has_made_parts:
             return
         slots[background] = Slot(kernel.output)
-        copied: list[tuple[Node, Box]] = []
+        copied: list[Copied] = []
         for (part, box), plain in zip(parts, is_plain, strict=True):
-            is_after = plain and part in made and made[part] > made[background] and part not in self.root
-            if is_after and self._is_free(part, step, made, slots) and self._may_write(made[part], kernel.output, box):
-                slots[part] = Slot(kernel.output, box=box)
+            reason = "it is stored in another shape" if not plain else self._objection(part, made, background, step, slots)
+            if reason := reason or self._unwritable(made[part], kernel.output, box):
+                copied.append(Copied(part, box, reason))
             else:
-                copied.append((part, box))
+                slots[part] = Slot(kernel.output, box=box)
         if copied:
             self.result.copied[step] = tuple(copied)
         else:
@@ -182,16 +195,32 @@ class _Placer:
         readers = {k for k, draft in enumerate(self.order.drafts) for node in draft.inputs if self.root.get(node, node) is root}
         return readers == {step} and not self.order.drafts[made[root]].is_opaque
 
-    def _may_write(self, step: int, output: Node, box: Box) -> bool:
-        """Return whether a part's kernel can write into a window of the result: into a run all, into others those that are generated,
-        and of a library those of which it says so.
+    def _objection(self, part: Node, made: Mapping[Node, int], background: Node, step: int, slots: Mapping[Node, Slot]) -> Reason:
+        """Return why a value cannot be written where it stands by whatever makes it; empty where it can."""
+        if part not in made or part in self.root:
+            return "it is no kernel's whole result"
+        if made[part] < made[background]:
+            return "it is made before what stands around it"
+        return "" if self._is_free(part, step, made, slots) else "something else reads it, or it is stored elsewhere"
+
+    def _unwritable(self, step: int, output: Node, box: Box) -> Reason:
+        """Return why a part's kernel does not write into a window of the result: into a run all do, into others those that are generated,
+        and of a library those of which it says so, unless in so many runs that a copy costs less.
 
         Kernels around expressions are unrolled: what they write has to be dense.
         """
         kernel, window = self.order.drafts[step].kernels[0], _window_of(contiguous(output.type.sizes), box)
-        if window.is_contiguous or not kernel.implementation.is_generated:
-            return window.is_contiguous or self.writes(kernel, window)
-        return not any(node.op == "Expression" for node in walk((kernel.fragment,)))
+        if window.is_contiguous:
+            return ""
+        if kernel.implementation.is_generated:
+            has_expression = any(node.op == "Expression" for node in walk((kernel.fragment,)))
+            return "kernels around expressions write dense results only" if has_expression else ""
+        runs = self.writes(kernel, window)
+        if not runs:
+            return f"{kernel.implementation} writes no result with these gaps"
+        if (runs - 1) * self.speed.launch_us > self.speed.copy_us(kernel.output.type.size_bytes):
+            return f"{kernel.implementation} would take {runs} runs to write it, and a copy costs less"
+        return ""
 
     def _base(self, node: Node) -> Node:
         """Return the value whose allocation holds a value."""

@@ -100,6 +100,10 @@ class DeviceSpeed:
         computing_us = (amount.functions + additions / ADDITIONS_A_FUNCTION) / (self.other_gigaflops_s * 1e3)
         return self.launch_us + max(moving_us, computing_us)
 
+    def copy_us(self, size_bytes: int) -> float:
+        """Return what it takes to read and write so many bytes."""
+        return self.estimate_us(Work(0.0, 2 * size_bytes))
+
     def kernel_us(self, candidate: Candidate, amount: Work) -> float:
         """Return a kernel's estimated time; some devices also use how it is computed."""
         return self.estimate_us(amount)

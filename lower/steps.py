@@ -9,11 +9,10 @@ from pathlib import Path
 
 from egraph.errors import LowerError
 from egraph.tensor import OPAQUE, Graph, Kernel, Node, Program, bind, make, walk
-from egraph.tensor.boxes import Box
 from egraph.tensor.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
-from lower.placement import Location, Placement
+from lower.placement import Copied, Location, Placement
 from lower.targets import Lowering
 from lower.views import Window, read
 from runtime.plan import COPY_STEP, OPAQUE_STEP, Buffer, Step
@@ -66,15 +65,15 @@ class StepWriter:
         numbered = [(number, buffer) for buffer, number in self.buffers.items()] + self.host_buffers
         return tuple(buffer for _, buffer in sorted(numbered, key=lambda pair: pair[0]))
 
-    def add(self, draft: Draft, copied: Sequence[tuple[Node, Box]] = ()) -> None:
+    def add(self, draft: Draft, copied: Sequence[Copied] = ()) -> None:
         """Append a draft's step; of a stitch in place, a copy for every part that is not written there by its own kernel."""
         kernel = draft.kernels[0]
-        for part, box in copied:
-            target = self._number(self.placement.box(kernel.output, box))
-            window = self.placement.locations[part].window.reshape(tuple(map(len, box)))
+        for each in copied:
+            target = self._number(self.placement.box(kernel.output, each.box))
+            window = self.placement.locations[each.part].window.reshape(tuple(map(len, each.box)))
             assert isinstance(window, Window), "a part of other sizes lies densely"
             share = replace(kernel, cost_us=kernel.cost_us / len(copied))
-            self._append(Step(COPY_STEP, "Stitch", (self.window(part, window),), (target,), {}), [share])
+            self._append(Step(COPY_STEP, "Stitch", (self.window(each.part, window),), (target,), {"reason": each.reason}), [share])
         if copied:
             return
         if draft.is_opaque:

@@ -41,6 +41,8 @@ class Step:
         ``outputs[0]``), ``packed`` (roles whose constant operand the library may re-lay-out once at load) and
         ``post_ops``, in order: ``{"kind": "eltwise", "algorithm", "alpha", "beta"}``, ``{"kind": "binary",
         "algorithm", "argument": position in inputs}`` or ``{"kind": "sum", "scale"}`` (dst holds the summand).
+        ``pieces``, for results with gaps: where source and result begin in each run of the primitive, in elements behind their
+        buffers' own beginning.
         ``types`` (role -> element type) names what operands are converted to before the primitive reads them: at load where
         they are packed, else in each run.
         The buffers of a onednn step are windows in the library's *logical* order of dimensions, whatever their

@@ -22,6 +22,7 @@ from egraph.optimize.stitched import stitched_tensors
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, Graph, Kernel, Node, Program, format_fragment, walk
+from lower.compile import copies
 from lower.cost.model import CostModel, KernelKey
 from lower.roofline import Work, work
 from runtime.profile.versions import library_version
@@ -155,7 +156,7 @@ def describe(
         refused=searched.choice.refused,
         unsafe_rules=unproved(rules),
         rule_notes=rule_notes(rules),
-        stitched=stitched_tensors(best.program, _corrected(rules, best.program)) if best else (),
+        stitched=stitched_tensors(best.program, _corrected(rules, best.program), copies(best.program, model.target)) if best else (),
         keeps_subnormals=keeps_subnormals,
         subnormal_weights=subnormal_count(graph.tensors.values()),
         in_place=tuple(row for entry in trial.entries for row in _in_place(entry, model)),

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from string import ascii_uppercase
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +43,8 @@ class Filled:
     """The kernel's number; None where an input or a constant stands there."""
     name: str
     ranges: tuple[tuple[tuple[int, int, int], ...], ...]
+    copied: str = ""
+    """Why its result is copied to the boxes; empty where it is written there."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -64,7 +67,7 @@ class Stitched:
         parts = []
         for part in data["parts"]:
             ranges = tuple(tuple((first, last, step) for first, last, step in box) for box in part["ranges"])
-            parts.append(Filled(part["kernel"], part["name"], ranges))
+            parts.append(Filled(part["kernel"], part["name"], ranges, part.get("copied", "")))
         return Stitched(data["kernel"], tuple(data["shape"]), tuple(data["axes"]), tuple(parts))
 
     def describe(self) -> list[str]:
@@ -72,7 +75,8 @@ class Stitched:
         lines = []
         for letter, part in zip(LETTERS, self.parts, strict=False):
             where = "everywhere else" if part is self.parts[0] else describe_boxes(part.boxes, self.shape, self.axes)
-            lines.append(f"{letter} {part.name if part.kernel is None else f'kernel {part.kernel}, {part.name}'}: {where}")
+            copied = f", by a copy: {part.copied}" if part.copied else ""
+            lines.append(f"{letter} {part.name if part.kernel is None else f'kernel {part.kernel}, {part.name}'}: {where}{copied}")
         return lines
 
     @property
@@ -95,9 +99,11 @@ class Stitched:
         return found
 
 
-def stitched_tensors(program: Program, corrected: Collection[str]) -> tuple[Stitched, ...]:
+def stitched_tensors(
+    program: Program, corrected: Collection[str], copies: Mapping[tuple[Node, Node], str] = MappingProxyType({})
+) -> tuple[Stitched, ...]:
     """Return the tensors of a program that several kernels fill: choices between results by boxes, and concatenations in which a
-    rule of the names ``corrected`` has a part.
+    rule of the names ``corrected`` has a part. ``copies``: for a tensor and what fills a box of it, why that is copied.
     """
     made_by: dict[Node, int | None] = {}
     names: dict[int, str] = {}
@@ -113,7 +119,10 @@ def stitched_tensors(program: Program, corrected: Collection[str]) -> tuple[Stit
             if parts is None and node.op == "Concat" and set(kernel.rules) & set(corrected):
                 parts = _beside(node)
             if parts is not None:
-                found.append(Stitched(own, node.type.sizes, _axes(node, kernel), _filled(node, parts, kernel, own, made_by, names)))
+                filled = _filled(node, parts, kernel, own, made_by, names)
+                reasons = {made_by.get(part): reason for (whole, part), reason in copies.items() if whole is kernel.output}
+                filled = tuple(replace(each, copied=reasons.get(each.kernel, "")) for each in filled)
+                found.append(Stitched(own, node.type.sizes, _axes(node, kernel), filled))
     return tuple(found)
 
 

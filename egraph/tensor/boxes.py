@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -58,7 +59,22 @@ def widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
             if mask[tuple(slice(r.start, r.stop, r.step) for r in wider)].all():
                 box = wider
         wider_boxes[box] = None
-    return tuple(box for box in wider_boxes if not any(other != box and _holds(other, box) for other in wider_boxes))
+    return _apart([box for box in wider_boxes if not any(other != box and _holds(other, box) for other in wider_boxes)])
+
+
+def _apart(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """Return boxes without what earlier ones hold of them, where that leaves a box: parts that do not meet are written in any order."""
+    result: list[Box] = []
+    for box in boxes:
+        for earlier in result:
+            crossing = [axis for axis, (r, e) in enumerate(zip(box, earlier, strict=True)) if not set(r) <= set(e)]
+            if len(crossing) == 1 and not set(box[crossing[0]]).isdisjoint(earlier[crossing[0]]):
+                (axis,) = crossing
+                left = progressions(sorted(set(box[axis]) - set(earlier[axis])))
+                if len(left) == 1:
+                    box = (*box[:axis], left[0], *box[axis + 1 :])
+        result.append(box)
+    return tuple(result)
 
 
 def _holds(outer: Box, inner: Box) -> bool:
@@ -68,6 +84,16 @@ def _holds(outer: Box, inner: Box) -> bool:
 def cells(boxes: Sequence[Box]) -> int:
     """Return how many positions disjoint boxes hold."""
     return sum(int(np.prod([len(r) for r in box], dtype=np.int64)) for box in boxes)
+
+
+def runs(box: Box, shape: Sequence[int]) -> int:
+    """Return in how many dense pieces a box lies in a row-major tensor."""
+    whole = len(shape)
+    while whole and box[whole - 1] == range(shape[whole - 1]):
+        whole -= 1
+    if whole and (box[whole - 1].step == 1 or len(box[whole - 1]) == 1):
+        whole -= 1
+    return prod(len(positions) for positions in box[:whole])
 
 
 def progressions(positions: Sequence[int]) -> tuple[range, ...]:

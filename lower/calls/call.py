@@ -65,6 +65,9 @@ class LibraryCall:
     arguments: tuple[Argument, ...]
     destination: Window
     post_operations: tuple[Mapping[str, Any], ...] = ()
+    pieces: tuple[tuple[int, int], ...] = ()
+    """Where the windows of source and destination begin in every run of the primitive, beside where they begin in the first, in elements:
+    it runs once for each dense piece of a result that has gaps. Empty where it runs once."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def reading(self, dtype: str, roles: Sequence[str]) -> LibraryCall:
@@ -81,4 +84,5 @@ class LibraryCall:
             "arguments": {a.role: i for i, a in enumerate(self.arguments) if a.role},
             "packed": [a.role for a in self.arguments if a.packed],
             "post_ops": [dict(p) for p in self.post_operations],
+            **({"pieces": [list(piece) for piece in self.pieces]} if self.pieces else {}),
         }

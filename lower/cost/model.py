@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from egraph.policy import CostPolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, renumbered, walk
-from egraph.tensor.boxes import cells
+from egraph.tensor.boxes import cells, runs
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
@@ -175,11 +175,12 @@ class CostModel:
         return record.median_us if record.median_us is not None else FAILED_COST_US
 
     def stitched_us(self, candidate: Candidate) -> float:
-        """Return what it takes to copy the parts of a stitch to where they stand in its whole."""
-        stitch = stitch_of(candidate.fragment)
+        """Return what it takes to get the parts of a stitch to where they stand in its whole: written run by run, or copied."""
+        stitch, type = stitch_of(candidate.fragment), candidate.fragment.type
         assert stitch is not None
-        bytes_each = candidate.fragment.type.size_bytes // candidate.fragment.type.elements
-        return math.fsum(self.speed.estimate_us(Work(0.0, 2 * cells([box]) * bytes_each)) for _, box in stitch.parts)
+        bytes_each, speed = type.size_bytes // type.elements, self.speed
+        written = ((runs(box, type.sizes) - 1, cells([box]) * bytes_each) for _, box in stitch.parts)
+        return math.fsum(min(more * speed.launch_us, speed.copy_us(size_bytes)) for more, size_bytes in written)
 
     def program_us(self, program: Program) -> float:
         """Return what a run of a program is predicted to take: its kernels, and the call."""

@@ -41,9 +41,9 @@ class Launch:
     spec: Mapping[str, Any]
 
 
-def dense_alone(kernel: Kernel, window: Window) -> bool:
-    """Return whether kernels of a library that writes dense results only can write into a window."""
-    return window.is_contiguous
+def dense_alone(kernel: Kernel, window: Window) -> int:
+    """Return in how many runs kernels of a library that writes dense results only write into a window: one, or 0 where they cannot."""
+    return int(window.is_contiguous)
 
 
 def reads_as_computed(_fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | str:
@@ -57,15 +57,15 @@ class Library:
 
     ``tiles`` covers an e-graph with its kernels, ``launch`` writes one that was chosen. With a ``source`` the library is functions
     in C: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own. ``writes``
-    says whether a kernel can write its result into a window, as fast as elsewhere, and ``reads`` to what an implementation rounds
-    each operand of a fragment, or why it does not compute that.
+    says in how many runs a kernel writes its result into a window, as fast as elsewhere (0: it cannot), and ``reads`` to what an
+    implementation rounds each operand of a fragment, or why it does not compute that.
     """
 
     name: str
     tiles: Callable[[Tiling], Iterator[tuple[int, Tile]]]
     launch: Callable[[StepWriter, Kernel], Launch]
     source: Path | None = None
-    writes: Callable[[Kernel, Window], bool] = dense_alone
+    writes: Callable[[Kernel, Window], int] = dense_alone
     reads: Callable[[Node, str], Mapping[int, frozenset[str]] | str] = reads_as_computed
     has_plans: bool = False
     """Whether it has several plans for one call, each of which may be measured and chosen."""
@@ -165,10 +165,10 @@ class Lowering:
         """Return the library that an implementation belongs to."""
         return next((library for library in self.libraries if library.name == implementation.library), None)
 
-    def library_writes(self, kernel: Kernel, window: Window) -> bool:
-        """Return whether a library's kernel can write its result into a window."""
+    def library_writes(self, kernel: Kernel, window: Window) -> int:
+        """Return in how many runs a library's kernel writes its result into a window; 0 where it cannot."""
         library = self.library_of(kernel.implementation)
-        return library is not None and library.writes(kernel, window)
+        return library.writes(kernel, window) if library is not None else 0
 
     def reads(self, fragment: Node, implementation: Implementation) -> Mapping[int, frozenset[str]] | str:
         """Return to what a kernel rounds each of its operands, by index, or why there is none; one that is read twice may have several."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
 from lower.targets import lowering
 from lower.views import Window, contiguous
+from runtime import Session
 from runtime.plan import COPY_STEP
 from runtime.profile import Database
 from tests.support.fragments import conv, leaf, matmul
@@ -67,15 +69,21 @@ def ran(root: Node, others: Sequence[Node] = (), device: str = "reference") -> t
     """Return the steps of a program whose kernels are single operators, its outputs, and what they have to be."""
     roots = (root, *others)
     inputs = tuple(node for node in walk(roots) if node.op == "Input")
-    graph = Graph("net", inputs, tuple((f"y{k}", node) for k, node in enumerate(roots)), {})
     generator = np.random.default_rng(0)
     feeds = {node.string("name"): generator.standard_normal(node.type.sizes).astype(np.float32) for node in inputs}
+    session = opened(roots, device)
+    expected = evaluate(roots, {node: feeds[node.string("name")] for node in inputs})
+    return [f"{step.kind}: {step.name}" for step in session.plan.steps], list(session.run(None, feeds)), expected
+
+
+def opened(roots: Sequence[Node], device: str) -> Session:
+    """Return a session of a program whose kernels are single operators."""
+    inputs = tuple(node for node in walk(roots) if node.op == "Input")
+    graph = Graph("net", inputs, tuple((f"y{k}", node) for k, node in enumerate(roots)), {})
     frozen, folder = grown(graph, ()), Folder(graph)
     laid = candidates(frozen, lowering(device).target, fused=False)
     program = folder.fold(to_program(frozen, extract(frozen, estimate(laid), 1, 1.0, 0)[0], graph))
-    session = open_program(program, device=device)
-    expected = evaluate(roots, {node: feeds[node.string("name")] for node in inputs})
-    return [f"{step.kind}: {step.name}" for step in session.plan.steps], list(session.run(None, feeds)), expected
+    return open_program(program, device=device)
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,6 +135,55 @@ def test_a_library_writes_runs_and_has_other_parts_copied() -> None:
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
 
 
+def window(x: Node, w: Node | None, pads: Sequence[int], strides: Sequence[int], layout: str) -> Node:
+    """A convolution, or an average pool of three by two where there are no weights."""
+    values: dict[str, Any] = {"strides": tuple(strides), "pads": tuple(pads), "dilations": (1, 1), "layout": layout}
+    if w is None:
+        return apply("AveragePool", x, kernel_shape=(3, 2), count_include_pad=0, **values)
+    return apply("Conv", x, w, group=1, **values)
+
+
+IMAGES, ROWS = range(1, 4, 2), range(0, 6, 5)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("is_pool", [False, True])
+@pytest.mark.parametrize(
+    ("images", "rows", "pads", "stride"),
+    [
+        (IMAGES, range(6), (1, 1, 1, 0), 1),  # whole images, of any padding
+        (IMAGES, range(5, 6), (0, 1, 1, 0), 1),  # one row of each, padded beside and below
+        (range(1, 2), ROWS, (0, 1, 0, 0), 5),  # two rows of one, with nothing but data above and below
+    ],
+)
+def test_a_library_writes_dense_pieces_one_by_one(
+    images: range, rows: range, pads: Sequence[int], stride: int, layout: str, is_pool: bool
+) -> None:
+    """Images, and rows where channels come last; rows of planes have gaps between the channels, and are copied."""
+
+    def data(name: str, count: int, height: int) -> Node:
+        return entry(name, count, height, 6, 16) if layout == "NHWC" else entry(name, count, 16, height, 6)
+
+    w = None if is_pool else entry("w", 16, 16, 3, 2)
+    height = (len(rows) - 1) * stride + 3 - pads[0] - pads[2]
+    part = window(data("p", len(images), height), w, pads, (stride, 1), layout)
+    whole = window(data("x", 4, 6), w, (1, 1, 1, 0), (1, 1), layout)
+    box = (images, rows, range(6), range(16)) if layout == "NHWC" else (images, range(16), rows, range(6))
+    steps, (value,), (expected,) = ran(stitch(whole, ((box, part),)), device="cpu")
+    is_written = layout == "NHWC" or len(rows) == 6
+    assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * (not is_written)
+    np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_more_runs_than_a_copy_is_worth_are_a_copy_and_the_plan_says_so() -> None:
+    x, w, p = entry("x", 40, 4, 4, 16), entry("w", 16, 16, 3, 3), entry("p", 20, 2, 4, 16)
+    part = conv(p, w, (1, 1, 0, 1))
+    whole = stitch(conv(x, w, (1, 1, 1, 1)), (((range(0, 40, 2), range(1), range(4), range(16)), part),))
+    assert [step.spec["reason"] for step in opened((whole,), "cpu").plan.steps if step.kind == COPY_STEP] == [
+        "onednn.convolution would take 20 runs to write it, and a copy costs less"
+    ]
+
+
 def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -> None:
     """Some columns of all rows, and every second row: no copies; every second column is copied."""
     x, w = entry("x", 6, 8), entry("w", 8, 16)
@@ -142,7 +199,7 @@ def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -
 def test_what_a_library_writes_into_strides_has_no_operand_beside_the_product() -> None:
     product, window = matmul(leaf(0, 6, 8), leaf(1, 8, 4)), contiguous((6, 16)).slice((0, 4), (6, 8), (1, 1))
 
-    def written(fragment: Node, into: Window = window) -> bool:
+    def written(fragment: Node, into: Window = window) -> int:
         kernel = Kernel(fragment, (), fragment, Implementation.parse("onednn.matmul"))
         return lowering("cpu").library_writes(kernel, into)
 

@@ -22,17 +22,20 @@ def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
     return launch_call(writer, kernel, match)
 
 
-def writes(kernel: Kernel, window: Window) -> bool:
-    """Return whether a kernel can write into a window: a product whose columns stand side by side, the rows anywhere.
+def writes(kernel: Kernel, window: Window) -> int:
+    """Return in how many runs a kernel writes into a window as fast as elsewhere; 0 where it cannot.
 
-    For other strided results, and where an operand beside the product is joined to it, the library has its reference implementation only.
+    A product writes rows anywhere whose columns stand side by side, unless an operand beside it is joined to it: then, and for other
+    strided results, the library has its reference implementation only. A convolution or a pool writes a result with gaps piece by piece.
     """
     call = match(kernel.fragment, kernel.implementation.name, destination=window)
     if not isinstance(call, LibraryCall):
-        return False
+        return 0
+    if window.is_contiguous or call.pieces:
+        return max(1, len(call.pieces))
     is_float = all(node.type.dtype == "float32" for node in walk((kernel.fragment,)))
     is_plain = call.primitive == "matmul" and is_float and all(each["kind"] == "eltwise" for each in call.post_operations)
-    return window.is_contiguous or (is_plain and (call.destination.strides[-1] == 1 or call.destination.shape[-1] == 1))
+    return int(is_plain and (call.destination.strides[-1] == 1 or call.destination.shape[-1] == 1))
 
 
 TILES = partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match)))

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from egraph.tensor import ELEMENT_TYPES, PLAIN, Node, placeholders, walk
@@ -93,7 +94,8 @@ def match(
 ) -> LibraryCall | Reason:
     """Return the library call that computes ``fragment``, or why there is none.
 
-    ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default).
+    ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default). Where that is said and has
+    gaps, the call may be one of several pieces.
     """
     implementation, _, precision = implementation.partition("@")
     types, fragment = _stored_types(fragment), stored(fragment).fragment
@@ -113,7 +115,7 @@ def match(
         return anchors
     reason = "no arrangement fits"
     for anchor in anchors:
-        call = _complete(anchor, matched, fragment)
+        call = _complete(anchor, matched, fragment, splits=destination is not None)
         if isinstance(call, str):
             reason = call
         elif precision and (call.primitive not in READ_ROUNDED or matched.anchor.type.dtype != "float32"):
@@ -152,7 +154,7 @@ def _unsuitable(fragment: Node) -> Reason | None:
     return None
 
 
-def _complete(anchor: Anchor, matched: Spine, fragment: Node) -> LibraryCall | Reason:
+def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -> LibraryCall | Reason:
     of_bytes = matched.anchor.inputs[0].type.dtype in BYTES
     if of_bytes and (refused := unsuitable_arguments(fragment, anchor, anchor.arguments)):
         return refused
@@ -186,8 +188,11 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node) -> LibraryCall | R
             return slow
         post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
         arguments.append(Argument("", operation.operand, window))
+    pieces: tuple[tuple[int, int], ...] = ()
     if anchor.primitive in IMAGE_PRIMITIVES:
         ordered = _in_one_order(arguments[0].window, destination, channels_last=of_bytes)
+        if ordered is None and splits and not any(operation["kind"] == "binary" for operation in post_operations):
+            ordered, pieces = _in_pieces(anchor, arguments, destination)
         if ordered is None:
             return "source and result do not lie densely in one order, and only the reference implementation bridges that"
         arguments[0], destination = replace(arguments[0], window=ordered[0]), ordered[1]
@@ -203,7 +208,7 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node) -> LibraryCall | R
             return slow
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
-    return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))
+    return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations), pieces)
 
 
 def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Reason | None:
@@ -253,6 +258,56 @@ def _in_one_order(source: Window, destination: Window, *, channels_last: bool) -
         if windows[0] is not None and windows[1] is not None:
             return windows[0], windows[1]
     return None
+
+
+def _in_pieces(
+    anchor: Anchor, arguments: Sequence[Argument], destination: Window
+) -> tuple[tuple[Window, Window] | None, tuple[tuple[int, int], ...]]:
+    """Return the windows of the first of several runs that write a result with gaps, and where each run's begin beside the first's.
+
+    A run makes one position of the outer axes, dense in memory: images one by one, or rows where no padding tells them apart.
+    """
+    source = arguments[0].window
+    rank = len(source.shape)
+    for axes in (tuple(range(rank)), (0, *range(2, rank), 1)):
+        if source.in_order(axes) is None:
+            continue
+        shapes, steps = [list(source.shape), list(destination.shape)], [0] * rank
+        for axis in axes[:-1]:
+            step = _step_between(anchor, arguments, axis)
+            if step is None and destination.shape[axis] > 1:
+                break
+            if step is not None:
+                stride, extent = step
+                shapes[0][axis], shapes[1][axis], steps[axis] = extent, 1, stride
+            windows = [Window(w.offset, tuple(s), w.strides).in_order(axes) for w, s in zip((source, destination), shapes, strict=True)]
+            if windows[0] is not None and windows[1] is not None:
+                counts = [range(size) if step else range(1) for size, step in zip(destination.shape, steps, strict=True)]
+                begins = tuple(
+                    (
+                        sum(at * step * stride for at, step, stride in zip(position, steps, source.strides, strict=True)),
+                        sum(at * stride for at, stride in zip(position, destination.strides, strict=True)),
+                    )
+                    for position in product(*counts)
+                )
+                return (windows[0], windows[1]), begins
+    return None, ()
+
+
+def _step_between(anchor: Anchor, arguments: Sequence[Argument], axis: int) -> tuple[int, int] | None:
+    """Return how far apart along an axis of the source two neighbours of the result read, and how much each; None where padding or a sum
+    over the axis tells them apart.
+    """
+    if axis == 0:
+        return 1, 1
+    space, parameters = axis - 2, anchor.parameters
+    if anchor.primitive not in ("convolution", "pooling") or space < 0:
+        return None
+    if parameters["pads_before"][space] or parameters["pads_after"][space]:
+        return None
+    spatial = len(parameters["strides"])
+    taps = parameters["kernel"] if anchor.primitive == "pooling" else arguments[1].window.shape[-spatial:]
+    return parameters["strides"][space], (taps[space] - 1) * parameters["dilations"][space] + 1
 
 
 def _plain(operation: PostOperation) -> dict[str, Any]:

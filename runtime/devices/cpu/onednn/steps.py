@@ -6,7 +6,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from ctypes import Array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -57,6 +57,16 @@ class OneDnn:
             raise KernelError(error.what, where=f"step {index} {step.name}: {error.where}", fix=error.fix) from error
         builder.implementations[index] = primitive.implementation
         calls: list[tuple[int, object]] = []
+        for piece in step.spec.get("pieces", [(0, 0)]):
+            calls += self._calls(builder, step, primitive, inputs, output, piece)
+        builder.table.add_calls(step.name, calls)
+
+    def _calls(
+        self, builder: Builder, step: Step, primitive: primitives.Primitive, inputs: Sequence[Buffer], output: Buffer, piece: Sequence[int]
+    ) -> list[tuple[int, object]]:
+        """Return the calls of one run of a primitive, whose source and result begin so many elements behind those of the step."""
+        calls: list[tuple[int, object]] = []
+        begins = {step.spec["arguments"].get("src"): piece[0]}
         scratchpad_bytes = primitive.scratchpad_bytes
         arguments = (ExecutionArgument * len(primitive.arguments))()
         for slot, argument in zip(arguments, primitive.arguments, strict=True):
@@ -66,7 +76,7 @@ class OneDnn:
                     slot.memory = self._memory(argument.descriptor, 0)
                     self._scratchpads.append((slot.memory, 0))
                 case "dst":
-                    slot.memory = self._buffer_memory(builder, argument.descriptor, output)
+                    slot.memory = self._buffer_memory(builder, argument.descriptor, _from(output, piece[1]))
                 case position if argument.packed:
                     slot.memory = self._memory(argument.descriptor, self._pack(builder, inputs[position], argument))
                 case position if argument.conversion:
@@ -74,12 +84,12 @@ class OneDnn:
                     start_bytes = -(-scratchpad_bytes // LINE_BYTES) * LINE_BYTES
                     self._scratchpads.append((slot.memory, start_bytes))
                     scratchpad_bytes = start_bytes + self.handles.library.size_bytes(argument.descriptor)
-                    source = self._buffer_memory(builder, argument.plain, inputs[position])
+                    source = self._buffer_memory(builder, argument.plain, _from(inputs[position], begins.get(position, 0)))
                     calls.append((argument.conversion, _source_and_result(source, slot.memory)))
                 case position:
-                    slot.memory = self._buffer_memory(builder, argument.descriptor, inputs[position])
+                    slot.memory = self._buffer_memory(builder, argument.descriptor, _from(inputs[position], begins.get(position, 0)))
         self._scratchpad_bytes = max(self._scratchpad_bytes, scratchpad_bytes)
-        builder.table.add_calls(step.name, [*calls, (primitive.handle, arguments)])
+        return [*calls, (primitive.handle, arguments)]
 
     def finish(self) -> None:
         """Allocate the one scratchpad that all primitives share."""
@@ -132,6 +142,11 @@ class OneDnn:
         self.packed.append((buffer, argument.descriptor, array))
         _share(library, key, argument.descriptor, array, builder.storage.weights[buffer.key])
         return pointer(array)
+
+
+def _from(buffer: Buffer, elements: int) -> Buffer:
+    """Return a window that begins so many elements later."""
+    return replace(buffer, offset=buffer.offset + elements) if elements else buffer
 
 
 def _source_and_result(source: Handle, result: Handle) -> Array[ExecutionArgument]:
