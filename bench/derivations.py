@@ -43,15 +43,18 @@ def operator(text: str) -> Node:
 def conv(text: str) -> Node:
     """Return the convolution of a text: channels@size, ``->`` outputs, taps, and s(tride), d(ilation), g(roups), n (batch), p(adding).
 
-    ``64@56``, ``64@56->128 3x3 s2``, ``64@56x48 1x7 n4 p0``; ``512@4->256 4x4 t2 p1`` is transposed, with stride 2.
+    ``64@56``, ``64@56->128 3x3 s2``, ``64@56x48 1x7 n4 p0``; ``512@4->256 4x4 t2 p1`` is transposed, with stride 2; of
+    ``64@56 g64 reflect`` (or edge, wrap) the padding is an operator of its own, not of zeros.
     """
     first, *options = text.split()
     channels, _, tail = first.partition("@")
     size, _, outputs = tail.partition("->")
     height, _, width = size.partition("x")
-    taps, letters = (3, 3), {"s": 1, "d": 1, "g": 1, "n": 1, "p": -1, "t": 0}
+    taps, letters, mode = (3, 3), {"s": 1, "d": 1, "g": 1, "n": 1, "p": -1, "t": 0}, ""
     for part in options:
-        if "x" in part:
+        if part in ("reflect", "edge", "wrap"):
+            mode = part
+        elif "x" in part:
             taps_down, taps_across = part.split("x")
             taps = int(taps_down), int(taps_across)
         else:
@@ -60,11 +63,15 @@ def conv(text: str) -> Node:
     pads = tuple((t - 1) * dilation // 2 if letters["p"] < 0 else letters["p"] for t in taps) * 2
     x = placeholder(0, TensorType("float32", (letters["n"], int(height), int(width or height), int(channels))))
     w = placeholder(1, TensorType("float32", (int(outputs or channels), int(channels) // group, *taps)), constant=True)
+    data = x
+    if mode:
+        before, after = (0, *pads[:2], 0), (0, *pads[2:], 0)
+        data, pads = apply("Pad", x, before=before, after=after, mode=mode, value=0.0), (0,) * 4
     values: dict[str, Any] = {"dilations": (dilation,) * 2, "pads": pads, "group": group, "layout": "NHWC"}
     if letters["t"]:
         w = placeholder(1, TensorType("float32", (int(channels), int(outputs or channels) // group, *taps)), constant=True)
-        return apply("ConvTranspose", x, w, strides=(letters["t"],) * 2, output_padding=(0, 0), **values)
-    return apply("Conv", x, w, strides=(stride,) * 2, **values)
+        return apply("ConvTranspose", data, w, strides=(letters["t"],) * 2, output_padding=(0, 0), **values)
+    return apply("Conv", data, w, strides=(stride,) * 2, **values)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from egraph.optimize.estimated import estimate, estimated_program, open_program
 from egraph.partial.generation import generated
 from egraph.partial.mutants import Mutant, mutants
 from egraph.partial.stitching import stitches
-from egraph.tensor import Candidate, Node, make, rewrite, walk
+from egraph.tensor import Candidate, Node, make, placeholders, rewrite, walk
 from egraph.tensor.boxes import axis_names, cells, describe_boxes
 from egraph.tensor.ops.reference import evaluate
 from runtime import Session
@@ -34,6 +34,7 @@ LEADS = {
     "dilated convolutions on small maps": ("64@14 d2", "64@16 d12", "64@32 g64 d8"),
     "groups merged with their neighbours": ("64@6 g32 n16 d3", "48@32 g4 d8"),
     "parts of an image folded into the batch": ("48@38->64 5x5",),
+    "borders of mirrored elements": ("32@128 g32 s2 reflect", "64@112 g64 s2 reflect", "16@256 g16 s2 reflect", "64@56 g64 reflect"),
 }
 """Shapes on which partial rewrites might pay, by what speaks for them."""
 MOST_TIMED = 2
@@ -114,7 +115,7 @@ def measured(lead: str, name: str, options: argparse.Namespace) -> list[Row]:
 
 def _measured(lead: str, name: str, node: Node, found: Sequence[Mutant], threads: int, options: argparse.Namespace) -> list[Row]:
     random = np.random.default_rng(0)
-    leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
+    leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in placeholders(node)}
     leaves[node.inputs[1]] /= np.sqrt(np.prod(node.inputs[1].type.sizes[1:])).astype(np.float32)
     (expected,) = evaluate([node], leaves)
     opened: dict[str, tuple[Session, str, Mutant | None]] = {}
@@ -126,10 +127,10 @@ def _measured(lead: str, name: str, node: Node, found: Sequence[Mutant], threads
         wrong = "mutant alone" if boxes else "exact"
         for form, program in (("", plain), *((f" by {name}", made) for name, made in list(fast(plain))[:1])):
             forms = [(wrong, program), *(("corrected", whole) for whole in stitches(node, program, boxes) if boxes)]
+            ways = ("", "generated") if not form else ("",)
             for number, (kind, fragment) in enumerate(forms):
-                key = f"{title}{form} [{kind} {number}, {mutant.cells}]"
-                for _, session in sessions_of(key, fragment, leaves, threads, ("",)):
-                    opened[key] = session, kind, mutant
+                for key, session in sessions_of(f"{title}{form}", fragment, leaves, threads, ways):
+                    opened[f"{key} [{kind} {number}, {mutant.cells}]"] = session, kind, mutant
     feeds = bind(node, leaves).feeds
     errors = {key: _error(session, feeds, expected) for key, (session, _, _) in opened.items()}
     times = interleaved({key: session for key, (session, _, _) in opened.items()}, options.rounds, options.runs, evict=False)

@@ -1,11 +1,13 @@
-"""Boundary rules with their conditions dropped: sums that leave out terms which are not zero everywhere.
+"""Boundary rules with their conditions dropped: sums that leave out terms which are not zero everywhere, borders of zeros.
 
 A window's tap lies in the padding at most positions where its distance is large beside the image. Without it the sum is equal there.
+A window that reads a border of mirrored elements reads none of them at most positions: zeros do as well there, and need no tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import combinations
 from math import prod
 
@@ -13,13 +15,16 @@ from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.derive.matching.views import moved_elements
 from egraph.derive.rules.bodies import pulled, replaced
+from egraph.errors import TypeMismatch
 from egraph.partial.mutants import LARGEST_SHARE
-from egraph.tensor import Node, make, placeholder, rewrite, walk
+from egraph.tensor import AttributeValue, Node, make, placeholder, rewrite, walk
 from egraph.tensor.expr.conditions import truth
 from egraph.tensor.expr.index import Iterator as IndexIterator
 from egraph.tensor.expr.index import atoms, index, length, substitute
 from egraph.tensor.expr.scope import Compare, Scope
+from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import meaning
+from egraph.tensor.ops.window import Layout
 
 MOST_TERMS = 16
 """Values of an iterator that sums of some of them are tried for; windows have fewer."""
@@ -44,6 +49,29 @@ def tightened(node: Node) -> Iterator[tuple[Node, str]]:
                 program = _summed(node, scope, iterator, low, high)
                 if program is not None:
                     yield program, f"{iterator.name} of {count} from {low} to {high - 1}"
+
+
+def unpadded(node: Node) -> Iterator[tuple[Node, str]]:
+    """window(pad(x, mode)) -> window(x), with as many zeros of its own around x, though the mode pads with something else
+
+    Yield the operator's program by this, where its data is padded along the axes of its window alone.
+    """
+    data = node.inputs[0]
+    if node.op not in ("Conv", "AveragePool") or data.op != "Pad":
+        return
+    layout = Layout(node.string("layout"), node.type.rank - 2)
+    before, after = data.integers("before"), data.integers("after")
+    inside = [*layout.space(before), *layout.space(after)]
+    is_zero = data.string("mode") == "constant" and data.attribute("value") == 0.0
+    if is_zero or sum(inside) != sum(before) + sum(after):
+        return
+    pads = tuple(own + more for own, more in zip(node.integers("pads"), inside, strict=True))
+    values: dict[str, AttributeValue] = {**dict(node.attributes), "pads": pads}
+    if node.op == "AveragePool":
+        values["count_include_pad"] = 1
+    attributes = tuple(sorted(values.items()))
+    with suppress(TypeMismatch):  # a pool's window holds more than padding
+        yield apply(node.op, data.inputs[0], *node.inputs[1:], attributes=attributes), f"zeros for {data.string('mode')} padding"
 
 
 def _share(scope: Scope, conditions: Sequence[Compare], iterator: IndexIterator, value: int) -> float:

@@ -7,16 +7,16 @@ to the results. Types prune, then arithmetic, then values at a few positions; fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.views import reshaped, transposed
 from egraph.errors import EinsatError
 from egraph.partial.arrangements import Nodes, arranged, exchanges, forms, led_back, padded_axes
-from egraph.partial.boundaries import tightened
+from egraph.partial.boundaries import tightened, unpadded
 from egraph.partial.moves import Regrouping
 from egraph.partial.mutants import Agreement, Bounds, Mutant, Where, decided
 from egraph.tensor import Attributes, AttributeValue, Node, make, placeholder, rewrite, walk
@@ -24,7 +24,7 @@ from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.window import Layout
 
 PRODUCTS = ("Conv", "MatMul", "AveragePool")
-AROUND = ("Add", "Mul", "Concat")
+AROUND = ("Add", "Mul", "Concat", "Pad")
 """Operators of a region beside its products."""
 MOST_FORMS, ENOUGH_FORMS = 150, 8
 """Products over other forms of an operator's operands that are compared with it, and that are kept, at most."""
@@ -122,6 +122,8 @@ def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Itera
     yield from _regrouped(roots)
     if len(roots) == 1 and all(operand.op == "Placeholder" for operand in roots[0].inputs):
         yield from (((program,), (f"sum over {name}",)) for program, name in tightened(roots[0]))
+    if len(roots) == 1:
+        yield from (((program,), (name,)) for program, name in unpadded(roots[0]))
     below = [node for node in walk(roots) if node.op in PRODUCTS]
     if not below or any(operand.op != "Placeholder" for node in below for operand in node.inputs):
         return
@@ -281,7 +283,7 @@ def _regrouped(roots: Nodes) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
         if any(node is None for node in moved.values()):
             continue
         try:
-            below = rewrite(roots, lambda old, new, moved=moved: _over(old, new, moved))  # type: ignore[misc]
+            below = rewrite(roots, partial(_over, moved))
             programs = [way.inverse.of(below[root]) for root in roots]
         except EinsatError:
             continue
@@ -289,7 +291,7 @@ def _regrouped(roots: Nodes) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
             yield tuple(p for p in programs if p is not None), (f"axis {source} by {factor} into {target}",)
 
 
-def _over(old: Node, new: Nodes, moved: dict[Node, Node | None]) -> Node:
+def _over(moved: Mapping[Node, Node | None], old: Node, new: Nodes) -> Node:
     if old.op == "Placeholder":
         return moved.get(old) or old
     return apply(old.op, *new, attributes=old.attributes) if old.op in (*PRODUCTS, *AROUND) else make(old.op, new, old.attributes, old.type)

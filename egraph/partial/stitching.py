@@ -12,14 +12,17 @@ from egraph.derive.matching.match import match
 from egraph.derive.matching.merging import along_batch
 from egraph.partial.generation import AROUND, PRODUCTS, generated
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
-from egraph.tensor import Node, make, placeholder, rewrite
+from egraph.tensor import Node, TensorType, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
+from egraph.tensor.expr.compose import at
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
-from egraph.tensor.ops import apply
+from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid
+from egraph.tensor.ops.stitch import stitch_of
+from egraph.tensor.ops.window import Layout
 
 NAME, REGIONS = "partial equivalence", "mutants of regions"
 MOST_PROPOSED = 3
@@ -65,6 +68,9 @@ def correction(root: Node, box: Box) -> Node | None:
     """Return the program that computes a fragment at the positions of a box, from the parts of its operands that these need."""
     if root.op == "Placeholder":
         return _cut(root, box)
+    direct = _same_window(root, box)
+    if direct is not None:
+        return direct
     leaves = [
         placeholder(k, operand.type, constant=operand.op == "Placeholder" and bool(operand.attribute("constant")))
         for k, operand in enumerate(root.inputs)
@@ -73,6 +79,8 @@ def correction(root: Node, box: Box) -> Node | None:
     if not matches:
         return None
     named = [program for program in matches if program.op != "Expression"] or matches  # an operator has a library's kernel
+    if OPS[root.op].category == "movement":  # one that moves elements has none: one kernel then does what several do
+        named = [program for program in named if _moves(program) <= 1] or matches[-1:]
     cheapest = min(named, key=lambda program: (estimate(program), program.digest))
     names = dict(zip(leaves, root.inputs, strict=True))
 
@@ -83,9 +91,87 @@ def correction(root: Node, box: Box) -> Node | None:
             needed = tuple(map(range, *(old.integers(name) for name in ("starts", "ends", "steps"))))
             if all(positions.step > 0 for positions in needed):
                 return correction(names[old.inputs[0]], needed) or make(old.op, new, old.attributes, old.type)
-        return make(old.op, new, old.attributes, old.type)
+        return _compacted(make(old.op, new, old.attributes, old.type))
 
     return rewrite((cheapest,), built)[cheapest]
+
+
+def _moves(program: Node) -> int:
+    """Return how many operators of a program move elements."""
+    return sum(node.op in OPS and OPS[node.op].category == "movement" for node in walk((program,)))
+
+
+def _same_window(node: Node, box: Box) -> Node | None:
+    """window(x) at the positions of a box = window(what these read of x), with what they read of the padding
+
+    Taps of a convolution that read padding at all these positions are left out. None for what is no window, and where all of it is padding.
+    """
+    if node.op not in ("Conv", "AveragePool"):
+        return None
+    layout, values = Layout(node.string("layout"), node.type.rank - 2), dict(node.attributes)
+    is_conv, rank = node.op == "Conv", layout.spatial
+    weight = [range(size) for size in node.inputs[1].type.sizes] if is_conv else []
+    data = [range(size) for size in node.inputs[0].type.sizes]
+    data[0] = box[0]
+    if is_conv and box[layout.channel] != weight[0]:
+        if values["group"] != 1:
+            return None
+        weight[0] = box[layout.channel]
+    elif not is_conv:
+        data[layout.channel] = box[layout.channel]
+    strides, pads = list(node.integers("strides")), list(node.integers("pads"))
+    for number, (dilation, axis) in enumerate(zip(node.integers("dilations"), range(layout.first, layout.first + rank), strict=True)):
+        positions, size = box[axis], len(data[axis])
+        begins = [at * strides[number] - pads[number] for at in (positions[0], positions[-1])]
+        taps = range(len(weight[2 + number]) if is_conv else node.integers("kernel_shape")[number])
+        if is_conv:
+            taps = _run([tap for tap in taps if begins[1] + tap * dilation >= 0 and begins[0] + tap * dilation < size])
+            if not taps:
+                return None
+            weight[2 + number] = taps
+        first, stop = begins[0] + taps[0] * dilation, begins[1] + taps[-1] * dilation + 1
+        data[axis] = range(max(0, first), min(size, stop))
+        if not data[axis]:
+            return None
+        pads[number], pads[number + rank] = max(0, -first), max(0, stop - size)
+        strides[number] *= positions.step if len(positions) > 1 else 1
+    inner = node.inputs[0]
+    read = _cut(inner, tuple(data)) if inner.op == "Placeholder" else correction(inner, tuple(data)) or _cut(inner, tuple(data))
+    others = [_cut(node.inputs[1], tuple(weight))] if is_conv else []
+    attributes = tuple(sorted({**values, "strides": tuple(strides), "pads": tuple(pads)}.items()))
+    return _compacted(apply(node.op, read, *others, attributes=attributes))
+
+
+def _run(positions: Sequence[int]) -> range:
+    return range(positions[0], positions[-1] + 1) if positions else range(0)
+
+
+def _compacted(node: Node) -> Node:
+    """window(x, stride s) = window(what it reads of x, stride e), for windows of e < s elements over moved ones: others are not moved"""
+    data = node.inputs[0] if node.op in ("Conv", "AveragePool") else node
+    if data is node or data.op not in OPS or OPS[data.op].category != "movement" or any(node.integers("pads")):
+        return node
+    layout = Layout(node.string("layout"), node.type.rank - 2)
+    taps = node.integers("kernel_shape") if node.op == "AveragePool" else node.inputs[1].type.sizes[2:]
+    extents = [(count - 1) * step + 1 for count, step in zip(taps, node.integers("dilations"), strict=True)]
+    strides = node.integers("strides")
+    shorter = tuple(map(min, extents, strides))
+    if shorter == strides:
+        return node
+    sizes, coordinates = list(data.type.sizes), list[Index]()
+    for axis, (extent, stride) in enumerate(zip(extents, strides, strict=True), layout.first):
+        if extent < stride:
+            sizes[axis] = extent * node.type.sizes[axis]
+    iterators, places = grid("i", sizes)
+    for axis, place in enumerate(places):
+        number = axis - layout.first
+        is_cut = 0 <= number < layout.spatial and extents[number] < strides[number]
+        coordinates.append(place // extents[number] * strides[number] + place % extents[number] if is_cut else index(place))
+    scope = meaning(data)
+    body = at(Scope(scope.traversal, (), scope.reduction, scope.body), tuple(coordinates))
+    read = apply("Expression", *data.inputs, text=text_of(Scope(iterators, scope.summation, scope.reduction, body)))
+    attributes = tuple(sorted({**dict(node.attributes), "strides": shorter}.items()))
+    return make(node.op, (read, *node.inputs[1:]), attributes, node.type)
 
 
 def _cut(node: Node, box: Box) -> Node:
@@ -167,18 +253,65 @@ def stitched(roots: tuple[Node, ...], found: Iterable[Mutant], name: str) -> Ite
     exact: set[tuple[Node, ...]] = set()
     limit = MOST_COSTLY * estimate(*roots)
     for mutant in found:
-        choices = [stitches(*parts) for parts in zip(roots, mutant.programs, mutant.boxes, strict=True)]
+        choices = [(*stitches(*parts), *_channels_last(*parts)) for parts in zip(roots, mutant.programs, mutant.boxes, strict=True)]
         if not all(choices):
             continue
         for number in range(max(map(len, choices))):
             programs = tuple(choice[min(number, len(choice) - 1)] for choice in choices)
-            if estimate(*programs) <= limit:
+            if _cost(programs) <= limit:
                 told = starmap(partial(_derivation_of, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
                 alternatives.setdefault(programs, tuple(told))
                 exact |= {programs} if not mutant.cells else set()
-    order = sorted(alternatives, key=lambda programs: (estimate(*programs), [program.digest for program in programs]))
+    order = sorted(alternatives, key=lambda programs: (_cost(programs), [program.digest for program in programs]))
     by_kind = [[programs for programs in order if (programs in exact) == is_exact][:MOST_PROPOSED] for is_exact in (False, True)]
     return (alternatives[programs] for programs in order if any(programs in kind for kind in by_kind))
+
+
+def _cost(programs: Sequence[Node]) -> int:
+    """Return what programs are estimated to cost, without what launches nothing: parts are written where they stand in a stitch, and
+    transposes at the ends cancel where all of a model is laid out so.
+    """
+    total = estimate(*programs)
+    for node in walk(programs):
+        alone = make(node.op, [placeholder(k, each.type) for k, each in enumerate(node.inputs)], node.attributes, node.type)
+        is_end = node.op == "Transpose" and (node in programs or node.inputs[0].op == "Placeholder")
+        if is_end or (node.op == "Expression" and stitch_of(alone)):
+            total -= estimate(alone)
+    return total
+
+
+def _channels_last(root: Node, program: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
+    """Return stitched programs over transposed data, channels last: there rows of a box are runs of memory.
+
+    None where there is nothing to stitch, or the operators are others than windows whose channels come first and what pads their data.
+    """
+    windows = [node for node in walk((root, program)) if node.op in ("Conv", "AveragePool")]
+    weights = {node.inputs[1] for node in windows if node.op == "Conv"}
+    rank, others = root.type.rank, {node.op for node in walk((root, program))} - {"Conv", "AveragePool", "Pad", "Placeholder"}
+    if not boxes or others or any(node.string("layout") != "NCHW" for node in windows) or any(each.op != "Placeholder" for each in weights):
+        return ()
+    last, first = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+    leaves: dict[Node, Node] = {}
+
+    def turned(old: Node, new: tuple[Node, ...]) -> Node:
+        values = dict(old.attributes)
+        match old.op:
+            case "Placeholder" if old in weights:
+                return old
+            case "Placeholder":
+                leaves[old] = placeholder(old.integer("index"), TensorType(old.type.dtype, tuple(old.type.sizes[axis] for axis in last)))
+                return leaves[old]
+            case "Pad":
+                values |= {name: tuple(old.integers(name)[axis] for axis in last) for name in ("before", "after")}
+            case _:
+                values["layout"] = "NHWC"
+        return apply(old.op, *new, attributes=tuple(sorted(values.items())))
+
+    made = rewrite((root, program), turned)
+    back = {new: apply("Transpose", old, perm=last) for old, new in leaves.items()}
+    programs = stitches(made[root], made[program], [tuple(box[axis] for axis in last) for box in boxes])
+    led_back = rewrite(programs, lambda old, new: back.get(old) or make(old.op, new, old.attributes, old.type))
+    return tuple(apply("Transpose", led_back[each], perm=first) for each in programs)
 
 
 def _derivation_of(name: str, mutant: Mutant, root: Node, program: Node, boxes: Sequence[Box]) -> Derivation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -18,11 +19,11 @@ from egraph.onnx.exporter import export
 from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
 from egraph.optimize.derivations import Deriver
 from egraph.partial.arrangements import arranged, led_back
-from egraph.partial.boundaries import tightened
+from egraph.partial.boundaries import tightened, unpadded
 from egraph.partial.generation import generated
 from egraph.partial.mutants import Mutant
 from egraph.partial.stitching import REGIONS as OF_REGIONS
-from egraph.partial.stitching import stitched, stitches
+from egraph.partial.stitching import _channels_last, stitched, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, rewrite, walk
 from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
@@ -208,6 +209,65 @@ def test_sums_of_fewer_terms_differ_where_those_left_out_count(pair: tuple[Node,
         boxes = boxes_between(node, program)
         assert boxes is not None and (mask_of(boxes, node.type.sizes) == everywhere(node, program)).all()
         assert cells(boxes) < node.type.elements
+
+
+BORDERS: dict[str, dict[str, Any]] = {
+    "reflect": {"mode": "reflect", "value": 0.0}, "edge": {"mode": "edge", "value": 0.0}, "wrap": {"mode": "wrap", "value": 0.0},
+    "ones": {"mode": "constant", "value": 1.0},
+}  # fmt: skip
+
+
+def bordered(border: str, layout: str, stride: int, group: int, op: str = "Conv") -> Node:
+    """A window over data with one row above, and one column on both sides, that are no zeros; zeros are below."""
+    channels, space = 2, (20, 18)
+    sizes = (2, channels, *space) if layout == "NCHW" else (2, *space, channels)
+    before, after = ((0, 0, *each) if layout == "NCHW" else (0, *each, 0) for each in ((1, 1), (0, 1)))
+    data = apply("Pad", leaf(0, *sizes), before=before, after=after, **BORDERS[border])
+    if op == "Conv":
+        return conv(data, weight(1, 2, channels // group, 3, 3), (0, 0, 1, 0), stride, 1, layout, group)
+    values: dict[str, Any] = {"strides": (stride, stride), "pads": (0, 0, 0, 0), "dilations": (1, 1), "layout": layout}
+    return apply(op, data, kernel_shape=(3, 2), count_include_pad=0, **values)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("border", BORDERS)
+@pytest.mark.parametrize(("op", "stride", "group"), [("Conv", 1, 1), ("Conv", 2, 2), ("AveragePool", 2, 1)])
+def test_borders_of_other_elements_than_zeros_are_corrected(border: str, layout: str, op: str, stride: int, group: int) -> None:
+    """No tensor is padded but the few rows and columns that corrections read, and what corrects is right."""
+    node = bordered(border, layout, stride, group, op)
+    (mutant,) = [each for each in found((node,)) if each.moves[0].startswith("zeros for")]
+    assert (mask_of(mutant.boxes[0], node.type.sizes) == everywhere(node, mutant.programs[0])).all()
+    (expected,), leaves = outputs_of_onnxruntime((node,))
+    programs = stitches(node, mutant.programs[0], mutant.boxes[0])
+    turned = _channels_last(node, mutant.programs[0], mutant.boxes[0])
+    assert programs and bool(turned) == (layout == "NCHW")  # also over transposed data
+    for program in (*programs, *turned):
+        moving = [each for each in walk((program,)) if each.op in ("Pad", "Concat", "Expression")]
+        moved = [each for each in moving if all(operand.op != op for operand in each.inputs)]
+        assert moved and all(each.type.elements < node.inputs[0].type.elements for each in moved)
+        assert equal_at_sizes(node, program) == ""
+        (value,) = evaluate((program,), leaves)
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_corrected_borders_of_large_maps_are_proposed(layout: str) -> None:
+    """Also channels last where channels come first: there rows of a box are runs of memory."""
+    sizes = (1, 128, 128, 32) if layout == "NHWC" else (1, 32, 128, 128)
+    around = (0, 1, 1, 0) if layout == "NHWC" else (0, 0, 1, 1)
+    data = apply("Pad", leaf(0, *sizes), before=around, after=around, **BORDERS["reflect"])
+    node = conv(data, weight(1, 32, 1, 3, 3), (0,) * 4, 2, 1, layout, 32)
+    (mutant,) = [each for each in found((node,)) if each.moves[0].startswith("zeros for")]
+    programs = [derivation.program for (derivation,) in stitched((node,), [mutant], OF_REGIONS)]
+    layouts = {each.string("layout") for each in walk(programs) if each.op == "Conv"}
+    assert layouts == {layout, "NHWC"}
+
+
+def test_borders_of_zeros_are_left_to_other_rules() -> None:
+    node = bordered("ones", "NHWC", 1, 1)
+    pad = node.inputs[0]
+    zeros = make("Pad", pad.inputs, tuple((k, 0.0 if k == "value" else v) for k, v in pad.attributes), pad.type)
+    assert list(unpadded(node)) and not list(unpadded(make("Conv", (zeros, node.inputs[1]), node.attributes, node.type)))
 
 
 def test_a_sum_of_convolutions_is_one_of_all_their_channels() -> None:
