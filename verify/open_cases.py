@@ -70,13 +70,13 @@ def _instances(rule: Rule | MergeRule, case: Case, attempts: int) -> Iterator[tu
     symbols = symbols_of(case)
     random = Random(case.scope_note)
     models = list(islice(_models(conditions, symbols, random), attempts))
+    numbers = dict.fromkeys(atom for value in _indices(case) for atom in atoms(value) if isinstance(atom, RealSymbol))
     seen: list[object] = []
     for attempt in range(attempts if models else 0):
         values = dict(models[attempt % len(models)])
-        for value in _indices(case):
-            for atom in atoms(value):
-                if isinstance(atom, RealSymbol) and (attempt or atom not in values):
-                    values[atom] = Fraction(NUMBERS[attempt] if attempt < len(NUMBERS) // 2 else random.choice(NUMBERS))
+        for atom in numbers:
+            if atom not in values or attempt % 2:
+                values[atom] = Fraction(NUMBERS[attempt // 2] if attempt < len(NUMBERS) else random.choice(NUMBERS))
         try:
             bindings = bindings_at(rule, case, values)
             if repr(bindings) in seen:
@@ -104,16 +104,25 @@ def holds_at(condition: Compare, values: Values) -> bool:
 
 
 def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Random) -> Iterator[Values]:
-    """Yield small values of the symbols that meet the conditions, and larger ones."""
+    """Yield small values of the symbols that meet the conditions, and larger ones; numbers on either side of those before."""
     smallest = small_values(conditions, symbols)
     if smallest is None:
         return
     yield smallest
+    ends = {atom: [value] for atom, value in smallest.items() if isinstance(atom, RealSymbol)}
     for attempt in range(MOST):
         look()
         share, bounds = SHARES[attempt % len(SHARES)], LARGER[attempt % len(LARGER)]
         larger = [Compare(index(random.choice(bounds)), "<=", index(symbol)) for symbol in symbols if random.random() < share]
+        for number, values in ends.items():
+            if random.random() < share:
+                end = Fraction(random.choice(values))
+                sides = index(number) * end.denominator, index(end.numerator)
+                larger.append(Compare(*random.choice(((sides[0], "<", sides[1]), (sides[1], "<", sides[0])))))
         if (model := small_values([*conditions, *larger], symbols)) is not None:
+            for number, values in ends.items():
+                if (value := model.get(number, values[0])) not in values:
+                    values.append(value)
             yield model
 
 

@@ -23,11 +23,13 @@ import numpy as np
 
 from egraph.errors import EinsatError
 from egraph.rule import MergeRule, Mismatch, Rounding, Rule
-from egraph.tensor import Node, format_fragment
+from egraph.tensor import Node, TensorType, format_fragment
 from egraph.tensor.expr.evaluate import Evaluator
 from egraph.tensor.expr.functions import FUNCTIONS
 from egraph.tensor.expr.index import Size, Symbol, has_reals, index, substitute
 from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Read, Scalar, Scope, Tensor
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import FLOATS
 from egraph.tensor.ops.reference import evaluate
 from verify.random_binding import Refused
 from verify.random_testing import CRASHES, SUMMING, Instance, draw, instantiate
@@ -43,6 +45,10 @@ KINDS: Mapping[Kind, tuple[float, ...]] = {
 """What operands are mixed with."""
 NUMBERS = (0.0, -0.0, np.inf, -np.inf, np.nan)
 """What a constant that is one number may be; the guard decides whether the rule applies."""
+USUAL = (0.75, -2.5)
+"""Numbers beside which special ones stand where operands meet in every way."""
+MOST_FREE = 4
+"""Operands that meet in every way, at most."""
 SHARES = (0.03, 0.15, 0.5)
 """How much of an operand is special."""
 MOST_ELEMENTS = 1 << 22
@@ -82,7 +88,10 @@ def held(rounding: Rounding, *, sums: bool) -> tuple[Kind, ...]:
 def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3) -> Broken | None:
     """Return operands on which a rule does not keep its class, None where none are found."""
     for number, instance in enumerate(instances(rule, seed, count)):
+        wide = all_at_once(rule, instance)
         for kind in held(rule.rounding, sums=bool(instance.operators & SUMMING)):
+            if wide is not None and (breach := broken_on(wide, rule.rounding, kind, every(wide, kind))) is not None:
+                return breach
             for each in range(draws):
                 generator = np.random.default_rng((seed, number, each))
                 breach = broken_at(instance, rule.rounding, kind, SHARES[each % len(SHARES)], generator)
@@ -115,13 +124,47 @@ def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000) 
                 continue
 
 
+def all_at_once(rule: Rule | MergeRule, instance: Instance) -> Instance | None:
+    """Return an instance of a rule of elementwise operators as one of long vectors, so that its operands meet in every way; else None."""
+    free = [leaf for leaf in instance.leaves if leaf.integer("index") not in instance.numbers]
+    elementwise = all(op not in OPS or OPS[op].category == "elementwise" for op in instance.operators)
+    if isinstance(rule, MergeRule) or not elementwise or not 0 < len(free) <= MOST_FREE:
+        return None
+    binding = instance.bindings[0]
+    count = (max(map(len, KINDS.values())) + len(USUAL)) ** len(free)
+    types = {name: TensorType(each.dtype, () if name in binding.numbers else (count,)) for name, each in binding.types.items()}
+    try:
+        return instantiate(rule, (replace(binding, types=types),))
+    except (*CRASHES, Refused, Mismatch, EinsatError):
+        return None
+
+
+def every(instance: Instance, kind: Kind) -> dict[Node, Array]:
+    """Return operands among which every combination of special and usual numbers is."""
+    numbers = np.array((*KINDS[kind], *USUAL))
+    free = [leaf for leaf in instance.leaves if leaf.integer("index") not in instance.numbers]
+    values: dict[Node, Array] = {}
+    for position, leaf in enumerate(free):
+        chosen = np.arange(math.prod(leaf.type.sizes)) // len(numbers) ** position % len(numbers)
+        values[leaf] = (numbers[chosen] if leaf.type.dtype in FLOATS else chosen % 2.0).reshape(leaf.type.sizes)
+    return values
+
+
 def broken_at(instance: Instance, rounding: Rounding, kind: Kind, share: float, generator: np.random.Generator) -> Broken | None:
     """Compare an instance's sides on operands that are drawn once."""
     values: dict[Node, Array] = {}
     for leaf in instance.leaves:
+        if leaf.integer("index") not in instance.numbers:
+            values[leaf] = mixed(leaf.type.sizes, leaf.type.dtype, kind, share, generator)
+    return broken_on(instance, rounding, kind, values)
+
+
+def broken_on(instance: Instance, rounding: Rounding, kind: Kind, drawn: Mapping[Node, Array]) -> Broken | None:
+    """Compare an instance's sides on these operands."""
+    values: dict[Node, Array] = {}
+    for leaf in instance.leaves:
         number = instance.numbers.get(leaf.integer("index"))
-        shape, dtype = leaf.type.sizes, leaf.type.dtype
-        values[leaf] = mixed(shape, dtype, kind, share, generator) if number is None else np.full(shape, number)
+        values[leaf] = drawn[leaf] if number is None else np.full(leaf.type.sizes, number)
     try:
         with np.errstate(all="ignore"):
             results = evaluate((*instance.left, *instance.right), values)

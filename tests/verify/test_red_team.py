@@ -270,6 +270,28 @@ def lambda_member(x: Tensor, w: Weight) -> Tensor:
     return tanh(x @ w)
 
 
+@rule(rounding="assumes finite")
+def slope_below_three_halves(x: Tensor, c: Weight) -> Steps:
+    """where(x < 0, c x, x) = max(x, c x), false for c between 1 and 3/2"""
+    yield where(less(x, x - x), c * x, x)
+    require(c.number is not None and c.number < 1.5, "a slope")
+    yield maximum(x, c * x)
+
+
+@rule
+def about_two(x: Tensor, c: Weight) -> Steps:
+    """x c = x + x, false but at 2"""
+    yield x * c
+    require(c.number is not None and 2 <= c.number < 3, "about two")
+    yield x + x
+
+
+@pytest.mark.parametrize("each", [slope_below_three_halves, about_two], ids=lambda each: str(each.name))
+def test_numbers_that_a_guard_lets_pass_are_drawn_on_either_side_of_each_other(each: Rule) -> None:
+    """The least number that passes is one at which the sides agree."""
+    assert prove(each, Effort(tests=16)).verdict == "refuted"
+
+
 # What rounds
 
 
