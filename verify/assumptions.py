@@ -56,6 +56,10 @@ class Assumptions:
         """Return whether left == right follows."""
         return holds(self.facts, Literal0(to_polynomial(right) - to_polynomial(left), "=="))
 
+    def is_seen_to_be_one(self, size: Size) -> bool:
+        """Return whether a size is 1 in solved form; False also where only the solver would see it."""
+        return self.facts.canonical(to_polynomial(size)).constant == 1
+
     def model(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
         """Return small values of the symbols that satisfy every condition, None when none were found."""
         return small_model(self.conditions, tuple(symbols))

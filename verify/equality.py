@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm, prod
 
 from egraph.tensor.expr.bodies import walked
-from egraph.tensor.expr.index import Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, atoms, index
 from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
@@ -36,7 +36,15 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     for axis, (size, right_size) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not assumptions.equal(size, right_size):
             return Open(f"axis {axis}: {index(size)} == {index(right_size)}", assumptions.conditions)
-    output = output_positions(left, assumptions)
+    output = output_positions(left, assumptions, assumptions.is_seen_to_be_one)
+    outcome = _equal_at(left, right, output, assumptions)
+    if isinstance(outcome, Equal):
+        return outcome
+    thorough = output_positions(left, assumptions)
+    return outcome if thorough == output else _equal_at(left, right, thorough, assumptions)
+
+
+def _equal_at(left: Scope, right: Scope, output: Output, assumptions: Assumptions) -> Outcome:
     seen = _Seen(is_partial(right))
     try:
         outcome = _compared(left, right, output, assumptions, seen)
@@ -47,9 +55,10 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     return Equal(outcome.facts | seen.facts | differences(left, right))
 
 
-def output_positions(side: Scope, assumptions: Assumptions) -> Output:
-    """Return the generic position of the output."""
-    return tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(side.shape))
+def output_positions(side: Scope, assumptions: Assumptions, is_one: Callable[[Size], bool] | None = None) -> Output:
+    """Return the generic position of the output: 0 along axes of one element, as far as ``is_one`` sees that they are."""
+    is_one = is_one or (lambda size: assumptions.equal(size, 1))
+    return tuple(index(0 if is_one(size) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(side.shape))
 
 
 @dataclass

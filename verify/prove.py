@@ -28,6 +28,7 @@ from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.definedness import has_nan, is_nan
 from verify.equality import prove_equal
+from verify.isomorphism import Names
 from verify.open_cases import attempts_for, examined
 from verify.outcome import Equal, Open, Outcome
 from verify.paths import TooManyPaths
@@ -89,6 +90,9 @@ class Attempt:
     too_many_paths: bool = False
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
+    names: Names = field(default_factory=Names)
+    alike: dict[int, frozenset[str]] = field(default_factory=dict)
+    """The names of cases that are proved, and the facts that each rests on: another case of that name says the same."""
 
     @property
     def is_complete(self) -> bool:
@@ -247,6 +251,9 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
         attempt.left_out.append(case.left_out)
         return case.left_out
     facts: set[str] = set(case.facts)
+    name = attempt.names.of(case.assumptions.conditions, case.left, case.right)
+    if name in attempt.alike:
+        return _is_proved(case, facts | attempt.alike[name], attempt)
     for left, right in zip(case.left, case.right, strict=True):
         if has_nan(left) or has_nan(right):
             if is_nan(left.body) and is_nan(right.body):
@@ -268,6 +275,11 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
     if not attempt.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
         complaints = (case_objection(rounding, left, right, sizes) for left, right in zip(case.left, case.right, strict=True))
         attempt.complaint = next(filter(None, complaints), "")
+    attempt.alike[name] = frozenset(facts)
+    return _is_proved(case, facts, attempt)
+
+
+def _is_proved(case: Case, facts: set[str], attempt: Attempt) -> bool:
     attempt.facts |= facts
     attempt.proved += 1
     attempt.same += case.same

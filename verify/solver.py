@@ -106,14 +106,9 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
     consequences: dict[Polynomial, None] = {}
     for atom in sorted(atoms):
         kind = entry(atom).kind
-        if not isinstance(kind, FloorAtom) or not facts.nonnegative(kind.divisor - ONE):
-            continue
-        itself = Polynomial({(atom,): 1})
-        for value in inequalities:
-            for dividend, bound in ((kind.numerator - value, 1), (kind.numerator + value + ONE, -1)):
-                times, left = divide(dividend, kind.divisor)
-                if not left.terms and not closure(times) & {atom}:
-                    consequences[itself - times if bound > 0 else times - ONE - itself] = None
+        if isinstance(kind, FloorAtom) and facts.nonnegative(kind.divisor - ONE):
+            for value in inequalities:
+                consequences |= dict.fromkeys(_of_quotient(atom, kind, value))
     products = {m for literal in question for m in literal.value.terms if len(m) > 1}
     products |= {m for value in consequences for m in value.terms if len(m) > 1}
     factors = _factors(products)
@@ -122,10 +117,27 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
             continue
         multipliers = {product for monomial in value.terms for product in factors.get(monomial, ())}
         for _, atom in sorted(multipliers):
-            scaled = value * Polynomial({(atom,): 1})
+            scaled = _times_atom(value, atom)
             if all(len(m) < 2 or m in products for m in scaled.terms):
                 consequences[scaled] = None
     return [Literal0(value, ">=") for value in consequences]
+
+
+@lru_cache(maxsize=1 << 16)
+def _of_quotient(atom: int, kind: FloorAtom, value: Polynomial) -> tuple[Polynomial, ...]:
+    """Return what ``value >= 0`` says of a quotient with a positive divisor: proofs ask of the same two again and again."""
+    itself = Polynomial({(atom,): 1})
+    bounds = []
+    for dividend, lower in ((kind.numerator - value, True), (kind.numerator + value + ONE, False)):
+        times, left = divide(dividend, kind.divisor)
+        if not left.terms and not closure(times) & {atom}:
+            bounds.append(itself - times if lower else times - ONE - itself)
+    return tuple(bounds)
+
+
+@lru_cache(maxsize=1 << 16)
+def _times_atom(value: Polynomial, atom: int) -> Polynomial:
+    return value * Polynomial({(atom,): 1})
 
 
 def _factors(products: Iterable[Monomial]) -> dict[Monomial, list[tuple[Monomial, int]]]:

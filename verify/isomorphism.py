@@ -1,0 +1,213 @@
+"""Give cases of a rule that say the same a common name: up to the names of symbols and iterators, and the order of axes.
+
+A case is a graph: its conditions, the sizes of its tensors, and both sides with inner scopes put in place. Symbols, iterators, axes of
+tensors and of the result are its leaves. They are ordered by what they are used for (colours, refined until nothing more tells two
+apart), numbered in that order, and the graph is written down with these numbers. Where two graphs are then the same, the numbers are a
+map between the cases: symbols to symbols of the same least value, axes of a tensor to axes of that tensor, in its shape and in every
+read alike, axes of the result to axes of the result, on both sides alike. An equation holds for all values of its symbols and all
+operands, so it holds in both cases or in neither.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from zlib import crc32
+
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, index
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+
+Label: TypeAlias = tuple[object, ...]
+Name: TypeAlias = tuple[object, ...]
+_MASK = (1 << 61) - 1
+
+
+@dataclass
+class Names:
+    """Names of the graphs of some cases; equal names are equal graphs."""
+
+    numbers: dict[Name, int] = field(default_factory=dict)
+
+    def of(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> int:
+        """Return the name of a case: the number of its graph's last node, when leaves are numbered by their colours."""
+        graph = _Graph()
+        graph.add_case(conditions, lefts, rights)
+        places = {leaf: place for place, leaf in enumerate(sorted(graph.leaves, key=graph.colours().__getitem__))}
+        numbers: list[int] = []
+        for node, (label, ordered, children) in enumerate(graph.nodes):
+            inner = [numbers[child] for child in children]
+            name: Name = (label, places.get(node), tuple(inner if ordered else sorted(inner)))
+            numbers.append(self.numbers.setdefault(name, len(self.numbers)))
+        return numbers[-1]
+
+
+class _Graph:
+    """The nodes of a case, each after those that it is made of: a label, whether the order of its parts matters, its parts."""
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[Label, bool, tuple[int, ...]]] = []
+        self.leaves: list[int] = []
+        self._made: dict[tuple[Label, bool, tuple[int, ...]], int] = {}
+        self._leaves: dict[object, int] = {}
+        self._indices: dict[tuple[Index, int], int] = {}
+        self._scopes: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._bodies: dict[tuple[int, int], int] = {}
+        self._places: list[Mapping[Iterator, int]] = []
+        self._kept: list[object] = []
+        self._tensors: dict[Tensor, None] = {}
+        """Those that are read: one name may have its sizes written in several ways."""
+
+    def add_case(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> None:
+        nowhere = self._environment({})
+        parts = [self._node(("given",), [self._condition(condition, nowhere)]) for condition in conditions]
+        for position, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            places = [self._leaf(("result", position, axis), ("result", position)) for axis in range(len(left.shape))]
+            for place, size, twin in zip(places, left.shape, right.shape, strict=True):
+                parts.append(self._node(("size",), [place, self._index(size, nowhere), self._index(twin, nowhere)]))
+            sides = [self._scope(side, places) for side in (left, right)]
+            parts.append(self._node(("equation", position), sides))
+        for tensor in self._tensors:
+            for axis, size in enumerate(tensor.shape):
+                parts.append(self._node(("extent",), [self._axis(tensor, axis), self._index(size, nowhere)]))
+        self._node(("case",), sorted(set(parts)), ordered=False)
+
+    def _node(self, label: Label, children: Sequence[int] = (), *, ordered: bool = True) -> int:
+        key = label, ordered, tuple(children)
+        number = self._made.get(key)
+        if number is None:
+            number = self._made[key] = len(self.nodes)
+            self.nodes.append(key)
+        return number
+
+    def _leaf(self, thing: object, label: Label) -> int:
+        """Return the node of something that has a number of its own."""
+        number = self._leaves.get(thing)
+        if number is None:
+            number = self._leaves[thing] = len(self.nodes)
+            self.nodes.append((label, True, ()))
+            self.leaves.append(number)
+        return number
+
+    def _axis(self, tensor: Tensor, axis: int) -> int:
+        self._tensors[tensor] = None
+        return self._leaf((tensor.name, axis), ("axis", tensor.name))
+
+    def _environment(self, places: Mapping[Iterator, int]) -> int:
+        self._places.append(places)
+        return len(self._places) - 1
+
+    def _scope(self, scope: Scope, places: Sequence[int]) -> int:
+        """Return a scope's value at places."""
+        key = id(scope), tuple(places)
+        if key in self._scopes:
+            return self._scopes[key]
+        self._kept.append(scope)
+        where = dict(zip(scope.traversal, places, strict=True))
+        outer = self._environment(where)
+        bound = {iterator: self._leaf((key, iterator), ("bound",)) for iterator in scope.summation}
+        ranges = [self._node(("range",), [leaf, *(self._index(end, outer) for end in (i.low, i.high))]) for i, leaf in bound.items()]
+        body = self._scalar(scope.body, self._environment({**where, **bound}) if bound else outer)
+        if ranges:
+            body = self._node(("reduced", str(scope.reduction)), [self._node(("ranges",), sorted(ranges), ordered=False), body])
+        self._scopes[key] = body
+        return body
+
+    def _scalar(self, body: Scalar, where: int) -> int:
+        key = id(body), where
+        if key not in self._bodies:
+            self._kept.append(body)
+            self._bodies[key] = self._written(body, where)
+        return self._bodies[key]
+
+    def _written(self, body: Scalar, where: int) -> int:
+        match body:
+            case Number(value):
+                return self._node(("number", type(value).__name__, repr(value)))
+            case IndexNumber(value):
+                return self._node(("value",), [self._index(value, where)])
+            case Read():
+                return self._read(body, where)
+            case Table(shape, values, indices):
+                return self._node(("table", shape, values), [self._index(value, where) for value in indices])
+            case Apply(function, arguments):
+                return self._node(("call", function), [self._scalar(argument, where) for argument in arguments])
+            case Guarded(conditions, then, otherwise):
+                tests = self._node(("all",), sorted({self._condition(each, where) for each in conditions}), ordered=False)
+                return self._node(("guarded",), [tests, self._scalar(then, where), self._scalar(otherwise, where)])
+
+    def _read(self, read: Read, where: int) -> int:
+        places = [self._index(value, where) for value in read.indices]
+        if isinstance(read.source, Scope):
+            return self._scope(read.source, places)
+        along = [self._node(("along",), [self._axis(read.source, axis), place]) for axis, place in enumerate(places)]
+        return self._node(("read", read.source.name, read.source.dtype, len(places)), sorted(along), ordered=False)
+
+    def _condition(self, condition: Compare, where: int) -> int:
+        return self._node(("compare", condition.operator), [self._index(condition.left, where), self._index(condition.right, where)])
+
+    def _index(self, value: Size, where: int) -> int:
+        key = index(value), where
+        if key not in self._indices:
+            self._indices[key] = self._polynomial(*key)
+        return self._indices[key]
+
+    def _polynomial(self, value: Index, where: int) -> int:
+        if value.atom is not None:
+            return self._atom(value.atom, where)
+        terms = [
+            self._node(("term", coefficient), sorted(self._atom(atom, where) for atom in monomial), ordered=False)
+            for monomial, coefficient in value.terms
+        ]
+        return self._node(("sum",), sorted(terms), ordered=False)
+
+    def _atom(self, atom: object, where: int) -> int:
+        match atom:
+            case Iterator():
+                return self._places[where][atom]  # sides are closed: every iterator has a scope around it
+            case Symbol(_, minimum):
+                return self._leaf(atom, ("symbol", minimum))
+            case RealSymbol():
+                return self._leaf(atom, ("real",))
+            case Floor(numerator, divisor):
+                return self._node(("floor",), [self._index(numerator, where), self._index(divisor, where)])
+            case Modulo(numerator, divisor):
+                return self._node(("modulo",), [self._index(numerator, where), self._index(divisor, where)])
+            case DataIndex(read):
+                return self._node(("data",), [self._read(read, where)])
+        raise TypeError(f"not an atom: {atom!r}")
+
+    def colours(self) -> dict[int, int]:
+        """Return a number for every leaf, no two alike; leaves that nothing tells apart are told apart in the order they were made."""
+        labels = [crc32(repr(label).encode()) for label, _, _ in self.nodes]
+        colour = {leaf: labels[leaf] for leaf in self.leaves}
+        count = 0
+        while True:
+            while True:  # as long as that tells more apart
+                colour = self._refined(labels, colour)
+                different = len(set(colour.values()))
+                if different == count:
+                    break
+                count = different
+            if count == len(colour):
+                return colour
+            alike: dict[int, list[int]] = defaultdict(list)
+            for leaf, number in colour.items():
+                alike[number].append(leaf)
+            chosen = min(number for number, leaves in alike.items() if len(leaves) > 1)
+            colour[min(alike[chosen])] = hash((chosen, 1)) & _MASK
+            count = len(set(colour.values()))
+
+    def _refined(self, labels: Sequence[int], colour: Mapping[int, int]) -> dict[int, int]:
+        """Return the colours of leaves by what stands around them."""
+        down: list[int] = []
+        for node, (_, ordered, children) in enumerate(self.nodes):
+            inner = [down[child] for child in children]
+            down.append(colour[node] if node in colour else hash((labels[node], *(inner if ordered else sorted(inner)))))
+        around = [0] * len(self.nodes)
+        for node in range(len(self.nodes) - 1, -1, -1):
+            _, ordered, children = self.nodes[node]
+            for position, child in enumerate(children):
+                around[child] += hash((around[node] & _MASK, down[node], position if ordered else -1)) & _MASK
+        return {leaf: hash((number, around[leaf] & _MASK)) & _MASK for leaf, number in colour.items()}
