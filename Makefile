@@ -53,8 +53,8 @@ lint: venv ## ruff and mypy --strict
 prove: venv ## prove the rules that changed; writes egraph/rules/certificates.json
 	$(BIN)/python -m verify --shipped --write
 
-mutate: venv ## judge 2,000 mutants of the shipped rules; writes bench/results/mutation.*
-	$(BIN)/python -m bench.mutation --mutants 2000 --results bench/results
+mutate: venv ## judge 2,000 mutants of the shipped rules, or the rest; writes bench/results/mutation.*
+	$(BIN)/python -m bench.mutation --mutants 2000 --results bench/results --progress build/mutation.jsonl
 
 fuzz: venv ## random graphs and random rule instances for ten minutes
 	$(BIN)/python -m pytest -m slow --hypothesis-profile random tests/project/test_fuzz.py tests/egraph/partial tests/verify/test_disagreement.py --timeout 1200

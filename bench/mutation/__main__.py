@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   python -m bench.mutation --mutants 200          mutants of the shipped rules, drawn at random
   python -m bench.mutation mine.py --cases 256    those of your own rules, compared on more instances
+  python -m bench.mutation --progress kept.jsonl  the same command goes on where it was ended, with the same rules and prover
 
 exit codes: 0 nothing that is wrong was proved, 1 something was, 2 usage, or the file cannot be used
 """
@@ -34,25 +33,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random draws (default: 0)")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write mutation.json and mutation.md there")
+    parser.add_argument("--progress", type=Path, metavar="FILE", help="keep what is judged there, and go on from it")
     options = parser.parse_args(arguments)
     from bench.mutation.campaign import run
+    from bench.mutation.progress import Progress, campaign_key
     from bench.mutation.results import table, write
     from egraph.errors import EinsatError
     from egraph.rewrite.file import load_rules
 
-    start = time.process_time()
     try:
         rules = _shipped() if options.rules is None else load_rules(options.rules)
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    tally = run(rules, options.mutants, options.seed, options.cases, lambda text: print(text, file=sys.stderr, flush=True))
-    seconds = time.process_time() - start + resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    print(table(tally, seconds))
+    progress = Progress()
+    if options.progress is not None:
+        progress = Progress.read(options.progress, campaign_key(rules, options.mutants, options.seed, options.cases))
+    tally = run(
+        rules, options.mutants, options.seed, options.cases, lambda text: print(text, file=sys.stderr, flush=True), progress
+    )  # fmt: skip
+    print(table(tally, progress.seconds))
     if options.results is not None:
         given = f"{options.rules} " if options.rules else ""
         command = f"python -m bench.mutation {given}--mutants {options.mutants} --cases {options.cases} --seed {options.seed}"
-        write(options.results, tally, seconds, command)
+        write(options.results, tally, progress.seconds, command)
     return 1 if tally.wrong else 0
 
 

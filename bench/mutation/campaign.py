@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
 from random import Random
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from bench.mutation.judging import Judged, judged, seen
 from bench.mutation.mutants import made, sites
+from bench.mutation.progress import Progress
 from egraph.rule import MergeRule, Rule
 
-CHUNK = 50
+CHUNK = 20
 """Mutants that one process judges: what proofs remember is forgotten with it."""
 PATIENCE = 5
 """Mutants of a rule that are looked at for every one that is wanted."""
@@ -60,32 +63,57 @@ class _Choice:
     stillborn: int
     idle: int
 
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> _Choice:
+        """Return a choice that was kept."""
+        return _Choice(**{**values, "chosen": tuple((number, position, false) for number, position, false in values["chosen"])})
 
-def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, say: Callable[[str], None] = lambda _: None) -> Tally:
+
+def _seconds() -> float:
+    """Return the processor time of this process and of those that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def run(
+    rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, say: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> Tally:  # fmt: skip
     """Judge ``count`` mutants of the rules, drawn at random, and compare what is proved with the reference.
 
     In turns, a mutant of every rule that a few random instances refute, and one that they do not: the false ones must not be
-    proved, and among the others are those that are false where few look. An interrupt ends it with those judged so far.
+    proved, and among the others are those that are false where few look. An interrupt ends it with those judged so far;
+    what ``progress`` knows is not done again.
     """
+    progress = Progress() if progress is None else progress
     share = -(-count // max(1, len(rules)))
 
     def choose(numbers: Sequence[int]) -> list[_Choice]:
         return [_chosen(rules[n], n, share, seed) for n in numbers]
 
-    choices: list[_Choice] = []
     for start in range(0, len(rules), CHUNK):
-        numbers = range(start, min(start + CHUNK, len(rules)))
-        choices += _apart(partial(choose, numbers)) or [
-            each for n in numbers for each in _apart(partial(choose, [n])) or [_Choice((), 0, 0, 0)]
-        ]
-        say(f"{len(choices)} of {len(rules)} rules: {sum(len(each.chosen) for each in choices)} mutants to choose from")
+        numbers = [n for n in range(start, min(start + CHUNK, len(rules))) if n not in progress.chosen]
+        if numbers:
+            before = _seconds()
+            several = _apart(partial(choose, numbers)) or [
+                each for n in numbers for each in _apart(partial(choose, [n])) or [_Choice((), 0, 0, 0)]
+            ]
+            progress.add(_seconds() - before, chosen={n: asdict(each) for n, each in zip(numbers, several, strict=True)})
+            known = sum(len(each["chosen"]) for each in progress.chosen.values())
+            say(f"{len(progress.chosen)} of {len(rules)} rules: {known} mutants to choose from")
+    choices = [_Choice.read(progress.chosen[n]) for n in range(len(rules))]
     random = Random(seed)
     turns = [tried for turn in zip_longest(*(each.chosen for each in choices)) for tried in random.sample(turn, len(turn)) if tried]
     drawn = turns[:count]
     judged: list[Judged] = []
     try:
         for start in range(0, len(drawn), CHUNK):
-            judged += _together(rules, drawn[start : start + CHUNK], seed, cases)
+            numbers = [n for n in range(start, min(start + CHUNK, len(drawn))) if n not in progress.judged]
+            if numbers:
+                before = _seconds()
+                results = _together(rules, [drawn[n] for n in numbers], seed, cases)
+                progress.add(_seconds() - before, judged={n: asdict(each) for n, each in zip(numbers, results, strict=True)})
+            judged += [Judged(**progress.judged[n]) for n in range(start, min(start + CHUNK, len(drawn)))]
             proved = [each for each in judged if each.fate == "proved"]
             say(f"{len(judged)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from bench.mutation import campaign, judging
 from bench.mutation.__main__ import main
 from bench.mutation.campaign import run
 from bench.mutation.mutants import made, mutants, sites
+from bench.mutation.progress import Progress, campaign_key
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, rule
 from egraph.rule_operators import concat, relu, transpose
 from egraph.rules import RULES as SHIPPED
@@ -156,6 +157,26 @@ def test_an_interrupt_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))
     tally = run((RULES[0], RULES[1]), 8, seed=0, cases=4, say=texts.append)
     assert tally.mutants == tally.rejected + tally.slow + tally.proved == 4 and "interrupted after 4 of 8" in texts[-1]
+
+
+def test_a_campaign_that_was_ended_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the file holds is not done again, by the same rules and prover alone; a line that was cut off is."""
+    few, path = (RULES[0], RULES[1]), tmp_path / "kept" / "progress.jsonl"
+    monkeypatch.setattr(campaign, "CHUNK", 4)
+    whole = run(few, 8, seed=0, cases=4)
+    key = campaign_key(few, 8, 0, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(campaign, "_together", interrupted(campaign._together))
+        assert run(few, 8, seed=0, cases=4, progress=Progress.read(path, key)).mutants == 4
+    kept = Progress.read(path, key)
+    assert len(kept.judged) == 4 and len(kept.chosen) == 2 and kept.seconds > 0
+    with path.open("a") as file:
+        file.write('{"campaign": "' + key)
+    counted: list[int] = []
+    together = campaign._together
+    monkeypatch.setattr(campaign, "_together", lambda *arguments: counted.append(len(arguments[1])) or together(*arguments))
+    assert run(few, 8, seed=0, cases=4, progress=Progress.read(path, key)) == whole and counted == [4]
+    assert not Progress.read(path, campaign_key(few, 8, 0, 5)).judged
 
 
 def interrupted(judge: Callable[..., list[judging.Judged]]) -> Callable[..., list[judging.Judged]]:
