@@ -165,7 +165,7 @@ def test_operands_of_elementwise_rules_meet_in_every_way() -> None:
 
 
 @rule(rounding="reassociates")
-def chosen_twice(p: Tensor[bool], x: Tensor) -> Equation:
+def chosen_twice(p: Tensor, x: Tensor) -> Equation:
     """where(p, x, -x) = where(not p, -x, x)"""
     return where(p, x, -x) == where(operation("Not", p), -x, x)
 
