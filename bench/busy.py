@@ -146,7 +146,7 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
         for (side, side_folder), engine in itertools.product(side_folders.items(), options.engines.split(",")):
             path = artefact if engine == "einsat" else source
             try:
-                process = stack.enter_context(EngineProcess(engine, path, side_folder / "feeds.npz", options.threads))
+                process = stack.enter_context(EngineProcess(engine, path, side_folder / "feeds.npz", options.threads, settle_seconds=0.0))
             except EngineFailed as error:
                 row["failed"][engine] = str(error)
             else:

@@ -1,9 +1,9 @@
 """The engines that a model is timed in, each behind one function: (model file, feeds, threads) -> run().
 
-    python -m bench.engines ENGINE MODEL FEEDS.npz THREADS
+    python -m bench.engines ENGINE MODEL FEEDS.npz THREADS SETTLE_SECONDS
 
 serves one engine in a process of its own: says how long its last warm-up took, then reads a number of runs a line and answers with
-their nanoseconds as JSON.
+their nanoseconds as JSON, once its threads have gone to sleep or so many seconds are over.
 Separate processes, because thread pools that spin in one process would slow each other down.
 """
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from egraph.optimize.race import available_bytes
 from egraph.policy import RacePolicy
+from runtime.quiet import settle
 
 if TYPE_CHECKING:
     import onnx
@@ -190,7 +191,7 @@ def outputs_file(folder: Path, engine: str) -> Path:
     return folder / f"{engine}.outputs.npz"
 
 
-def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
+def serve(engine: str, model: Path, feeds_file: Path, threads: int, settle_seconds: float) -> None:
     """Prepare the engine, say how long its last warm-up took, then time as many runs as each line asks for."""
     answers = sys.stdout
     sys.stdout = sys.stderr  # what an engine prints is not an answer
@@ -206,6 +207,7 @@ def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
     named = {f"output{i}": np.asarray(value) for i, value in enumerate(outputs)}
     np.savez(outputs_file(feeds_file.parent, engine), allow_pickle=True, **named)
     del outputs, named
+    settle(settle_seconds)
     print(json.dumps([warm_up_ns]), file=answers, flush=True)
     for line in sys.stdin:
         times: list[int] = []
@@ -213,8 +215,9 @@ def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
             start = time.perf_counter_ns()
             run()
             times.append(time.perf_counter_ns() - start)
+        settle(settle_seconds)
         print(json.dumps(times), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    serve(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))

@@ -16,6 +16,7 @@ from types import TracebackType
 from bench.engines import LONG_RUN_NS
 from bench.environment import ROOT
 from bench.watched import Timed
+from egraph.policy import RacePolicy
 
 LEAST_SECONDS = 20.0
 """Where an engine takes seconds, the others are timed for so long all the same: one run of each says little."""
@@ -34,11 +35,14 @@ class EngineProcess:
     feeds: Path
     threads: int
     start_seconds: float = 240.0
+    settle_seconds: float = RacePolicy.settle_seconds
+    """How long an answer waits, at most, until the engine's threads have gone to sleep: they would disturb what is timed next."""
     warm_up_ns: int = 0
     """How long the last run before the first timed one took."""
 
     def __enter__(self) -> EngineProcess:
-        command = [sys.executable, "-m", "bench.engines", self.engine, str(self.model), str(self.feeds), str(self.threads)]
+        arguments = self.engine, self.model, self.feeds, self.threads, self.settle_seconds
+        command = [sys.executable, "-m", "bench.engines", *map(str, arguments)]
         self.errors = (self.feeds.parent / f"{self.engine}.log").open("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, cwd=ROOT)
         try:
@@ -124,6 +128,5 @@ def interleave(
         for name in order:
             if name in long and number not in timed_rounds:
                 continue
-            time.sleep(0.005)  # lets the last engine's spinning threads go to sleep
             times[name] += timed(name, runs[name])[0 if name in long else 1 :]
     return {name: values for name, values in times.items() if name not in failed}, failed

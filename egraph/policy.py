@@ -199,7 +199,9 @@ class RacePolicy:
         0.015, "part of the winner's time", "By which no contender may be faster when a race ends: less is not worth more rounds."
     )
     runs: int = tuned(3, "runs", "Of each contender in a round, at least.", least=1)
-    settle_seconds: float = tuned(0.02, "seconds", "Between turns: a thread pool that has just worked keeps spinning for a while.")
+    settle_seconds: float = tuned(
+        0.5, "seconds", "Between turns, at most: until the thread pool that has just worked spins no more and leaves the cores free."
+    )
     turn_seconds: float = tuned(
         0.1, "seconds", "One contender's part of a round, unless a few runs take longer: many short rounds tell more than few long ones."
     )

@@ -135,6 +135,11 @@ class Worker:
         values = {"seconds": effort.seconds, "least": effort.least, "most": effort.most, "spread": effort.spread}
         return self._ask({"command": "time", **values}, self.time_out_seconds + effort.seconds, 0)
 
+    def settle(self, seconds: float) -> None:
+        """Wait until the threads that worked have gone to sleep, for so many seconds at most: they would disturb what is timed next."""
+        if self._process is not None:
+            self._ask({"command": "settle", "seconds": seconds}, self.time_out_seconds + seconds, 0)
+
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None

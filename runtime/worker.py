@@ -5,6 +5,7 @@ output; output of libraries goes to standard error.
 
     {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0, "inputs": "", "device": "cpu", "plan": ""}
     {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "spread": 0.03}   -> {"samples_us": [...]}
+    {"command": "settle", "seconds": 0.5}   answered when the threads that worked have gone to sleep
     {"command": "plans", "path": ..., "device": "cuda"}                                 -> {"plans": [...]}
 
 What a kernel does to a GPU may spoil all that follows in the same process: after such an error the answer has ``is_over``, and the process
@@ -36,6 +37,7 @@ from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, Expected, WrongResult, judge, reference_results
 from runtime.measure import Engine
 from runtime.opaque import FLUSH_ENTRY
+from runtime.quiet import settle
 
 if TYPE_CHECKING:
     from runtime import Session
@@ -272,6 +274,8 @@ def main() -> None:
                     if run_many is None:
                         raise RuntimeError("nothing is loaded")
                     reply["samples_us"] = steady.sample(run_many, threads, **request)
+                case "settle":
+                    settle(request["seconds"])
         except WrongResult as error:
             reply["wrong"] = str(error)
         except Exception as error:  # whatever a kernel raises is this measurement's result, not this process's end

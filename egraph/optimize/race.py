@@ -176,7 +176,9 @@ def _interleave(
     def load(c: Contender) -> Timing:
         if is_slow and c.name not in needed and time.monotonic() > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
-        return workers[c.name].load(Load(engine_for(c, most_bytes, policy.arena_factor), c.path, feeds, threads, seed, inputs))
+        loaded = workers[c.name].load(Load(engine_for(c, most_bytes, policy.arena_factor), c.path, feeds, threads, seed, inputs))
+        workers[c.name].settle(policy.settle_seconds)
+        return loaded
 
     try:
         if stays:
@@ -193,8 +195,8 @@ def _interleave(
                     timings[c.name] = timing = replace(loaded, samples_us=timing.samples_us if timing else ())
                 if timing.status != "ok":
                     continue
-                time.sleep(policy.settle_seconds)
                 timed = workers[c.name].time(effort)
+                workers[c.name].settle(policy.settle_seconds)
                 middle = (statistics.median(timed.samples_us),) if timed.samples_us else ()
                 timings[c.name] = Timing(timed.status, timing.samples_us + middle if middle else (), timed.message)
                 if not stays:

@@ -330,7 +330,7 @@ def test_an_engine_that_takes_seconds_is_warmed_up_twice(tmp_path: Path, monkeyp
     monkeypatch.setattr("sys.stdin", io.StringIO("3\n"))
     told = io.StringIO()
     monkeypatch.setattr("sys.stdout", told)
-    bench_engines.serve("slow", tmp_path / "m.onnx", tmp_path / "feeds.npz", 1)
+    bench_engines.serve("slow", tmp_path / "m.onnx", tmp_path / "feeds.npz", 1, 0.0)
     assert len(runs) == 2 + 3 and [len(json.loads(line)) for line in told.getvalue().splitlines()] == [1, 3]
 
 
