@@ -26,7 +26,7 @@ from bench.environment import ROOT, commit
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from bench.watched import Watched, nearest
-from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative_error, shaken
+from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, open_shaken, relative_error, shaken
 from egraph.optimize.race import available_bytes
 from egraph.policy import RacePolicy
 from runtime.devices.cpu.core_distance import line_ns
@@ -204,14 +204,16 @@ def compare_outputs(folder: Path, engines: Sequence[str]) -> tuple[dict[str, flo
 
 
 def noise_of(model: Path, feeds: Path, threads: int) -> float:
-    """Return how far onnxruntime's outputs move, relatively, without its optimisations and with the last bit of the inputs.
+    """Return how far onnxruntime's outputs move, relatively, without its optimisations and with the last bit of inputs and of weights.
 
-    A model that rounds to bytes inside moves by 1e-2 and more: there, engines tell a right program from a wrong one no better.
+    That is what the optimiser's check asks, too. A model that rounds to bytes inside moves by 1e-2 and more: there, engines tell a right
+    program from a wrong one no better.
     """
     with np.load(feeds) as saved:
         inputs = dict(saved)
     plain = open_onnxruntime(model, threads, optimise=False)
     exact, *moved = plain.run(None, inputs), plain.run(None, shaken(inputs, 0)), open_onnxruntime(model, threads).run(None, inputs)
+    moved.append(open_shaken(model, threads, feeds.parent, 0).run(None, inputs))
     return max(relative_error(want, got) for outputs in moved for want, got in zip(exact, outputs, strict=True))
 
 

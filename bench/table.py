@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.engines import OURS, WITHOUT_DERIVATIONS
+from egraph.optimize.check_noise import NOISE_FACTOR
 
 Row = Mapping[str, Any]
 FEW_RUNS = 5
@@ -69,6 +70,8 @@ def note(row: Row) -> str:
     elif (offered := optimized.get("derived_programs", {"is_compared": False}))["is_compared"]:
         notes.append(f"{offered['programs']} derived programs were compared, the fastest found has none of them")
     notes += optimized.get("check_notes", [])
+    if noise := row.get("noise"):
+        notes.append(f"rounding alone moves onnxruntime's own outputs by {noise:.2g}: up to {NOISE_FACTOR:g} times that is no other result")
     if optimized.get("max_rel_err", 0.0) > REMARKABLE_ERROR and (rounding := row.get("rounding_error")):
         notes.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:

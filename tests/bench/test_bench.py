@@ -115,6 +115,16 @@ def test_a_model_that_rounds_to_bytes_moves_with_the_last_bit_of_its_inputs(tmp_
     assert noise_of(build_model(tmp_path / "m.onnx"), tmp_path / "feeds.npz", 1) < 1e-5
 
 
+def test_last_bits_of_weights_are_noise_too(tmp_path: Path) -> None:
+    """Halves of odd integers lie between two bytes, and integers have no last bit to move."""
+    text = """<ir_version: 9, opset_import: ["": 21]> halves (int64[99] x) => (float[99] y)
+    <float half = {0.5}, float s = {1}, uint8 z = {0}> {
+    f = Cast<to = 1>(x) h = Mul(f, half) q = QuantizeLinear(h, s, z) y = DequantizeLinear(q, s, z) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    np.savez(tmp_path / "feeds.npz", x=np.arange(1, 199, 2))
+    assert 0 < noise_of(tmp_path / "m.onnx", tmp_path / "feeds.npz", 1) <= 0.011
+
+
 def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> None:
     y = np.linspace(0, 1, 8, dtype=np.float32)
     left = {"onnxruntime": [y], "near": [y + 1e-5], "far": [y * 2], "other": [y[:4]], "fewer": [], "nan": [y * np.nan]}
