@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,27 @@ from egraph.optimize.kernels import compile_batch, leaf_values, rounded
 from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
 from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, bind, make, numpy_dtype, rewrite, walk
+from egraph.tensor.ops import OPS, apply
 from egraph.tensor.storage import without_stored
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.targets import name_of
 from runtime import Session
 from runtime.feeds import Values, random_array
-from runtime.judge import WrongResult, judge
+from runtime.judge import TOLERANCE, WrongResult, judge
 
 MOST_PART_TOLERANCES = 100.0
 """Error of a part of a program, in tolerances, up to which rounding that this part amplifies excuses it: 1e-2 by default."""
 MOST_TIES = 1e-3
 """Part of a tensor of whole numbers that may be off by one step where its part of the program rounds to them."""
+ROUNDING = ("Quantize", "Saturate")
+"""Operators that round numbers to bytes."""
+ROUNDED = 2.0**-21
+"""Part of the largest element of a tensor by which float32 sums are off where they are added in another order: four last bits."""
+POINTWISE = ("elementwise", "view", "movement")
+"""Categories of operators each of whose elements follows from single elements of its operands."""
+SHOWN_PARTS = 3
+"""Parts that differ are named in a message, as far as so many."""
 SHAKEN = 3
 """Times that the operands of a part are changed by their last bit, to see what rounding does to it."""
 
@@ -50,8 +59,8 @@ class Parts:
 
     count: int = 0
     worst_error: float = 0.0
-    wrong: tuple[str, ...] = ()
-    """The values that differ by more than rounding explains."""
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    """The values that differ by more than rounding explains, with how far, and how far would be accepted."""
 
     @property
     def agree(self) -> bool:
@@ -59,6 +68,10 @@ class Parts:
         return self.count > 1 and not self.wrong
 
     def __str__(self) -> str:
+        if self.wrong:
+            shown = "; ".join(f"{name}: {difference}" for name, difference in [*self.wrong.items()][:SHOWN_PARTS])
+            more = f", the first {SHOWN_PARTS}" if len(self.wrong) > SHOWN_PARTS else ""
+            return f"{len(self.wrong)} of {self.count} parts of it, computed from the same values, differ{more}: {shown}"
         return f"each of {self.count} parts of it, computed from the same values, agrees within {self.worst_error:.2g}"
 
 
@@ -70,11 +83,14 @@ class Blame:
     rules: tuple[str, ...] = ()
     source_nodes: tuple[str, ...] = ()
     parts: Parts = Parts()
+    noise: Mapping[str, float] = field(default_factory=dict)
+    """How far outputs of the model move where the numbers that become bytes are moved by what rounding does to them."""
 
     def __str__(self) -> str:
         parts = [f"kernel {kernel.implementation}: {reason}" for kernel, reason in self.kernels]
         parts += [f"rules: {', '.join(self.rules)}"] if self.rules else []
         parts += [f"ONNX nodes: {', '.join(self.source_nodes)}"] if self.source_nodes else []
+        parts += [str(self.parts)] if self.parts.wrong else []
         return "; ".join(parts) or "every kernel alone and every value by itself agree"
 
 
@@ -92,10 +108,45 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
         wrong = _wrong_kernels(program.graph, meant.graph, alone, values, Path(folder) / "kernels", options)
         rules, nodes = ((), ()) if wrong else changed(original, meant, values, feeds, Path(folder), options.threads)
         parts = Parts() if wrong else compare_parts(original, meant, values, Path(folder), options.threads, tolerance)
+        noise = {} if wrong else noise_before_bytes(original, feeds, Path(folder), options.threads)
     for kernel, _ in wrong:
         nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
         rules = tuple(dict.fromkeys((*rules, *kernel.rules)))
-    return Blame(tuple(wrong), rules, nodes, parts)
+    return Blame(tuple(wrong), rules, nodes, parts, noise)
+
+
+def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[str, float]:
+    """Return how far, relatively, outputs of the model move where numbers that become bytes are moved by what rounding does to a sum.
+
+    Inputs and weights moved by their last bit need not move these: gates that saturate, and means, take such changes away.
+    """
+    rounded_to_bytes = [node for node in walk(original.roots) if node.op in ROUNDING and node.inputs[0].op not in LEAVES]
+    outputs = {name: node for name, node in original.outputs if node.type.dtype == "float32" and node.op not in LEAVES}
+    if not rounded_to_bytes or not outputs or not all(node.inputs[0].type.is_static for node in rounded_to_bytes):
+        return {}
+    numbers = list(dict.fromkeys(node.inputs[0] for node in rounded_to_bytes))
+    stirs = {node: make("Input", (), attributes(name=f"stir {i}"), node.type) for i, node in enumerate(numbers)}
+    values = evaluate(original, [*numbers, *outputs.values()], feeds, folder, threads)
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        same = make(old.op, operands, old.attributes, old.type)
+        return apply("Add", same, stirs[old]) if old in stirs else same
+
+    stirred = rewrite(tuple(outputs.values()), change)
+    graph = replace(original, inputs=(*original.inputs, *stirs.values()), names={}, origins={})
+    noise = dict.fromkeys(outputs, 0.0)
+    for seed in range(SHAKEN):
+        generator = np.random.default_rng(seed)
+        moved_by = {
+            stir.string("name"): np.asarray(
+                ROUNDED * np.max(np.abs(values[node]), initial=0.0) * generator.uniform(-1, 1, values[node].shape), np.float32
+            )
+            for node, stir in stirs.items()
+        }
+        moved = evaluate(graph, [stirred[node] for node in outputs.values()], {**feeds, **moved_by}, folder, threads)
+        for name, node in outputs.items():
+            noise[name] = max(noise[name], relative_error(values[node], moved[stirred[node]]))
+    return noise
 
 
 def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
@@ -148,7 +199,8 @@ def _wrong_kernels(
                 result = session.run(None, stored)[0]
             judge(result, expected)
         except WrongResult as error:
-            if not _is_rounding(meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads):
+            found = meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads
+            if not (_is_rounding(*found) or _is_single_steps(*found)):
                 wrong.append((kernel, str(error)))
         except EinsatError as error:
             wrong.append((kernel, str(error)))
@@ -161,6 +213,38 @@ def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any,
     moved = evaluate(replace(alone.graph, tensors=constants), alone.graph.roots, shaken(feeds, 0), folder, threads)
     noise = max((relative_error(expected, value) for value in moved.values()), default=0.0)
     return bool(relative_error(expected, result) <= NOISE_FACTOR * noise)
+
+
+def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, folder: Path, threads: int) -> bool:
+    """Return whether the result is off in few places, by no more than one step of the bytes that the kernel rounds to on its way.
+
+    A number between two bytes goes either way, and a kernel that dequantises it again shows a whole step in one place. How far a step
+    reaches is computed by onnxruntime, of all elements at once; so every element has to follow from the bytes at single places.
+    """
+    (root,) = alone.graph.roots
+    inner = [node for node in walk((root,)) if node.op in ROUNDING and node is not root]
+    above = {node for node in walk((root,)) if any(byte in walk((node,)) for byte in inner)}
+    difference = np.abs(np.asarray(result, np.float64) - np.asarray(expected, np.float64))
+    accepted = TOLERANCE * float(np.max(np.abs(expected), initial=0.0))
+    is_pointwise = all(OPS[node.op].category in POINTWISE for node in above)
+    if not inner or not is_pointwise or np.count_nonzero(~(difference <= accepted)) > 1 + MOST_TIES * difference.size:
+        return False
+    step = make("Input", (), attributes(name="step"), TensorType("float32", ()))
+
+    def stepped(byte: Node) -> Node:
+        def change(old: Node, operands: tuple[Node, ...]) -> Node:
+            same = make(old.op, operands, old.attributes, old.type)
+            if old is not byte:
+                return same
+            return apply("Saturate", apply("Add", apply("Cast", same, to="float32"), step), to=old.type.dtype)
+
+        return rewrite((root,), change)[root]
+
+    roots = [stepped(byte) for byte in inner]
+    graph = replace(alone.graph, inputs=(*alone.graph.inputs, step))
+    up, down = (evaluate(graph, roots, {**feeds, "step": np.asarray(size, np.float32)}, folder, threads) for size in (1, -1))
+    reach = sum(np.maximum(np.abs(up[node] - expected), np.abs(down[node] - expected)) for node in roots)
+    return bool(np.all(difference <= accepted + reach))
 
 
 def _alone(graph: Graph, kernel: Kernel) -> Program:
@@ -223,30 +307,36 @@ def compare_parts(
     graph = replace(original, inputs=(*inputs, *cuts.values()), names={}, origins={})
     expected = evaluate(graph, list(parts.values()), feeds, folder, threads)
     moved = [evaluate(graph, list(parts.values()), shaken(feeds, seed), folder, threads) for seed in range(SHAKEN)]
-    wrong, worst_error = [], 0.0
+    wrong, worst_error = {}, 0.0
     for node, part in parts.items():
-        error, is_right = _part_error(expected[part], shared[node], [each[part] for each in moved], tolerance)
+        error, difference = _part_error(expected[part], shared[node], [each[part] for each in moved], tolerance)
         worst_error = max(worst_error, error)
-        wrong += [] if is_right else [original.names.get(node, node.op)]
-    return Parts(len(parts), worst_error, tuple(wrong))
+        if difference:
+            wrong[original.names.get(node, node.op)] = difference
+    return Parts(len(parts), worst_error, wrong)
 
 
-def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], tolerance: Tolerance) -> tuple[float, bool]:
-    """Return the error of a part, and whether it is within the tolerance or what rounding explains."""
+def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], tolerance: Tolerance) -> tuple[float, str]:
+    """Return the error of a part, and how it differs by more than the tolerance and what rounding explains; empty where it does not."""
     if want.shape != got.shape or want.dtype != got.dtype:
-        return float("inf"), False
+        return float("inf"), f"{got.dtype}{list(got.shape)} in place of {want.dtype}{list(want.shape)}"
     if want.dtype.kind in "iub":
         steps = np.abs(want.astype(np.int64) - got.astype(np.int64))
-        off, is_byte = int(np.count_nonzero(steps)), want.dtype.name in ("int8", "uint8")
-        return 0.0, off == 0 or (is_byte and int(steps.max()) <= 1 and off <= 1 + MOST_TIES * want.size)
+        off, most_off = int(np.count_nonzero(steps)), int(1 + MOST_TIES * want.size) if want.dtype.name in ("int8", "uint8") else 0
+        if off == 0 or (int(steps.max()) <= 1 and off <= most_off):
+            return 0.0, ""
+        accepted = f"{most_off} by one step" if most_off else "none"
+        return 0.0, f"{off} of {want.size} whole numbers are off, by up to {int(steps.max())} (accepted: {accepted})"
     strange = ~np.isfinite(want)
     if not np.array_equal(strange, ~np.isfinite(got)) or not np.array_equal(want[strange], got[strange], equal_nan=True):
-        return float("inf"), False
+        return float("inf"), "NaN or infinity at other places, or of another sign"
     error = relative_error(want, got)
     if error <= tolerance.relative:
-        return error, True
+        return error, ""
     noise = max(relative_error(want, each) for each in moved)
-    return error, error <= min(NOISE_FACTOR * noise, MOST_PART_TOLERANCES * tolerance.relative)
+    most_error = max(tolerance.relative, min(NOISE_FACTOR * noise, MOST_PART_TOLERANCES * tolerance.relative))
+    is_explained = error <= most_error
+    return error, "" if is_explained else f"an error of {error:.2g} (accepted: {most_error:.2g}, as rounding explains {noise:.2g})"
 
 
 def _since(program: Program, kernel: Kernel, shared: set[Node]) -> list[Kernel]:

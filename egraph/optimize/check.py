@@ -15,6 +15,9 @@ this very input (``vouch``). What then remains is rounding that the model amplif
 * else the input tells a wrong program from a right one no more, so another takes its place: as many are compared as were asked
   for. A user's own input is never replaced.
 
+Numbers that become bytes are moved, too, where a model has such (``noise_before_bytes``): those between two bytes are what its outputs
+depend on, and last bits of inputs and weights need not reach them.
+
 So no program passes because its inputs are ill-conditioned: what excuses an error is measured on the original alone, every kernel
 has agreed on that input, and so has the whole program on others, or every part of it on this one.
 
@@ -119,11 +122,11 @@ class TooFar(CheckFailed):
 
 
 class Disagreement(CheckFailed):
-    """A saved file differs from the original, on these inputs."""
+    """A saved file differs from the original, on these inputs. ``alone``: how its kernels and parts compare there, where that is known."""
 
-    def __init__(self, error: CheckFailed, feeds: Mapping[str, Any]) -> None:
-        super().__init__(error.what, where=error.where, fix=error.fix)
-        self.feeds = feeds
+    def __init__(self, error: CheckFailed, feeds: Mapping[str, Any], alone: Blame | None = None) -> None:
+        super().__init__(f"{error.what}; {alone}" if alone else error.what, where=error.where, fix=error.fix)
+        self.feeds, self.alone = feeds, alone
 
 
 class NoInputs(ModelError):
@@ -290,14 +293,18 @@ def check(
                     relative = compare(expected_output, actual, tolerance, where=where)
                 except TooFar as error:
                     measured_noise = noise.of(position, expected_output, actual, tolerance) if noise else UNKNOWN
-                    failure = CheckFailed(f"{error.what}{measured_noise}", where=error.where, fix=error.fix)
-                    if not measured_noise.explains or compared_alone(name_of_input, feeds).kernels:
-                        raise Disagreement(failure, feeds) from error
-                    parts = "" if measured_noise.is_accepted else agreement(compared_alone(name_of_input, feeds))
+                    alone = compared_alone(name_of_input, feeds) if noise and vouch else None
+                    if alone and alone.noise.get(name, 0.0) > measured_noise.noise:
+                        measured_noise = replace(measured_noise, noise=alone.noise[name], is_before_bytes=True)
+                    failure = Disagreement(CheckFailed(f"{error.what}{measured_noise}", where=error.where, fix=error.fix), feeds, alone)
+                    alone = alone or Blame()
+                    if alone.kernels or not measured_noise.explains:
+                        raise failure from error
+                    parts = "" if measured_noise.is_accepted else agreement(alone)
                     if not measured_noise.is_accepted and not parts:
                         if not may_replace:
-                            raise Disagreement(failure, feeds) from error
-                        inconclusive = Disagreement(failure, feeds)
+                            raise failure from error
+                        inconclusive = failure
                         amplified.append(f"{where}: another input takes its place, as this one tells nothing: {failure.what}")
                         break
                     relative = relative_error(expected_output, actual)

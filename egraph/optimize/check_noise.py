@@ -47,6 +47,8 @@ class MeasuredNoise:
     noise: float = 0.0
     is_known: bool = False
     accepted: float = 0.0
+    is_before_bytes: bool = False
+    """Whether it was numbers that become bytes that were moved."""
 
     @property
     def explains(self) -> bool:
@@ -61,7 +63,8 @@ class MeasuredNoise:
     def __str__(self) -> str:
         if not self.is_known:
             return ""
-        moved = f"rounding alone, in onnxruntime and of inputs and weights by their last bit, moves the original by {self.noise:.2g} there"
+        of = "numbers that become bytes" if self.is_before_bytes else "inputs and weights by their last bit"
+        moved = f"rounding alone, in onnxruntime and of {of}, moves the original by {self.noise:.2g} there"
         return f"; against onnxruntime without optimisations the error is {self.error:.2g}, and {moved}"
 
 

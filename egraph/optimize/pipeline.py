@@ -480,7 +480,8 @@ class Run:
     ) -> tuple[Trial, Sequence[Rule | MergeRule]]:
         """Return a trial without what made a check fail, or without the program where nothing is found to be left out."""
         if self.options.frozen:
-            raise CheckFailed(f"{error.what}; {self.repair.blamed(error, best)}", where=error.where, fix=error.fix) from error
+            what = error.what if error.alone else f"{error.what}; {self.repair.blamed(error, best)}"
+            raise CheckFailed(what, where=error.where, fix=error.fix) from error
         reason = f"its outputs differ: {error.what}"
         if self.repair.attempts < self.options.policy.check.attempts and self.progress.left_seconds >= self.repair.seconds:
             if other := self.repair.repaired(error, trial.searched, best, self._calibrated(None, device)):

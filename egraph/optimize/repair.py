@@ -231,7 +231,8 @@ class Repair:
         return 2 * budget.open_seconds + 6 * budget.run_seconds + race_seconds + budget.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
-        return blame(self.outline.model, entry.folded(self.folder).program, error.feeds, self.compile_options, self.options.tolerance)
+        program = entry.folded(self.folder).program
+        return error.alone or blame(self.outline.model, program, error.feeds, self.compile_options, self.options.tolerance)
 
     def repaired(self, error: Disagreement, searched: Search, entry: Entry, model: CostModel) -> Search | None:
         """Return other programs of the same e-graph, without the kernels or derived programs that make this one differ.
@@ -316,7 +317,8 @@ class Repair:
         dropped = tuple(wrong_rules(self.outline.graph, rules, limits, seed=self.options.seed, policy=policy)) or blamed.rules
         if not dropped:
             self.attempts += 1
-            self.learn(f"{entry.contender.name} failed the check ({error.what}; {blamed}): nothing was found that could be left out")
+            what = error.what if error.alone else f"{error.what}; {blamed}"
+            self.learn(f"{entry.contender.name} failed the check ({what}): nothing was found that could be left out")
             return None
         self.learn(f"a program failed the check ({error.what}) and was given up for one without {', '.join(dropped)}")
         self.derivations.leave_out(dropped, f"a program with it failed the check: {error.what}")

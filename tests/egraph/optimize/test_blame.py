@@ -13,7 +13,18 @@ import pytest
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
 from egraph.optimize import measuring
-from egraph.optimize.blame import Blame, Parts, _alone, _is_rounding, _part_error, blame, compare_parts, kernel_values
+from egraph.optimize.blame import (
+    Blame,
+    Parts,
+    _alone,
+    _is_rounding,
+    _is_single_steps,
+    _part_error,
+    blame,
+    compare_parts,
+    kernel_values,
+    noise_before_bytes,
+)
 from egraph.optimize.check import Disagreement, check
 from egraph.optimize.check_noise import relative_error, shaken
 from egraph.optimize.estimated import compile_options
@@ -166,8 +177,50 @@ def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: P
     assert right.agree and right.count >= 24 and right.worst_error < 1e-4
     many = moved[names["q1"]].copy()
     many[::2] ^= 1
-    assert "q1" in compared(q1=many).wrong
-    assert compared(d7=moved[names["d7"]] * np.float32(1.001)).wrong == ("d7",)
+    turned = compared(q1=many)
+    assert "40960 of 81920 whole numbers are off, by up to 1 (accepted: 82 by one step)" in turned.wrong["q1"]
+    assert "q1: 40960" in str(turned)
+    scaled = compared(d7=moved[names["d7"]] * np.float32(1.001))
+    assert [*scaled.wrong] == ["d7"] and "an error of 0.001 (accepted: 0.0001" in scaled.wrong["d7"]
+    assert "1 of " in str(Blame(parts=scaled)) and str(scaled) in str(Blame(parts=scaled)), "what vouches for no program says why"
+
+
+def test_a_kernel_may_be_off_by_single_steps_of_the_bytes_on_its_way(tmp_path: Path) -> None:
+    """3 * dequantize(quantize(x)): one step is worth 0.75, in one place of a thousand and one more."""
+    x = make("Input", (), attributes(name="x0"), TensorType("float32", (50, 40)))
+    values: dict[str, np.ndarray] = {"s": np.array(0.25, np.float32), "z": np.array(3, np.uint8), "t": np.array(3.0, np.float32)}
+    scale, zero, three = (make("Constant", (), attributes(digest=name), TensorType(value.dtype.name, ())) for name, value in values.items())
+    root = apply("Mul", apply("Dequantize", apply("Quantize", x, scale, zero), scale, zero), three)
+    graph = Graph("g", (x,), (("y", root),), values)
+    feeds = {"x0": np.full((50, 40), 2.0, np.float32)}
+    want = np.full((50, 40), 6.0, np.float32)
+
+    def excused(places: int, by: float, of: Graph = graph) -> bool:
+        got = want.copy()
+        got.reshape(-1)[:places] += np.float32(by)
+        return _is_single_steps(Program(of, (), 0.0), feeds, want, got, tmp_path, 1)
+
+    assert excused(3, 0.75) and excused(3, -0.75) and excused(1, 0.3)
+    assert not excused(4, 0.75), "more than one place of a thousand, and one more"
+    assert not excused(1, 0.8) and not excused(1, -1.5), "more than a step"
+    summed = replace(graph, outputs=(("y", apply("Add", x, apply("ReduceSum", root, axes=(0, 1)))),))
+    plain = replace(graph, outputs=(("y", apply("Mul", x, three)),))
+    assert not excused(1, 0.75, summed), "a sum takes the steps of all"
+    assert not excused(1, 0.75, plain), "nothing is rounded to bytes"
+
+
+@pytest.mark.parametrize(("at", "is_moved"), [(0.625, True), (0.63, False)])
+def test_numbers_between_two_bytes_move_outputs_that_no_last_bit_of_an_input_does(tmp_path: Path, at: float, is_moved: bool) -> None:
+    """Steps of 0.25: 0.625 lies between two, 0.63 does not. A saturated function takes every change of the input away."""
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (40, 40)))
+    values: dict[str, np.ndarray] = {"s": np.array(0.25, np.float32), "z": np.array(0, np.uint8), "o": np.array(at - 1.0, np.float32)}
+    scale, zero, offset = (make("Constant", (), attributes(digest=name), TensorType(each.dtype.name, ())) for name, each in values.items())
+    root = apply("Dequantize", apply("Quantize", apply("Add", apply("Tanh", x), offset), scale, zero), scale, zero)
+    graph = Graph("g", (x,), (("y", root),), values)
+    noise = noise_before_bytes(graph, {"x": np.full((40, 40), 50.0, np.float32)}, tmp_path, 1)["y"]
+    assert noise == pytest.approx(0.5 if is_moved else 0.0, abs=1e-6)
+    plain = replace(graph, outputs=(("y", apply("Add", apply("Tanh", x), offset)),))
+    assert noise_before_bytes(plain, {"x": np.zeros((40, 40), np.float32)}, tmp_path, 1) == {}
 
 
 def test_rounding_excuses_a_part_up_to_a_bound() -> None:
@@ -175,7 +228,7 @@ def test_rounding_excuses_a_part_up_to_a_bound() -> None:
     want = np.ones(1000, np.float32)
 
     def agrees(got: np.ndarray, noise: float) -> bool:
-        return _part_error(want.astype(got.dtype), got, [want * np.float32(1 + noise)], Tolerance())[1]
+        return not _part_error(want.astype(got.dtype), got, [want * np.float32(1 + noise)], Tolerance())[1]
 
     assert agrees(want * np.float32(1.003), 1e-3) and agrees(want * np.float32(1.00005), 0.0)
     assert not agrees(want * np.float32(1.005), 1e-3), "more than four times as much"

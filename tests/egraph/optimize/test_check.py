@@ -249,7 +249,7 @@ def test_where_every_input_is_ill_conditioned_every_part_has_to_agree() -> None:
             vouch=lambda feeds: Blame(parts=parts),
         )  # fmt: skip
 
-    for parts in (Parts(), Parts(1, 1e-5), Parts(7, 1e-5, ("h",))):
+    for parts in (Parts(), Parts(1, 1e-5), Parts(7, 1e-5, {"h": "off"})):
         with pytest.raises(Disagreement, match=f"random input {CheckPolicy.replaced}"):
             checked(parts)
     found = checked(Parts(7, 1e-5))
@@ -257,6 +257,34 @@ def test_where_every_input_is_ill_conditioned_every_part_has_to_agree() -> None:
     assert "each of 7 parts of it, computed from the same values, agrees within 1e-05" in found.amplified[0]
     with pytest.raises(Disagreement):  # larger than rounding explains
         checked(Parts(7, 1e-5), 0.1)
+
+
+def test_what_rounding_before_bytes_explains_is_bounded_and_what_differs_is_named() -> None:
+    """Shaking inputs and weights shows no step here; numbers that become bytes do, of this output, up to a bound."""
+    alike, apart, wrong = Parts(7, 1e-6), Parts(7, 1e-6, {"q": "2 whole numbers are off"}), ((WRONG, "off"),)
+
+    def checked(blamed: Blame, error: float) -> CheckResult:
+        return check(
+            lambda feeds: [feeds["x"]], {"m": lambda feeds: [feeds["x"] * np.float32(1 + error)]}, ["y"], SPEC, tolerance=TIGHT, count=1,
+            seed=0, plain=lambda feeds: [feeds["x"]], vouch=lambda feeds: blamed,
+        )  # fmt: skip
+
+    (note,) = checked(Blame(noise={"y": 3e-4}), 8e-4).amplified
+    assert "of numbers that become bytes, moves the original by 0.0003 there" in note
+    (note,) = checked(Blame(parts=alike, noise={"y": 0.1}), 0.1).amplified
+    assert "each of 7 parts" in note
+    refused = [
+        (Blame(noise={"y": 1.9e-4}), 8e-4, "agree"),  # more than four times as much
+        (Blame(noise={"other": 1.0}), 8e-4, "agree"),
+        (Blame(noise={"y": 1.0}), 2e-3, "agree"),  # more than ten tolerances, and no parts agree
+        (Blame(parts=alike), 0.1, "agree"),  # nothing is seen of rounding
+        (Blame(parts=apart, noise={"y": 0.1}), 0.1, "q: 2 whole"),
+        (Blame(wrong, parts=alike, noise={"y": 0.1}), 0.1, "view: off"),
+    ]
+    for blamed, error, named in refused:
+        with pytest.raises(Disagreement, match=f"largest error.*{named}") as failed:
+            checked(blamed, error)
+        assert failed.value.alone is blamed
 
 
 def test_weights_are_moved_by_their_last_bit(tmp_path: Path) -> None:
