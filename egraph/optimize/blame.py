@@ -39,6 +39,8 @@ from runtime.judge import TOLERANCE, WrongResult, judge
 
 MOST_PART_TOLERANCES = 100.0
 """Error of a part of a program, in tolerances, up to which rounding that this part amplifies excuses it: 1e-2 by default."""
+MOST_MOVED_TIES = 1e-2
+"""Part of a tensor of bytes, at most, that may be off where a part rounds to bytes inside, and moving the numbers there shows as much."""
 MOST_TIES = 1e-3
 """Part of a tensor of whole numbers that may be off by one step where its part of the program rounds to them."""
 ROUNDING = ("Quantize", "Saturate")
@@ -325,9 +327,12 @@ def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], 
         return float("inf"), f"{got.dtype}{list(got.shape)} in place of {want.dtype}{list(want.shape)}"
     if want.dtype.kind in "iub":
         steps = np.abs(want.astype(np.int64) - got.astype(np.int64))
-        off, most_off = int(np.count_nonzero(steps)), int(1 + MOST_TIES * want.size) if want.dtype.name in ("int8", "uint8") else 0
-        moved_steps = (int(np.max(np.abs(want.astype(np.int64) - each.astype(np.int64)), initial=0)) for each in moved)
-        most_steps = max(1, *moved_steps)
+        off, most_off, most_steps = int(np.count_nonzero(steps)), 0, 1
+        if want.dtype.name in ("int8", "uint8"):
+            moved_steps = [np.abs(want.astype(np.int64) - each.astype(np.int64)) for each in moved]
+            most_steps = max(1, *(int(np.max(each, initial=0)) for each in moved_steps))
+            moved_off = NOISE_FACTOR * max(int(np.count_nonzero(each)) for each in moved_steps)
+            most_off = int(max(1 + MOST_TIES * want.size, min(moved_off, MOST_MOVED_TIES * want.size)))
         if off == 0 or (int(steps.max()) <= most_steps and off <= most_off):
             return 0.0, ""
         accepted = f"{most_off} by up to {most_steps}" if most_off else "none"

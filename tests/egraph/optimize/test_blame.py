@@ -245,7 +245,11 @@ def test_rounding_excuses_a_part_up_to_a_bound() -> None:
     ones = np.ones_like(coarser)
     assert not _part_error(ones, steps, [coarser], Tolerance())[1], "as far as moving the numbers below showed"
     steps[0] = 4
-    assert "off, by up to 3 (accepted: 2 by up to 2)" in _part_error(ones, steps, [coarser], Tolerance())[1]
+    assert "off, by up to 3 (accepted: 4 by up to 2)" in _part_error(ones, steps, [coarser], Tolerance())[1]
+    for places, moved_places, agree in ((8, 2, True), (9, 2, False), (10, 500, True), (11, 500, False)):
+        got, moved = ones.copy(), ones.copy()
+        got[:places], moved[:moved_places] = 2, 2
+        assert (not _part_error(ones, got, [moved], Tolerance())[1]) == agree, "four times as many as moved, and a hundredth at most"
 
 
 def test_a_model_that_rounds_to_bytes_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
