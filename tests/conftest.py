@@ -1,14 +1,21 @@
-"""Shared fixtures: golden text files (``--update-golden`` rewrites them)."""
+"""Shared fixtures: golden text files (``--update-golden`` rewrites them), and what all tests of a process have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+if sys.dont_write_bytecode:  # hundreds of commands are started: each would compile all modules, in more time than most of them run
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
@@ -32,3 +39,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text() == text, f"{name} changed: look at the difference, then run pytest --update-golden"
 
     return check
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_process() -> Iterator[None]:
+    """Collect garbage as rarely as commands do, and keep the compiling processes, which take seconds to start."""
+    from runtime.garbage_collection import rare_collections
+    from tests.support.compilers import shared_compilers
+
+    with rare_collections(), shared_compilers():
+        yield

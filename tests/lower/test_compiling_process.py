@@ -18,6 +18,12 @@ from lower.targets.cpu.generator import process as process_module
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, kept_compiler
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start and end processes as where nothing is kept."""
+    monkeypatch.setattr(process_module, "_kept", [])
+
+
 def _fragment(size: int) -> Node:
     return apply("Relu", placeholder(0, TensorType("float32", (size,))))
 

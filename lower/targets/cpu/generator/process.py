@@ -133,7 +133,10 @@ _kept: list[list[Compiler]] = []
 
 @contextmanager
 def kept_compiler() -> Iterator[Compiler]:
-    """Keep the compiling processes for everything that is compiled meanwhile; yield the first, not started yet."""
+    """Keep the compiling processes for everything that is compiled meanwhile; yield the first, not started yet unless kept before."""
+    if _kept:
+        yield _kept[-1][0]
+        return
     compilers = [Compiler() for _ in range(most_processes())]
     _kept.append(compilers)
     try:
