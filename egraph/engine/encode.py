@@ -7,7 +7,10 @@ of MatMul's (empty) attributes. An attributes variable is a column variable; a W
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TypeAlias
 
 from egraph.engine.egglog import Query
 from egraph.policy import SaturationPolicy
@@ -58,34 +61,62 @@ def compile_pattern(rule: Rule, labels: Labels, constructor: Callable[[str, int]
     return Query(tuple(facts), classes, tuple(f"l_{name}" for name in rule.attribute_variables))
 
 
-def count_matches(
-    pattern: Pattern, operands: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]], small: int = SaturationPolicy.largest_join
-) -> int:
-    """Return how many e-node combinations a pattern's operators have, attributes and repeated variables aside.
+Shape: TypeAlias = tuple[str, tuple["Shape | None", ...]]
+"""A pattern without its attributes and the names of its variables: an operator, and the shape of each operand, None for a variable."""
 
-    Where a bound says that there are fewer than ``small``, that bound is returned.
-    """
-    inner: list[Pattern | Variable] = [*pattern.operands]
-    for operand in inner:
-        if isinstance(operand, Pattern):
-            inner += operand.operands
-    nested = [operand.op for operand in inner if isinstance(operand, Pattern)]
-    widest = math.prod(max(map(len, operands.get(op, {}).values()), default=0) for op in nested)
-    everywhere = sum(map(len, operands.get(pattern.op, {}).values()))
-    if not nested or widest * everywhere < small:
-        return widest * everywhere
-    counts: dict[tuple[int, int], int] = {}
 
-    def count(term: Pattern | Variable, handle: int) -> int:
-        if isinstance(term, Variable):
-            return 1
-        key = (id(term), handle)
-        if key not in counts:
-            counts[key] = sum(
-                math.prod(count(child, operand) for child, operand in zip(term.operands, row, strict=True))
-                for row in operands.get(term.op, {}).get(handle, ())
-                if len(row) == len(term.operands)
-            )
-        return counts[key]
+@cache
+def shape_of(pattern: Pattern) -> Shape:
+    """Return what of a pattern its matches are counted by."""
+    return pattern.op, tuple(shape_of(operand) if isinstance(operand, Pattern) else None for operand in pattern.operands)
 
-    return sum(count(pattern, handle) for handle in operands.get(pattern.op, {}))
+
+@dataclass
+class MatchCounts:
+    """How many e-node combinations patterns have in one e-graph. Most rules share parts of their patterns, so parts are counted once."""
+
+    operands: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]
+    """The operand classes of every e-node, by operator and class."""
+    small: int = SaturationPolicy.largest_join
+    """Where a bound says that there are fewer, that bound is the answer."""
+    _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _counts: dict[Shape, dict[int, int]] = field(default_factory=dict)
+
+    def of(self, pattern: Pattern) -> int:
+        """Return how many combinations a pattern's operators have, attributes and repeated variables aside."""
+        shape = shape_of(pattern)
+        bound = self._size(shape[0])[0] * math.prod(self._size(op)[1] for op in _nested(shape))
+        return bound if bound < self.small or not any(shape[1]) else sum(self._count(shape).values())
+
+    def _size(self, op: str) -> tuple[int, int]:
+        """Return how many e-nodes an operator has, and how many in one class at most."""
+        if op not in self._sizes:
+            lengths = list(map(len, self.operands.get(op, {}).values()))
+            self._sizes[op] = sum(lengths), max(lengths, default=0)
+        return self._sizes[op]
+
+    def _count(self, shape: Shape) -> dict[int, int]:
+        """Return the combinations of each class that has any."""
+        if shape not in self._counts:
+            op, below = shape
+            nested = [(position, self._count(each)) for position, each in enumerate(below) if each is not None]
+            counts: dict[int, int] = {}
+            for handle, rows in self.operands.get(op, {}).items():
+                total = 0
+                for row in rows:
+                    product = int(len(row) == len(below))
+                    for position, counts_below in nested if product else ():
+                        product *= counts_below.get(row[position], 0)
+                    total += product
+                if total:
+                    counts[handle] = total
+            self._counts[shape] = counts
+        return self._counts[shape]
+
+
+def _nested(shape: Shape) -> Iterator[str]:
+    """Yield the operators of a pattern below its first."""
+    for each in shape[1]:
+        if each is not None:
+            yield each[0]
+            yield from _nested(each)

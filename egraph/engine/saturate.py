@@ -21,7 +21,7 @@ from egraph.engine.applications import Application, Rewriting, RuleStatistics
 from egraph.engine.deriving import Derivations, Deriving
 from egraph.engine.eclasses import EClasses, Entry, Key
 from egraph.engine.egglog import Engine
-from egraph.engine.encode import Labels, count_matches
+from egraph.engine.encode import Labels, MatchCounts
 from egraph.engine.merging import Merging
 from egraph.errors import RuleError
 from egraph.policy import SaturationPolicy
@@ -222,10 +222,10 @@ class _Growth:
                     return "iterations"
                 started = time.monotonic()
                 engine.insert(*classes.take())
-                operands = classes.operands_by_class()
+                counts = MatchCounts(classes.operands_by_class(), self.policy.largest_join)
                 skipped = 0
                 for application in active:
-                    count = count_matches(application.pattern.pattern, operands, self.policy.largest_join)
+                    count = counts.of(application.pattern.pattern)
                     if count > self.policy.largest_join:
                         skipped += 1
                     elif count:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from random import Random
 
 import numpy as np
 import pytest
 
 from egraph.engine.eclasses import UnsoundRule
 from egraph.engine.egglog import Engine
-from egraph.engine.encode import count_matches
+from egraph.engine.encode import MatchCounts
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import (
     Attributes,
     Binding,
@@ -285,9 +289,32 @@ def test_wide_joins_are_not_started() -> None:
         return operation("Relu", x) + operation("Relu", y) == operation("Relu", y) + operation("Relu", x)
 
     relus = {0: [(i,) for i in range(1, 1002)]}
-    assert count_matches(one_class.pattern, {"Add": {2000: [(0, 0)]}, "Relu": relus}) == 1001 * 1001
-    assert count_matches(one_class.pattern, {"Add": {2000: [(0, 0)]}, "Relu": {0: [(1,)]}}) == 1
+    assert MatchCounts({"Add": {2000: [(0, 0)]}, "Relu": relus}).of(one_class.pattern) == 1001 * 1001
+    assert MatchCounts({"Add": {2000: [(0, 0)]}, "Relu": {0: [(1,)]}}).of(one_class.pattern) == 1
     assert saturate(graph(*sums), [associate]).stop_reason == "saturated"
+
+
+def test_matches_are_counted_as_they_are_listed() -> None:
+    @rule
+    def nested(x: Tensor, y: Tensor, z: Tensor) -> Equation:
+        """relu(x + y) + (relu(z) + x) = itself"""
+        side = operation("Relu", x + y) + (operation("Relu", z) + x)
+        return side == side
+
+    random = Random(3)
+    for _ in range(20):
+        operands = {
+            "Add": {h: [(random.randrange(6), random.randrange(6)) for _ in range(random.randrange(3))] for h in range(6)},
+            "Relu": {h: [(random.randrange(6),) for _ in range(random.randrange(3))] for h in range(6)},
+        }
+
+        def listed(pattern: Pattern | Variable, handle: int, rows: Mapping[str, Mapping[int, list[tuple[int, ...]]]] = operands) -> int:
+            if isinstance(pattern, Variable):
+                return 1
+            below = pattern.operands
+            return sum(math.prod(listed(*each) for each in zip(below, row, strict=True)) for row in rows[pattern.op][handle])
+
+        assert MatchCounts(operands, small=0).of(nested.pattern) == sum(listed(nested.pattern, handle) for handle in range(6))
 
 
 def test_merges_never_join_dependent_operators() -> None:
