@@ -60,6 +60,9 @@ class Database:
     def __init__(self, connection: sqlite3.Connection | None, *, writable: bool, place: str, warn: Warn) -> None:
         self._connection, self.writable, self.place, self._warn = connection, writable, place, warn
         self._memory: Memory = {}
+        self._keys: dict[type[Row], frozenset[tuple[Value, ...]]] = {}
+        """The keys that the file has of each type, as of its version ``_version_read``: most of what is asked for is not there."""
+        self._version_read = -1
 
     @staticmethod
     def in_memory() -> Database:
@@ -107,12 +110,27 @@ class Database:
 
     def find(self, kind: type[R], *key: Value) -> R | None:
         """Return the row of a type with a key."""
-        if (kind, key) not in self._memory:
+        if (kind, key) not in self._memory and self._may_have(kind, key):
             where = " AND ".join(f'"{name}" = ?' for name in kind.KEY)
             if row := next(self._select(kind, f"WHERE {where}", key), None):
                 self._memory[kind, key] = row
         remembered = self._memory.get((kind, key))
         return remembered if isinstance(remembered, kind) else None
+
+    def _may_have(self, kind: type[Row], key: tuple[Value, ...]) -> bool:
+        """Return whether the file has a row of this key, which another process may have written by now."""
+        if self._connection is None:
+            return False
+        try:
+            version = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            if version != self._version_read:
+                self._keys, self._version_read = {}, version
+            if kind not in self._keys:
+                columns = ", ".join(f'"{name}"' for name in kind.KEY)
+                self._keys[kind] = frozenset(self._connection.execute(f"SELECT {columns} FROM {kind.TABLE}"))
+        except sqlite3.Error:
+            return True  # reading the row says what is wrong
+        return key in self._keys[kind]
 
     def put(self, row: Row) -> None:
         """Keep a row, replacing an older one of the same key; committed at once."""

@@ -37,6 +37,25 @@ def test_a_record_survives_the_process(tmp_path: Path) -> None:
     assert Database.open(path).get("cpu", RELU.fragment, "other") is None
 
 
+def test_what_another_process_writes_is_found(tmp_path: Path) -> None:
+    database, other = Database.open(tmp_path / "p.sqlite"), Database.open(tmp_path / "p.sqlite")
+    assert database.get("cpu", RELU.fragment, "tvm") is None
+    other.put(RELU)
+    assert database.get("cpu", RELU.fragment, "tvm") == RELU
+
+
+def test_what_is_not_there_is_not_read(tmp_path: Path) -> None:
+    database = Database.open(tmp_path / "p.sqlite")
+    database.put(RELU)
+    statements: list[str] = []
+    assert database._connection is not None
+    database._connection.set_trace_callback(statements.append)
+    for number in range(20):
+        assert database.get("cpu", f"another {number}", "tvm") is None
+    assert sum("kernel_times" in text for text in statements) == 1
+    assert Database.open(tmp_path / "p.sqlite").get("cpu", RELU.fragment, "tvm") == RELU
+
+
 def test_a_newer_measurement_replaces_the_older(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "p.sqlite")
     database.put(RELU)
