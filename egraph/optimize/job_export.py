@@ -124,7 +124,8 @@ def _collected(result: Saturated, options: Options, progress: Progress, database
     missing = [] if is_described else calibration_missing(database, key, lowers.target, lowers.generator_digest)
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
-    budget = Budget(progress, policy=options.policy)
+    # What would be measured is asked for in a budget of its own: a search that used its time up would ask for nothing.
+    budget = Budget(Progress(options.verbosity, options.budget_seconds), policy=options.policy)
     outline = Outline(result.graph, result.graph)
     Choosing(outline, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
     return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
