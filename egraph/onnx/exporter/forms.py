@@ -158,12 +158,17 @@ def _pad(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
         e.add("Pad", operands, pads=pads, mode=a["mode"], value=float(a["value"]), output=output)
 
 
+def _gives(size: int, scale: np.float32, result: int) -> bool:
+    """Return whether a scale gives a size, in whatever precision a reader computes it."""
+    return math.floor(np.float32(size) * scale) == math.floor(size * float(scale)) == result
+
+
 def _resize(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
     a, sizes = attributes_of(node), node.inputs[0].type.sizes
     if e.opset < 11:
         e.add("Resize" if e.opset == 10 else "Upsample", [*operands, e.constant(a["scales"], "float32")], mode=a["mode"], output=output)
         return
-    by_scale = all(math.floor(np.float32(n) * np.float32(s)) == m for n, s, m in zip(sizes, a["scales"], a["sizes"], strict=True))
+    by_scale = all(_gives(n, np.float32(s), m) for n, s, m in zip(sizes, a["scales"], a["sizes"], strict=True))
     bounds = ["", e.constant(a["scales"], "float32")] if by_scale else ["", "", e.integers(a["sizes"])]
     if e.opset < 13:  # the region of interest may not be left out yet
         bounds[0] = e.constant([], "float32")

@@ -177,6 +177,8 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         '(float[2,3] x, float[3] z) => (float[3] y) { y = Einsum<equation = "ij,j->j">(x, z) }',
         '(float[2,3,4] x) => (float[4,2] y) { y = Einsum<equation = "abc->ca">(x) }',
         '(float[2,3,5] x, float[3] z) => (float[3,2] y) { y = Einsum<equation = "abc,b->ba">(x, z) }',
+        ("(float[1,1,10,3] x, float[1,1,19,7] z) => (float[1,1,19,7] y) <int64[4] s = {1, 1, 19, 7}> "
+        '{ r = Resize<mode = "linear">(x, , , s) y = Add(r, z) }'),
         '(float[3,2,3] x) => (float[2,3] y) { y = Einsum<equation = "iji->ji">(x) }',
         '(float[3,2,3,3] x, float[3,2] z) => (float[2] y) { y = Einsum<equation = "ijii,ij->j">(x, z) }',
         "(float[2,3] x) => (float[2,3] y) <int64 two = {2}> { y = Pow(x, two) }",
