@@ -6,6 +6,7 @@ still agree where terms cancel in a way that pairing does not see; values in a p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -18,7 +19,7 @@ from egraph.tensor.boxes import Box, Mask, boxes_of, cells, describe_boxes, rest
 from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope
 from verify.assumptions import Assumptions
-from verify.budget import Exhausted, at_most
+from verify.budget import Exhausted, at_most, spend
 from verify.equality import residues
 from verify.facts import Facts
 from verify.forms import Summand
@@ -32,6 +33,8 @@ MOST_WORK, LITTLE_WORK = 50_000, 5_000
 """Units of work that the boxes of one pair of programs may take; and that those of one of many mutants may."""
 MOST_POINTS = 1 << 22
 """Values of iterators, joined by conditions, at which these are evaluated; beyond, the conditions are left out and the boxes grow."""
+POINTS_A_UNIT = 1 << 15
+"""Conditions at points, and terms of sums at positions, that are evaluated in about the time of a unit of work."""
 MOST_CELLS = 1 << 26
 """Positions of an output that are marked one by one."""
 MOST_SAMPLED, MOST_REFINED, MOST_TRIED = 1 << 12, 16, 1 << 14
@@ -130,6 +133,7 @@ def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
 def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
     """Return boxes of marked positions at which the sides are seen to agree; none where there are too many boxes."""
     positions = [tuple(map(int, position)) for position in np.argwhere(mask)]
+    spend(len(positions) * sum(map(_terms, (left, right))) // POINTS_A_UNIT)
     apart = differing(left, right, positions)
     if apart is None or apart.all():
         return ()
@@ -137,6 +141,12 @@ def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
     agreeing[mask] = ~apart
     boxes = boxes_of(agreeing)
     return boxes if len(boxes) <= MOST_REFINED else ()
+
+
+def _terms(side: Scope) -> int:
+    """Return over how many values of its iterators an expression sums."""
+    ends = [(each.low, each.high) for each in side.summation]
+    return math.prod(high - low for low, high in ends if isinstance(low, int) and isinstance(high, int))
 
 
 def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: int = 1) -> Mask | None:
@@ -230,6 +240,7 @@ def _projected(term: Summand, shape: Sequence[int]) -> Mask:
             continue
         inner = [a for a in iterators if a not in output]
         order = [*sorted(output, key=lambda a: axes[_name(a)]), *inner]
+        spend(math.prod(len(r) for r in lengths.values()) * len(conditions) // POINTS_A_UNIT)
         grid = np.meshgrid(*(np.array(lengths[a], np.int64) for a in order), indexing="ij", sparse=True)
         values = dict(zip(order, grid, strict=True))
         holds = np.ones([len(lengths[a]) for a in order], np.bool_)

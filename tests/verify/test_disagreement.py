@@ -27,6 +27,7 @@ from tests.support.few_points import FewPoints, few_points
 from tests.support.fragments import conv, cut, leaf, matmul, reshape, transpose
 from tests.support.fresh import in_a_fresh_process
 from tests.support.mutants import everywhere, pairs
+from tests.support.partial_rules import rule_file
 from verify.application import equal_at_sizes
 from verify.cases import cases
 from verify.disagreement import LITTLE_WORK, Disagreement, disagreement, error_bound
@@ -68,6 +69,14 @@ def under_each_other(images: int, size: int) -> tuple[Node, Node]:
     x, w = leaf(0, images, size, 5, 2), leaf(1, 3, 2, 3, 3, constant=True)
     tall = conv(reshape(x, images // 2, 2 * size, 5, 2), w, (1, 1, 1, 1))
     return conv(x, w, (1, 1, 1, 1)), reshape(tall, images, size, 5, 3)
+
+
+def test_evaluating_conditions_and_sums_counts_as_work() -> None:
+    """A few units do for a small tensor and not for a large one, whose conditions are the same."""
+    few = 400
+    small, large = (tuple(map(fragment_expression, under_each_other(images, images))) for images in (4, 1000))
+    assert disagreement(*small, few) is not None and disagreement(*large, few) is None
+    assert disagreement(*large) is not None
 
 
 def test_two_images_under_each_other_differ_where_they_touch() -> None:
@@ -181,36 +190,10 @@ def test_a_refusal_says_where_the_sides_differ() -> None:
     assert refused.endswith("; equal except where n in {0, 2}, h = 3 or n in {1, 3}, h = 0")
 
 
-RULES_THAT_HOLD_IN_PART = '''
-from egraph.rule import Attributes, Steps, Tensor, Weight, require, rule
-from egraph.rule_operators import conv, pad
-
-@rule
-def edges_are_zeros(x: Tensor, p: Attributes) -> Steps:
-    """pad(x, edge) = pad(x, 0)"""
-    yield pad(x, p)
-    require(p.mode == "edge", "the edge must be repeated")
-    yield pad(x, p.but(mode="constant"))
-
-@rule
-def under_each_other(x: Tensor, w: Weight, a: Attributes) -> Steps:
-    """conv(x, w) = conv(pairs of images under each other, w)"""
-    yield conv(x, w, a)
-    require(a.layout == "NCHW" and x.rank == 4 and x.shape[1] == 1 and x.shape[0] % 2 == 0, "pairs of images of one channel")
-    require(w.shape[0] == 1 and a.group == 1, "one filter")
-    n, c, h, v = x.shape
-    tall = conv(x.reshape(n // 2, c, 2 * h, v), w, a)
-    require(tall.shape[2] == 2 * h and tall.shape[3] == v, "the result must be as large as the image")
-    yield tall.reshape(n, 1, h, v)
-
-RULES = (edges_are_zeros, under_each_other)
-'''
-
-
 @pytest.fixture(scope="module")
 def in_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("in_part") / "rules.py"
-    path.write_text(RULES_THAT_HOLD_IN_PART, encoding="utf-8")
+    path.write_text(rule_file(), encoding="utf-8")
     return path
 
 

@@ -34,40 +34,19 @@ from lower.cost.model import CostModel
 from runtime import Session
 from tests.support.commands import first_program
 from tests.support.fragments import conv, leaf, reshape
+from tests.support.partial_rules import rule_file
 from verify.corrected import corrected, prove_corrected
 from verify.disagreement import Disagreement, disagreement
 from verify.prove import Effort
 
-RULES = '''
-from egraph.rule import Attributes, Steps, Tensor, Weight, require, rule
-from egraph.rule_operators import conv, pad, relu, tanh
-
-@rule(corrected=True)
-def edges_are_zeros(x: Tensor, p: Attributes) -> Steps:
-    """pad(x, edge) = pad(x, 0)"""
-    yield pad(x, p)
-    require(p.mode == "edge", "the edge must be repeated")
-    yield pad(x, p.but(mode="constant"))
-
-@rule(corrected=True)
-def under_each_other(x: Tensor, w: Weight, a: Attributes) -> Steps:
-    """conv(x, w) = conv(pairs of images under each other, w)"""
-    yield conv(x, w, a)
-    require(a.layout == "NCHW" and x.rank == 4 and x.shape[1] == 1 and x.shape[0] % 2 == 0, "pairs of images of one channel")
-    require(w.shape[0] == 1 and a.group == 1, "one filter")
-    n, c, h, v = x.shape
-    tall = conv(x.reshape(n // 2, c, 2 * h, v), w, a)
-    require(tall.shape[2] == 2 * h and tall.shape[3] == v, "the result must be as large as the image")
-    yield tall.reshape(n, 1, h, v)
-
-@rule(corrected=True)
+NOTHING_TO_KEEP = '''
+@rule
 def nothing_to_keep(x: Tensor) -> Steps:
     """tanh(x) = relu(x)"""
     yield tanh(x)
     yield relu(x)
-
-RULES = (edges_are_zeros, under_each_other, nothing_to_keep)
 '''
+RULES = rule_file(NOTHING_TO_KEEP, corrected=True)
 
 MODEL = """
     <ir_version: 9, opset_import: ["" : 20]>
