@@ -2,6 +2,7 @@
 
     python -m bench.partial_estimates [MODEL ...] [--targets cuda:a100 cuda:h100] [--operators 3] [--record]
     python -m bench.partial_estimates resnet18 dilated_context exported/unet.onnx
+    python -m bench.partial_estimates --list unseen --record --resume --seconds 60
 
 Costs are those of ``lower.targets.cuda.costs``, corrections counted. Both programs are selected from e-graphs that the shipped rules and
 derivations have grown; in one of them the costliest operators of the model, and the first regions, have partial rewrites, too. For each
@@ -11,9 +12,10 @@ of these operators the best corrected program is also priced alone, to say why n
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--targets", choices=DESCRIBED, nargs="+", default=list(TARGETS), help=f"default: {' '.join(TARGETS)}")
     parser.add_argument("--operators", type=int, default=3, metavar="N", help="rewritten of each model, the costliest (default: 3)")
     parser.add_argument("--regions", type=int, default=1, metavar="N", help="rewritten of each model, the first ones (default: 1)")
+    parser.add_argument("--seconds", type=float, default=600.0, metavar="S", help="for the growth of one e-graph, of two (default: 600)")
     parser.add_argument("--record", action="store_true", help="also write partial_estimates.json and .md")
+    parser.add_argument("--resume", action="store_true", help="keep what is recorded of this commit with these options, and go on")
     parser.add_argument("--results", type=Path, default=RESULTS, help="their folder (default: bench/results)")
     options: Any = parser.parse_args(arguments)
     known = {**LISTS["own"], **LISTS["unseen"]}
@@ -101,9 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models = {name: files.get(name) or known[name] for name in options.models or LISTS[options.list]}
     asked = [*(["--list", options.list] if options.list != "own" else []), *(Path(name).name for name in options.models)]
     command = ["python", "-m", "bench.partial_estimates", *asked, "--operators", str(options.operators), "--record"]
-    estimating, rows = Estimating(options.operators, options.regions), list[Row]()
+    where = origin(1, command, operators=options.operators, regions=options.regions, seconds=options.seconds, targets=options.targets)
+    rows = recorded(options.results, where) if options.resume else []
+    estimating, done = Estimating(options.operators, options.regions, options.seconds), {(row.model, row.batch) for row in rows}
     for model in models.values():
         for batch in options.batches or model.batches:
+            if (model.name, batch) in done:
+                print(f"{model.name} at batch {batch}: recorded", flush=True)
+                continue
             try:
                 graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
                 found = estimating.rows(model.name, batch, graph, [lowering(target) for target in options.targets], options.targets)
@@ -114,8 +123,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for row in found:
                 print(_line(row), flush=True)
             if options.record:
-                where = origin(1, command, operators=options.operators, regions=options.regions)
                 record(options.results, "partial_estimates", where, rows, page(rows, where))
+
+
+def recorded(folder: Path, where: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of the file that an earlier run of the same commit and options has written; none where there is no such file."""
+    path = folder / "partial_estimates.json"
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    is_same = all(stored.get(name) == where[name] for name in ("commit", "operators", "regions", "seconds", "targets"))
+    return [Row(**row) for row in stored["rows"]] if is_same else []
 
 
 def _read(path: Path, batch: int) -> onnx.ModelProto:
@@ -127,8 +143,8 @@ def _read(path: Path, batch: int) -> onnx.ModelProto:
 class Estimating:
     """Estimates models one after the other; what an operator is rewritten to is looked for once."""
 
-    def __init__(self, operators: int, regions: int) -> None:
-        self._operators, self._regions = operators, regions
+    def __init__(self, operators: int, regions: int, seconds: float = LIMITS.seconds) -> None:
+        self._operators, self._regions, self._limits = operators, regions, replace(LIMITS, seconds=seconds)
         self._deriver = Deriver((*DERIVATIONS, *PARTIAL))
 
     def rows(self, name: str, batch: int, graph: Graph, ways: Sequence[Lowering], targets: Sequence[str]) -> list[Row]:
@@ -170,7 +186,7 @@ class Estimating:
             return self._deriver.programs(rule, roots) if is_chosen else ()
 
         derivations = Derivations(rules, programs)
-        frozen = saturate(graph, shipped_rules(), LIMITS, derivations=derivations).frozen
+        frozen = saturate(graph, shipped_rules(), self._limits, derivations=derivations).frozen
         signatures |= regions
         return frozen
 

@@ -29,8 +29,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_both_programs_are_estimated_and_the_nearest_corrected_one_is_told(tmp_path: Path) -> None:
-    bench.main(["dilated", "--operators", "1", "--regions", "0", "--record", "--results", str(tmp_path)])
+def test_both_programs_are_estimated_and_the_nearest_corrected_one_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["dilated", "--operators", "1", "--regions", "0", "--record", "--results", str(tmp_path)]
+    bench.main(command)
     stored, page = json.loads((tmp_path / "partial_estimates.json").read_text()), (tmp_path / "partial_estimates.md").read_text()
     rows = stored["rows"]
     assert [row["target"] for row in rows] == list(bench.TARGETS)
@@ -39,6 +40,11 @@ def test_both_programs_are_estimated_and_the_nearest_corrected_one_is_told(tmp_p
         assert row["corrected"] > 0 and min(row["best_corrected_us"], row["best_operator_us"]) > 0
         assert "Conv 1x64x14x14 64x64x3x3" in row["best"] and row["best"] in page and row["why"] in page
     assert "nothing ran on a GPU" in page
+    capsys.readouterr()
+    bench.main([*command, "--resume"])
+    assert capsys.readouterr().out == "dilated at batch 1: recorded\n"
+    again = bench.recorded(tmp_path, {**stored, "operators": 2}), bench.recorded(tmp_path, stored)
+    assert [len(each) for each in again] == [0, len(rows)]
 
 
 @pytest.mark.parametrize(
