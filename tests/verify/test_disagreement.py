@@ -74,9 +74,9 @@ def under_each_other(images: int, size: int) -> tuple[Node, Node]:
 def test_evaluating_conditions_and_sums_counts_as_work() -> None:
     """A few units do for a small tensor and not for a large one, whose conditions are the same."""
     few = 400
-    small, large = (tuple(map(fragment_expression, under_each_other(images, images))) for images in (4, 1000))
-    assert disagreement(*small, few) is not None and disagreement(*large, few) is None
-    assert disagreement(*large) is not None
+    for images, units, is_decided in ((4, few, True), (1000, few, False), (1000, LITTLE_WORK, True)):
+        left, right = map(fragment_expression, under_each_other(images, images))
+        assert (disagreement(left, right, units) is not None) == is_decided
 
 
 def test_two_images_under_each_other_differ_where_they_touch() -> None:
