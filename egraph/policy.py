@@ -124,10 +124,13 @@ class CostPolicy:
     """Estimating kernels that have no measurement."""
 
     hopeless: float = tuned(
-        3.0, "times a rival's time", "A candidate with a larger estimate is not measured beside a measured rival.", least=1
+        1.5, "times a rival's time", "A candidate with a larger estimate is not measured beside a measured rival.", least=1
     )
     enough_alike: int = tuned(
         3, "kernels", "Measured generated kernels of about a size from which others of that size are estimated.", least=1
+    )
+    optimism: float = tuned(
+        0.6, "part of what the prior expects", "What is not measured is met with some hope: what might be faster has to be tried.", most=1
     )
     library_caution: int = tuned(
         3,
@@ -170,6 +173,9 @@ class MeasurePolicy:
     batch: int = tuned(32, "kernels", "Compiled together: starting the compiler costs as much as compiling several.", least=1)
     compiled_ahead: int = tuned(
         8, "kernels a process", "Compiled beside the growing e-graph between two looks at whether compiling should go on.", least=1
+    )
+    negligible: float = tuned(
+        0.002, "part of a program's time", "A generated kernel that is believed to take less, in all its uses, stays estimated.", most=1
     )
     runs: int = tuned(4, "runs", "What one measurement takes at least, the reference's among them.", least=1)
     judged_bytes_s: float = tuned(5e8, "bytes a second", "Operands are drawn and results compared about this fast, or faster.", least=1)

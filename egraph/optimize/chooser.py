@@ -129,7 +129,7 @@ class Chooser:
                 if time_left() <= self.needed_seconds(program_count, greedy=greedy):
                     return ()
                 selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
-                to_measure = self._to_measure(selections)
+                to_measure = worth_measuring(self.model, selections, self.budget.policy.measure, self.uses)
                 self.budget.unmeasured = len(to_measure)
                 best_us = selections[0].cost_us
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
@@ -144,17 +144,24 @@ class Chooser:
                 self.budget.unmeasured = sum(not self.model.is_settled(candidate) for candidate in to_measure)
         return settled
 
-    def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
-        """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
-        pairs = [pair for selection in selections for pair in selection.chosen.items() if not pair[1].implementation.is_free]
-        uses: Counter[object] = Counter()
-        for number, candidate in pairs:
-            uses[self.model.key(candidate)] += self.uses.get(number, 1)
 
-        def spent_us(candidate: Candidate) -> float:
-            return uses[self.model.key(candidate)] * self.model.estimate_us(candidate)
+def worth_measuring(
+    model: CostModel, selections: Sequence[Selection], policy: MeasurePolicy, blocks: Mapping[int, int]
+) -> list[Candidate]:
+    """Return the distinct chosen candidates without a time, those first in which a program spends most, in all its layers.
 
-        return sorted(unmeasured(self.model, [candidate for _, candidate in pairs]), key=lambda candidate: -spent_us(candidate))
+    ``blocks``: how many blocks of the model compute a class, where it is more than one. Generated kernels in which none spends a part
+    worth speaking of stay estimated; a library's are always measured, since any may be a reference implementation.
+    """
+    chosen = [pair for selection in selections for pair in selection.chosen.items() if not pair[1].implementation.is_free]
+    uses: Counter[object] = Counter()
+    for number, candidate in chosen:
+        uses[model.key(candidate)] += blocks.get(number, 1)
+    costs_us = (math.fsum(blocks.get(n, 1) * each.cost_us for n, each in s.chosen.items()) for s in selections)
+    least_us = policy.negligible * min(costs_us, default=0.0)
+    spent_us = {c: uses[model.key(c)] * model.estimate_us(c) for c in unmeasured(model, [each for _, each in chosen])}
+    worth = (c for c, time_us in spent_us.items() if time_us >= least_us or not c.implementation.is_generated)
+    return sorted(worth, key=lambda candidate: -spent_us[candidate])
 
 
 @dataclass

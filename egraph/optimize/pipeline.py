@@ -56,6 +56,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
 from lower.compile import PLAN, keep_subnormals
 from lower.cost.model import CostModel
+from lower.cost.prior import shipped
 from lower.cost.rounding import ErrorModel
 from lower.roofline import DeviceSpeed
 from lower.targets import Lowering, lowering
@@ -438,7 +439,7 @@ class Run:
         is_from_memory = not self.device.stays_in_cache(weights_bytes)
         return CostModel(
             self.database, device, speed, is_from_memory, model=outputs, target=stages.target_of(self.options, self.lowering),
-            generator=self.lowering.generator_digest, policy=self.options.policy.cost,
+            generator=self.lowering.generator_digest, policy=self.options.policy.cost, prior=shipped(self.lowering.target.kind),
             errors=ErrorModel(self.options.tolerance, derived=self._derived_errors) if self.options.precision == "auto" else None,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.budget import Budget
-from egraph.optimize.chooser import Chooser, Rounds, Space, exact, quick, varied
+from egraph.optimize.chooser import Chooser, Rounds, Space, exact, quick, varied, worth_measuring
 from egraph.optimize.measuring import Measures
 from egraph.optimize.outcome import REFUSALS, Kind, Refused, summary
 from egraph.optimize.records import Earlier
@@ -28,7 +28,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
-from lower.cost.model import CostModel, unmeasured, without_twins
+from lower.cost.model import CostModel, without_twins
 from runtime.judge import ONLY_REFERENCE
 from runtime.profile import Database
 
@@ -355,8 +355,8 @@ class Choosing:
             by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
         model.caution = 1.0
         selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
-        chosen_programs = (*selections, *by_rules)
-        open_keys = {model.key(kernel) for program in chosen_programs for kernel in unmeasured(model, program.chosen.values())}
+        chosen = [(selections, everything), (by_rules, first or everything)]
+        open_keys = {model.key(each) for some, chooser in chosen if some for each in worth_measuring(model, some, policy, chooser.uses)}
         seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
         count = len(open_keys) if measurer is not None else 0
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space

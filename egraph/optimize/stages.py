@@ -37,6 +37,7 @@ from egraph.tensor.text import Reader, format_egraph, format_graph, format_progr
 from egraph.tensor.text.reader import WORD
 from lower.compile import CompileOptions, plan_program
 from lower.cost.model import CostModel
+from lower.cost.prior import shipped
 from lower.plan_text import format_plan, read_plan
 from lower.targets import Lowering, lowering
 from lower.weights import NAMES, write_weights
@@ -261,7 +262,7 @@ def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
     is_from_memory = not runs_on.stays_in_cache(weights_bytes)
     return CostModel(
         database, key, speed, is_from_memory, generator=lowers.generator_digest, target=target_of(options, lowers),
-        policy=options.policy.cost,
+        policy=options.policy.cost, prior=shipped(lowers.target.kind),
     )  # fmt: skip
 
 

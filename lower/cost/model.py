@@ -20,6 +20,7 @@ from egraph.tensor.boxes import cells, runs
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
+from lower.cost.prior import IGNORANT, Prior
 from lower.cost.rounding import ErrorModel
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
@@ -61,6 +62,8 @@ class CostModel:
     target: Target = field(default_factory=default_target)
     """The target that the candidates are code for."""
     policy: CostPolicy = CostPolicy()
+    prior: Prior = IGNORANT
+    """By how much longer than its roofline a kernel takes that was not measured; it knows nothing where a device is not timed."""
     errors: ErrorModel | None = None
     """The error model; None where no kernel rounds its operands, or where any error is accepted."""
 
@@ -74,7 +77,8 @@ class CostModel:
         self._families: dict[tuple[Node, Implementation], Family | None] = {}
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
-        """Measured over estimated times of generated kernels, by the binary order of the bytes that they move."""
+        """Measured over expected times of kernels, by the binary order of the bytes that they move."""
+        self._expected: dict[tuple[Node, Implementation], float] = {}
 
     def key(self, candidate: Candidate) -> KernelKey:
         part = (candidate.fragment, candidate.implementation)
@@ -108,8 +112,17 @@ class CostModel:
             if (of := self.family(candidate)) is not None:
                 self._relatives.setdefault(of, {})[key] = amount.size_bytes, filed.median_us
             elif candidate.implementation.is_generated:
-                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = filed.median_us / self.speed.kernel_us(candidate, amount)
+                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = filed.median_us / self.expected_us(candidate)
         return filed
+
+    def expected_us(self, candidate: Candidate) -> float:
+        """Return what a kernel is expected to take before any is measured: its roofline, times what the prior says."""
+        part = (candidate.fragment, candidate.implementation)
+        if part not in self._expected:
+            amount = self.work(candidate.fragment)
+            factor = self.prior.factor(candidate.fragment, candidate.implementation.text, amount)
+            self._expected[part] = self.speed.kernel_us(candidate, amount) * max(1.0, factor * self.policy.optimism)
+        return self._expected[part]
 
     def family(self, candidate: Candidate) -> Family | None:
         """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
@@ -203,7 +216,7 @@ class CostModel:
         if not relatives:
             implementation = candidate.implementation
             faster = self._faster_than_estimated(amount) if implementation.is_generated else 1.0
-            return self.speed.kernel_us(candidate, amount) * (self.policy.opaque if implementation.is_opaque else faster)
+            return self.expected_us(candidate) * (self.policy.opaque if implementation.is_opaque else faster)
         key = min(relatives, key=lambda relative: (abs(relatives[relative][0] - amount.size_bytes), relative))
         size_bytes, time_us = relatives[key]
         moving_us = (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3)

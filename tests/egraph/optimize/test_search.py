@@ -15,7 +15,7 @@ from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
-from egraph.optimize.chooser import Chooser, Rounds
+from egraph.optimize.chooser import Chooser, Rounds, worth_measuring
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Measurer
@@ -24,7 +24,20 @@ from egraph.optimize.records import Earlier
 from egraph.optimize.search import Search, contending, program_digest, search, shortages
 from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
 from egraph.rules import RULES
-from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, Target, TensorType, attributes, make, placeholder
+from egraph.tensor import (
+    Candidate,
+    FrozenEGraph,
+    Graph,
+    Implementation,
+    Node,
+    Program,
+    Selection,
+    Target,
+    TensorType,
+    attributes,
+    make,
+    placeholder,
+)
 from egraph.tensor.ops import apply
 from lower.candidates import candidates
 from lower.cost.model import CostModel, jobs, without_twins
@@ -353,7 +366,18 @@ def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
     assert model.estimate_us(small) < model.estimate_us(large) < 3 * model.estimate_us(small)
     for chosen, first in (([large, small], large), ([large, small, small, small], small)):
         selection = Selection(dict(enumerate(chosen)), 0.0, True, "exact", 0.0)
-        assert each._to_measure([selection])[0] == first
+        assert worth_measuring(each.model, [selection], MeasurePolicy(), {})[0] == first
+
+
+def test_what_hardly_counts_stays_estimated_unless_a_library_computes_it() -> None:
+    each, model = chooser(Clock(60.0))
+    fragment = apply("Tanh", placeholder(0, TensorType("float32", (512, 512))))
+    generated = Candidate(fragment, (), (), GENERATED)
+    library = Candidate(fragment, (), (), Implementation.parse("onednn.eltwise", GENERATED.target))
+    time_us, policy = model.estimate_us(generated), MeasurePolicy(negligible=0.01)
+    for total_us, expected in ((50 * time_us, [generated, library]), (200 * time_us, [library])):
+        selection = Selection({0: generated, 1: library}, total_us, True, "exact", 0.0)
+        assert set(worth_measuring(each.model, [selection], policy, {})) == set(expected)
 
 
 def test_nothing_is_extracted_or_listed_where_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
