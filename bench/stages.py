@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -77,7 +77,7 @@ class Watch:
 
     work_seconds: float = 0.0
     children_seconds: float = 0.0
-    parts: Counter[str] = field(default_factory=Counter)
+    parts: dict[str, float] = field(default_factory=dict)
     _seconds: dict[tuple[int, int], float] = field(default_factory=dict)
     _is_over: threading.Event = field(default_factory=threading.Event)
     _main_at_tick: float = 0.0
@@ -121,7 +121,8 @@ class Watch:
                     main_seconds = spent
                 longest = max(longest, spent)
         if main_seconds:
-            self.parts[part_of(frame)] += main_seconds
+            part = part_of(frame)
+            self.parts[part] = self.parts.get(part, 0.0) + main_seconds
         self.work_seconds, self._main_at_tick = self.work_seconds + longest, time.clock_gettime(self._clock)
 
     def _below(self, own: int) -> list[int]:
@@ -178,7 +179,7 @@ class Staged(Progress):
     """A progress that notes how much work each stage took."""
 
     work: Callable[[], float] = time.process_time
-    stages: Counter[str] = field(default_factory=Counter)
+    stages: dict[str, float] = field(default_factory=dict)
     kernels_measured: int = 0
     _since: float = 0.0
     _name: str = "start"
@@ -190,7 +191,7 @@ class Staged(Progress):
     def turn(self, name: str) -> None:
         """End a stage and begin another."""
         now = self.work()
-        self.stages[self._name] += now - self._since
+        self.stages[self._name] = self.stages.get(self._name, 0.0) + now - self._since
         self._since, self._name = now, name
 
     def update(self, text: str) -> None:
@@ -227,7 +228,7 @@ def searched(model: Path, database: Path | None, flags: Sequence[str], *, is_wor
         return Row(
             model.stem, options.budget_seconds, round(time.perf_counter() - started_elapsed, 2), round(watch.now(), 2),
             {name: round(seconds, 2) for name, seconds in progress.stages.items()},
-            {name: round(seconds, 2) for name, seconds in watch.parts.most_common()},
+            {name: round(seconds, 2) for name, seconds in sorted(watch.parts.items(), key=lambda item: -item[1])},
             round(watch.children_seconds, 2), progress.kernels_measured, round(min(predicted_us, default=0.0), 1), outcome.status,
         )  # fmt: skip
 
@@ -235,8 +236,9 @@ def searched(model: Path, database: Path | None, flags: Sequence[str], *, is_wor
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     """Return the rows as Markdown."""
     stages = list(dict.fromkeys(name for row in rows for name in row.stages))
-    totals = sum((Counter(row.parts) for row in rows), Counter[str]())
-    parts = [name for name, seconds in totals.most_common() if seconds >= LEAST_SHARE * totals.total()]
+    totals = {name: math.fsum(row.parts.get(name, 0.0) for row in rows) for row in rows for name in row.parts}
+    least_seconds = LEAST_SHARE * math.fsum(totals.values())
+    parts = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name] >= least_seconds]
 
     def table(title: str, columns: Sequence[str], seconds_of: Callable[[Row], Mapping[str, float]]) -> list[str]:
         return [

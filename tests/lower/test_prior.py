@@ -53,8 +53,8 @@ def test_a_prior_never_promises_more_than_the_roofline() -> None:
 
 def test_the_one_that_ships_knows_that_grouped_convolutions_are_slow_in_a_library() -> None:
     def factor(group: int) -> float:
-        attributes = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NCHW"}
-        node = apply("Conv", leaf(0, 1, 64, 28, 28), leaf(1, 64, 64 // group, 3, 3, constant=True), group=group, **attributes)
+        operands = leaf(0, 1, 64, 28, 28), leaf(1, 64, 64 // group, 3, 3, constant=True)
+        node = apply("Conv", *operands, group=group, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), layout="NCHW")
         return shipped("cpu").factor(node, Implementation.parse("onednn.convolution").text, work(node))
 
     assert factor(64) > 2 * factor(1)

@@ -303,7 +303,7 @@ def test_matches_are_counted_as_they_are_listed() -> None:
 
     random = Random(3)
     for _ in range(20):
-        operands = {
+        operands: dict[str, dict[int, list[tuple[int, ...]]]] = {
             "Add": {h: [(random.randrange(6), random.randrange(6)) for _ in range(random.randrange(3))] for h in range(6)},
             "Relu": {h: [(random.randrange(6),) for _ in range(random.randrange(3))] for h in range(6)},
         }
