@@ -12,10 +12,10 @@ from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
 
-if sys.dont_write_bytecode:  # hundreds of commands are started: each would compile all modules, in more time than most of them run
-    sys.dont_write_bytecode = False
-    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")
-    del os.environ["PYTHONDONTWRITEBYTECODE"]
+# Hundreds of commands are started: where no bytecode is written, each compiles all modules, in more time than most of them run.
+sys.dont_write_bytecode = False
+sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / "build" / "bytecode"))
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
@@ -43,9 +43,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def shared_process() -> Iterator[None]:
-    """Collect garbage as rarely as commands do, and keep the compiling processes, which take seconds to start."""
+    """Collect garbage as rarely as commands do, and keep the processes that take seconds to start."""
     from runtime.garbage_collection import rare_collections
     from tests.support.compilers import shared_compilers
+    from tests.support.forked import end_server
 
     with rare_collections(), shared_compilers():
         yield
+    end_server()

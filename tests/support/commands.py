@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from egraph.optimize.trial import ORIGINAL
 from egraph.policy import RacePolicy
 from runtime.measure import Timing
+from tests.support.forked import run_forked
 from tests.support.paths import ROOT
 
 
@@ -44,11 +45,14 @@ def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, st
     return path
 
 
-def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m egraph.optimize` with these arguments to its end."""
+def command(*arguments: object, is_forked: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m egraph.optimize` with these arguments to its end; where it is not forked, its hashes have another seed."""
+    texts, variables = [*map(str, arguments)], {**os.environ, **environment}
+    if is_forked:
+        return run_forked(texts, variables, 120)
     return subprocess.run(
-        [sys.executable, "-m", "egraph.optimize", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment},
+        [sys.executable, "-m", "egraph.optimize", *texts],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env=variables,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from lower.compile import CompileOptions
 from lower.targets.cpu.generator.process import Compiler
 from runtime.profile import Database
 from tests.support.commands import build_model, files_below
+from tests.support.forked import run_forked
 from tests.support.paths import ROOT
 
 
@@ -47,14 +48,10 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, stage: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "m.opt.onnx").write_text("old")
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED.format(stage=stage), str(model), "-o", str(out), "--threads", "1", "--budget", "6s",
-         "--database", str(tmp_path / "p.sqlite")],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
-    assert "interrupted: nothing was written" in told
+    arguments = (model, "-o", out, "--threads", 1, "--budget", "6s", "--database", tmp_path / "p.sqlite")
+    done = run_forked([*map(str, arguments)], os.environ, 60, INTERRUPTED.format(stage=stage))
+    assert done.returncode == 130, done.stderr
+    assert "interrupted: nothing was written" in done.stderr
     assert files_below(out) == {"m.opt.onnx": b"old"}
     if (tmp_path / "p.sqlite").exists():
         warnings: list[str] = []
@@ -76,7 +73,7 @@ def test_from_the_first_result_in_place_on_ctrl_c_comes_too_late(tmp_path: Path,
         "os.replace = replace\nsys.exit(main.main())"
     )
     arguments = (model, "-o", out, "--threads", 1, "--budget", "4s", "--database", tmp_path / "p.sqlite", "--json")
-    done = subprocess.run([sys.executable, "-c", text, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = run_forked([*map(str, arguments)], os.environ, 100, text)
     assert done.returncode == 0 and "interrupted" not in done.stderr, done.stderr
     assert json.loads(done.stdout)["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
     assert sorted(path.name for path in out.iterdir()) == ["m.einsat", "m.opt.onnx"]

@@ -117,7 +117,8 @@ def test_the_same_command_again_compiles_and_checks_only(found: tuple[Path, Outc
     again = command(*arguments, "--database", folder / "p.sqlite", "-o", tmp_path / "again", "--check", 4)
     assert again.returncode == 0 and "] compile the program" in again.stderr and "] saturate" not in again.stderr
     assert "on 4 random inputs" in again.stderr
-    searched = command(*arguments, "--database", folder / "p.sqlite", "-o", tmp_path / "out", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    database, cache = folder / "p.sqlite", str(tmp_path / "cache")
+    searched = command(*arguments, "--database", database, "-o", tmp_path / "out", is_forked=False, XDG_CACHE_HOME=cache)
     assert searched.returncode == 0 and "] saturate" in searched.stderr and "] measure" not in searched.stderr
     assert files_below(tmp_path / "out") == files_below(folder / "out")
     shutil.rmtree(tmp_path / "again")

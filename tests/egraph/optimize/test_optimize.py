@@ -98,7 +98,7 @@ def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mappin
     model, out, _ = optimised
     arguments = (model, "--threads", 1, "--budget", "20s", "--finalists", 2, "--database", model.parent / "p.sqlite", "--frozen", "-q")
     for name, environment in (("first", {}), ("second", {"XDG_CACHE_HOME": str(tmp_path / "cache")})):
-        done = command(*arguments, "-o", tmp_path / name, **environment)
+        done = command(*arguments, "-o", tmp_path / name, is_forked=False, **environment)
         assert done.returncode == 0, done.stderr
         assert files_below(tmp_path / name) == files_below(out)
 
@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_help_answers_at_once() -> None:
     start = time.perf_counter()
-    done = command("--help")
+    done = command("--help", is_forked=False)
     assert done.returncode == 0 and "examples:" in done.stdout
     assert time.perf_counter() - start < 2.0  # 0.1 s on an idle machine
 

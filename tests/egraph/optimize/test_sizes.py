@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -33,7 +32,7 @@ from runtime import Session
 from runtime.errors import ExecutionError, InvalidArgument
 from runtime.sizes import Sizes
 from tests.support.commands import command, files_below
-from tests.support.paths import ROOT
+from tests.support.forked import run_forked
 
 QUICK = ("--no-derivations", "--finalists", 1, "--threads", 1)
 
@@ -222,7 +221,7 @@ def test_the_same_command_again_writes_the_same_bytes_and_searches_nothing(plann
     again = planned.several.parent / "again"
     done = command(
         planned.model, "--shape", "batch=1", "--shape", "seq=8..64", "--buckets", 3, "-o", again, *QUICK,
-        "--budget", "40s", "--database", planned.database, "--json",
+        "--budget", "40s", "--database", planned.database, "--json", is_forked=False,
     )  # fmt: skip
     assert done.returncode == 0 and done.stderr.count("the search of an earlier run is used") == 3, done.stderr
     before, after = files_below(planned.several), files_below(again)
@@ -313,7 +312,7 @@ def test_ctrl_c_after_the_first_size_leaves_nothing_behind(tmp_path: Path, stage
     onnx.save(recurrent(), model)
     text = INTERRUPTED.format(stage=stage, times=times)
     arguments = (model, "--shape", "x:1,4,8/16", "-o", tmp_path / "out", "--budget", "20s", "--database", tmp_path / "p.sqlite", *QUICK)
-    done = subprocess.run([sys.executable, "-c", text, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_forked([*map(str, arguments)], os.environ, 120, script=text)
     assert done.returncode == 130 and "interrupted: nothing was written" in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".partial")] == []

@@ -19,24 +19,28 @@ from verify.random_testing import CRASHES, OTHERS, Instance, instantiate
 from verify.shapes import size
 
 MATCHES = 3
-TRIES = 250
-"""Draws of one rank; most patterns need one or two, some constellations of windows and strides a hundred."""
+TRIES = (20, 230)
+"""Draws of one rank, in each round; most patterns need one or two, some constellations of windows and strides a hundred."""
 
 
 def matches(rule: Rule | MergeRule) -> Iterator[Instance]:
-    """Yield an instance a rank whose first variable has that rank, then any others.
+    """Yield an instance a rank whose first variable has that rank, then any others; ranks that seldom fit are drawn again at the end.
 
     Constants are numbers where the rule asks for them or chance has it, rounded to float32 as those of models are.
     """
     random = Random(f"{rule.name} at the gate")
     pattern = rule.member if isinstance(rule, MergeRule) else rule
-    for rank in (*random.sample(range(1, 6), 5), None, None, None):
-        for _ in range(TRIES):
-            try:
-                yield instance(rule, pattern, rank, random)
-            except (*CRASHES, Refused, Mismatch, EinsatError):
-                continue
-            break
+    waiting = [*random.sample(range(1, 6), 5), None, None, None]
+    for tries in TRIES:
+        for rank in tuple(waiting):
+            for _ in range(tries):
+                try:
+                    drawn = instance(rule, pattern, rank, random)
+                except (*CRASHES, Refused, Mismatch, EinsatError):
+                    continue
+                waiting.remove(rank)
+                yield drawn
+                break
 
 
 def instance(rule: Rule | MergeRule, pattern: Rule, rank: int | None, random: Random) -> Instance:
