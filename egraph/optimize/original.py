@@ -13,11 +13,18 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from egraph.errors import ModelError
-from egraph.onnx.importer.model_file import read_model
+from egraph.onnx.importer import widened
+from egraph.onnx.importer.halves import half_types
+from egraph.onnx.importer.model_file import prepared, read_model, to_array
 from egraph.onnx.importer.sizes import give_sizes
+
+IN_ONE_FILE_BYTES = 1 << 30
+"""Models up to this size are written as one file."""
 
 
 def digest(model: Path) -> str:
@@ -80,6 +87,27 @@ def at_sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Pat
                 os.link((model.parent / name).resolve(), copy.parent / name)
             except OSError:  # another disk, or one without links
                 shutil.copyfile(model.parent / name, copy.parent / name)
+        yield copy
+
+
+@contextmanager
+def in_float32(model: Path) -> Iterator[Path]:
+    """Yield the model; where it computes in 16 bits and is read in float32, that model in a file."""
+    proto, folder = read_model(model)
+    if not half_types(proto):
+        yield model
+        return
+    proto = prepared(proto)[0]
+    wide = widened(proto, folder)[0]
+    if wide is proto:
+        yield model
+        return
+    with TemporaryDirectory(prefix="einsat-float32-") as temporary:
+        copy = Path(temporary) / model.name
+        for tensor in (tensor for graph in _graphs(wide.graph) for tensor in _tensors(graph)):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensor.CopyFrom(numpy_helper.from_array(np.array(to_array(tensor, folder)), tensor.name))
+        onnx.save(wide, str(copy), save_as_external_data=wide.ByteSize() > IN_ONE_FILE_BYTES, location="weights.data")
         yield copy
 
 

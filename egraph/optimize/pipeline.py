@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from egraph.errors import CheckFailed, EinsatError, LowerError
+from egraph.onnx.importer.halves import half_types
+from egraph.onnx.importer.model_file import read_model
 from egraph.optimize import original, stages
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.artefact import REPORT, export, finish_artefact, save_unchanged
@@ -32,7 +34,7 @@ from egraph.optimize.precision import Rounding, rounding_kernels
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, not_raced, race, recorded_race
 from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
-from egraph.optimize.reference import Answers, Reference, accepted, read
+from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
 from egraph.optimize.search import Search, plain_program, search
@@ -76,12 +78,12 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     if options.report is not None:
         check_report(options.report)
     progress.stage("read the model")
-    with original.at_sizes(options.model, options.shapes) as model:
-        return _optimize(replace(options, model=model), output, progress)
+    with original.at_sizes(options.model, options.shapes) as model, original.in_float32(model) as wide:
+        return _optimize(replace(options, model=model), wide, output, progress)
 
 
-def _optimize(options: Options, output: Destination, progress: Progress) -> Outcome:
-    """Optimise a model whose sizes are fixed."""
+def _optimize(options: Options, wide: Path, output: Destination, progress: Progress) -> Outcome:
+    """Optimise a model whose sizes are fixed; ``wide``: the same in float32, where it computes in 16 bits."""
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
     opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
@@ -90,6 +92,15 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
     session, open_seconds = opening.result()
     answers = Answers()
     runs = accepted(session, imported.graph, user_inputs, options.seed, answers.keep)
+    compared = options
+    if wide != options.model:
+        answers = Answers()
+        wide_session = open_original(wide, options.threads)
+        types = half_types(read_model(options.model)[0])
+        is_near, text = compared_in_float32(session, wide_session, types, runs, user_inputs, options.seed)
+        if is_near:
+            session, compared = wide_session, replace(options, model=wide)
+        runs = replace(runs, notes=(*runs.notes, text))
     for text in runs.notes:
         progress.note(text)
     target_lowering = lowering(options.device)
@@ -103,7 +114,7 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
             results = stage / "results"
             results.mkdir()
             chosen = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
-            reference = Reference(options, imported.graph, user_inputs, runs, session, answers)
+            reference = Reference(compared, imported.graph, user_inputs, runs, session, answers)
             deriver, folder = Deriver(chosen, Gate(database), options.tolerance), Folder(imported.graph)
             budget = Budget(
                 progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,

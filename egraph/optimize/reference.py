@@ -16,19 +16,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from egraph.errors import ModelError
+from egraph.errors import CheckFailed, ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer import ImportResult
+from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
-from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, find_feeds, refuse_if_random
+from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, refuse_if_random
 from egraph.optimize.check_noise import RunModel, open_onnxruntime, open_shaken
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
 from egraph.tensor import Graph, walk
+from egraph.tolerance import Tolerance
 from runtime.errors import InvalidArgument
 from runtime.feeds import FeedSpec, random_feeds
 from runtime.input_file import Declared, read_inputs, sizes_text
+
+MOST_ROUNDINGS = 32.0
+"""Unit roundoffs by which a model's outputs in 16 bits may differ from those in float32, relative to the largest one."""
 
 
 class Answers:
@@ -179,6 +184,22 @@ def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran
         notes = (f"results are compared on your inputs alone: {error.what}",)
         return Accepted(specs, min(times), slowdown_of(times, elapsed_seconds), is_random=False, notes=notes)
     return Accepted(specs, min(times, default=seconds), slowdown_of([*times, seconds], [*elapsed_seconds, elapsed]))
+
+
+def compared_in_float32(
+    session: Any, wide: Any, types: Sequence[str], runs: Accepted, user_inputs: Given, seed: int
+) -> tuple[bool, str]:
+    """Return whether results are compared with the model in float32, ``wide``, and why: so where rounding explains how it differs."""
+    limit = MOST_ROUNDINGS * max(UNIT_ROUNDOFF[name] for name in types)
+    error = 0.0
+    for feeds in [*user_inputs.feeds, *([random_feeds(runs.specs, seed)] if runs.is_random else [])]:
+        pairs = zip(session.get_outputs(), wide.run(None, dict(feeds)), session.run(None, dict(feeds)), strict=True)
+        for output, expected, rounded in pairs:
+            try:
+                error = max(error, compare(expected, rounded, Tolerance(limit, 0.0), where=output.name))
+            except CheckFailed as problem:
+                return False, f"results are compared with the model in {' and '.join(types)}: in float32, {problem.what} ({output.name!r})"
+    return True, f"results are compared with the model in float32, from which onnxruntime's in {' and '.join(types)} is {error:.2g} off"
 
 
 @dataclass

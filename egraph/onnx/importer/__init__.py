@@ -26,6 +26,7 @@ from egraph.onnx.importer import (
 )
 from egraph.onnx.importer.folding import fold, fold_shape
 from egraph.onnx.importer.functions import body_of
+from egraph.onnx.importer.halves import half_types, in_float32, refusal
 from egraph.onnx.importer.infer import infer
 from egraph.onnx.importer.loops import unrolled
 from egraph.onnx.importer.model_file import OLDEST, prepared, read_model, to_array
@@ -74,6 +75,8 @@ def load(
     model, folder = read_model(source)
     resized = give_sizes(model, shapes or {})
     model, notes = prepared(model)
+    model, halves = widened(model, folder, frozenset(shapes or {}))
+    notes += halves
     graph = model.graph
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.pop("ai.onnx", opsets.get("", OLDEST))
@@ -103,6 +106,17 @@ def load(
         tuple(state.notes),
         shape_hints(inputs),
     )
+
+
+def widened(model: onnx.ModelProto, folder: Path | None, fed: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return a model of float16 or bfloat16 in float32, itself where it has none or has to stay, and what to say."""
+    types = " and ".join(half_types(model))
+    if not types:
+        return model, ()
+    reason = refusal(model, lambda domain, operator: operator in DOMAINS.get(domain, {}))
+    if reason is not None:
+        return model, (f"what the model computes in {types} is left to onnxruntime: {reason}",)
+    return in_float32(model, folder, fed), (f"the model's {types} is computed in float32, without rounding between operators",)
 
 
 def _names(state: Importing, alive: set[Node]) -> dict[Node, str]:

@@ -412,7 +412,8 @@ def test_softmax_means_what_it_meant_in_its_opset(opset: int) -> None:
 
 def test_other_element_types_pass_through() -> None:
     graph = agrees(model_of("(int64[2,3] x, float16[2] h) => (int64[3,2] y, float16[2] z) { t = Transpose(x) y = Add(t, t) z = Relu(h) }"))
-    assert operators(graph)["Opaque"] == 2
+    found = operators(graph)
+    assert found["Relu"] == 1 and found["Opaque"] == 3  # the sum of integers, and a cast on either side of Relu
 
 
 @pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
