@@ -375,9 +375,11 @@ def test_what_hardly_counts_stays_estimated_unless_a_library_computes_it() -> No
     generated = Candidate(fragment, (), (), GENERATED)
     library = Candidate(fragment, (), (), Implementation.parse("onednn.eltwise", GENERATED.target))
     time_us, policy = model.estimate_us(generated), MeasurePolicy(negligible=0.01)
-    for total_us, expected in ((50 * time_us, [generated, library]), (200 * time_us, [library])):
-        selection = Selection({0: generated, 1: library}, total_us, True, "exact", 0.0)
-        assert set(worth_measuring(each.model, [selection], policy, {})) == set(expected)
+    for total_us, blocks, is_measured in ((50 * time_us, 1, True), (200 * time_us, 1, False), (200 * time_us, 5, True)):
+        costly = replace(library, cost_us=total_us)
+        selection = Selection({0: generated, 1: costly}, total_us, True, "exact", 0.0)
+        expected = {generated, costly} if is_measured else {costly}
+        assert set(worth_measuring(each.model, [selection], policy, {0: blocks})) == expected
 
 
 def test_nothing_is_extracted_or_listed_where_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
