@@ -179,6 +179,11 @@ for worker in workers:
 check(200)
 assert steps[0].pace.delays >= 6 and steps[0].pace.mean_ns[1] > 0, "it has tried one thread"
 assert all(step.runs_alone == 1 for step in steps)
+time.sleep(0.05)
+executable.run({"x": x})
+assert steps[0].pace.fresh == 1 and steps[0].pace.mean_ns[0] == 0, "a pause makes it forget, and the first run tells nothing"
+executable.run({"x": x})
+assert steps[0].pace.fresh == 0 and steps[0].pace.mean_ns[0] > 0, "the second is timed"
 helpers.release()
 deadline = time.monotonic() + 30
 while steps[0].pace.delays >= 6 and time.monotonic() < deadline:

@@ -34,6 +34,8 @@ class PaceRecord(ctypes.Structure):
         ("interval_ns", ctypes.c_int64),
         ("delays", ctypes.c_int32),
         ("was_calm", ctypes.c_int32),
+        ("fresh", ctypes.c_int32),
+        ("end_ns", ctypes.c_int64),
     ]
 
 

@@ -19,6 +19,8 @@ typedef struct {
     int64_t next_trial_ns, interval_ns;
     int32_t delays;
     int32_t was_calm; /* the last run was with the team, and no worker was late */
+    int32_t fresh;    /* so many runs after a pause are with the team */
+    int64_t end_ns;   /* of the last run */
 } Pace;
 
 typedef struct {
@@ -307,13 +309,17 @@ enum {
     BUSY_DELAYS = 6,    /* From here on other work is taken to be there: three delayed runs with little between them. */
     MOST_DELAYS = 12,   /* No more are counted, so that a dozen calm runs suffice to forget them. */
     MEAN_RUNS = 4,      /* A mean rests on about so many runs. */
+    FRESH_RUNS = 2,     /* After a pause: the first wakes workers and finds what others left in the caches, the second is a trial. */
 };
+static const int64_t PAUSE_NS = 10000000; /* What was known of the machine before a longer pause may not hold any more. */
 static const int64_t FIRST_TRIAL_NS = 50000000;   /* The first trial is a few runs of most models away. */
 static const int64_t LAST_TRIAL_NS = 3000000000;  /* Their distance doubles up to this: of runs of 30 ms, one in a hundred. */
 
 static int is_busy(const Pace *pace) { return pace->delays >= BUSY_DELAYS; }
 
 static int runs_alone(Pace *pace, int64_t now) {
+    if (pace->end_ns && now - pace->end_ns > PAUSE_NS) pace->fresh = FRESH_RUNS, pace->interval_ns = pace->mean_ns[0] = 0;
+    if (pace->fresh) return 0;
     if (!is_busy(pace)) {
         pace->interval_ns = 0;
         return 0;
@@ -328,6 +334,7 @@ static int runs_alone(Pace *pace, int64_t now) {
 }
 
 static void note_run(Pace *pace, int alone, int64_t time_ns, int late) {
+    if (pace->fresh && pace->fresh-- == FRESH_RUNS) return;
     int64_t *mean_ns = &pace->mean_ns[alone];
     *mean_ns += *mean_ns ? (time_ns - *mean_ns) / MEAN_RUNS : time_ns;
     pace->was_calm = !alone && late < LATE_REGIONS;
@@ -361,7 +368,8 @@ EXPORT int einsat_run(Program *program, int first, int last) {
     int alone = runs_alone(pace, start_ns);
     if (alone) is_usual = run_alone(program, first, last, &status);
     else status = run_steps(program, first, last);
-    if (is_usual) note_run(pace, alone, now_ns() - start_ns, openmp.late() - late);
+    pace->end_ns = now_ns();
+    if (is_usual) note_run(pace, alone, pace->end_ns - start_ns, openmp.late() - late);
     return leave(program, &before, status);
 }
 
