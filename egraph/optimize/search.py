@@ -356,7 +356,8 @@ class Choosing:
         model.caution = 1.0
         selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
         chosen = [(selections, everything), (by_rules, first or everything)]
-        open_keys = {model.key(each) for some, chooser in chosen if some for each in worth_measuring(model, some, policy, chooser.uses)}
+        priced = ((some, chooser.uses) for some, chooser in chosen if some)
+        open_keys = {model.key(each) for some, uses in priced for each in worth_measuring(model, some, policy.negligible, uses)}
         seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
         count = len(open_keys) if measurer is not None else 0
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
@@ -365,16 +366,16 @@ class Choosing:
         """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
         left, rehearsal = self.budget.measuring_seconds, self.rehearsal
         if space is None or space.part is None or rehearsal is None:
-            return everything.settle(measurer, left, rounds)
+            return everything.settle(measurer, left, rounds, is_final=True)
         if left() > rehearsal.seconds and (expected := rehearsal.expected_errors(space.part, space.laid)):
             space.leave_out(expected)
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
             rehearsal.notes.append(f"derived programs of {len(expected)} values are left out: {reason}")
         everything.refine(measurer, left, quick(self.budget.policy.measure))
         space.rehearse(self.outline, rehearsal)
-        settled = everything.settle(measurer, left, rounds)
+        settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):
-            settled = everything.settle(measurer, left, rounds)
+            settled = everything.settle(measurer, left, rounds, is_final=True)
         return settled
 
 

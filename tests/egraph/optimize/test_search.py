@@ -236,7 +236,9 @@ def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) 
     """Before anything is measured, what the rules made is offered a part of the time that is there for everything."""
     offered: list[float] = []
 
-    def settle(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+    def settle(
+        self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, *, is_final: bool = False
+    ) -> tuple[Selection, ...]:
         offered.append(time_left())
         return ()
 
@@ -366,7 +368,7 @@ def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
     assert model.estimate_us(small) < model.estimate_us(large) < 3 * model.estimate_us(small)
     for chosen, first in (([large, small], large), ([large, small, small, small], small)):
         selection = Selection(dict(enumerate(chosen)), 0.0, True, "exact", 0.0)
-        assert worth_measuring(each.model, [selection], MeasurePolicy(), {})[0] == first
+        assert worth_measuring(each.model, [selection], MeasurePolicy.negligible, {})[0] == first
 
 
 def test_what_hardly_counts_stays_estimated_unless_a_library_computes_it() -> None:
@@ -374,12 +376,28 @@ def test_what_hardly_counts_stays_estimated_unless_a_library_computes_it() -> No
     fragment = apply("Tanh", placeholder(0, TensorType("float32", (512, 512))))
     generated = Candidate(fragment, (), (), GENERATED)
     library = Candidate(fragment, (), (), Implementation.parse("onednn.eltwise", GENERATED.target))
-    time_us, policy = model.estimate_us(generated), MeasurePolicy(negligible=0.01)
+    time_us = model.estimate_us(generated)
     for total_us, blocks, is_measured in ((50 * time_us, 1, True), (200 * time_us, 1, False), (200 * time_us, 5, True)):
         costly = replace(library, cost_us=total_us)
         selection = Selection({0: generated, 1: costly}, total_us, True, "exact", 0.0)
         expected = {generated, costly} if is_measured else {costly}
-        assert set(worth_measuring(each.model, [selection], policy, {0: blocks})) == expected
+        assert set(worth_measuring(each.model, [selection], 0.01, {0: blocks})) == expected
+
+
+def test_in_the_end_the_best_program_holds_no_estimates() -> None:
+    """A small kernel may take much longer than it is believed to: it is measured where time is left, and replaced."""
+    clock = Clock(1e9)
+    each, model = chooser(clock)
+    each.budget.policy = replace(each.budget.policy, measure=MeasurePolicy(negligible=0.9))
+    stopwatch, rounds = cast(Measurer, Stopwatch(clock)), ((100, 1, False), (100, 2, False))
+
+    def estimated(selections: Sequence[Selection]) -> int:
+        return sum(not model.is_settled(candidate) for candidate in selections[0].chosen.values())
+
+    soon = each.settle(stopwatch, lambda: clock.left_seconds, rounds)
+    assert soon and estimated(soon)
+    final = each.settle(stopwatch, lambda: clock.left_seconds, rounds, is_final=True)
+    assert final and not estimated(final)
 
 
 def test_nothing_is_extracted_or_listed_where_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
