@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.errors import ExtractError
@@ -65,7 +65,7 @@ class Chooser:
         """Extract ``count`` programs; an exact extraction ends with the best that it has after ``most_seconds``."""
         started = self.budget.spent_seconds
         seconds, policy = 0.0 if greedy else self.extract_seconds, self.budget.policy.extract
-        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed, policy, most_seconds)
+        selections = extract(self.frozen, self.model.price(self.candidates, self.uses), count, seconds, self.seed, policy, most_seconds)
         kind, took_seconds = (count > 1, greedy), self.budget.spent_seconds - started
         self.longest[kind] = max(self.longest.get(kind, 0.0), took_seconds)
         if not selections:
@@ -90,7 +90,16 @@ class Chooser:
         if all(candidate.implementation.precision == PLAIN for candidate in best.chosen.values()):
             return selections
         exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
-        return (best, *extract(self.frozen, self.model.price(exact), 1, 0.0, self.seed, policy))
+        return (best, *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
+
+    def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
+        """Return selections at the costs that are believed, whatever they were chosen by: a candidate's once, their sum for all blocks."""
+        return tuple(map(self._repriced, selections))
+
+    def _repriced(self, selection: Selection) -> Selection:
+        chosen = {number: replace(candidate, cost_us=self.model.cost_us(candidate)) for number, candidate in selection.chosen.items()}
+        cost_us = math.fsum(self.uses.get(number, 1) * candidate.cost_us for number, candidate in chosen.items())
+        return replace(selection, chosen=chosen, cost_us=cost_us)
 
     def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
         """Return how long an extraction will take, by those that were made."""
@@ -167,8 +176,7 @@ def worth_measuring(
     uses: Counter[object] = Counter()
     for number, candidate in chosen:
         uses[model.key(candidate)] += blocks.get(number, 1)
-    costs_us = (math.fsum(blocks.get(n, 1) * each.cost_us for n, each in s.chosen.items()) for s in selections)
-    least_us = least_share * min(costs_us, default=0.0)
+    least_us = least_share * min((selection.cost_us for selection in selections), default=0.0)
     spent_us = {c: uses[model.key(c)] * model.estimate_us(c) for c in unmeasured(model, [each for _, each in chosen])}
     worth = (c for c, time_us in spent_us.items() if time_us >= least_us or not c.implementation.is_generated)
     return sorted(worth, key=lambda candidate: -spent_us[candidate])
@@ -196,7 +204,7 @@ class Space:
         """Return the greedy choice without these, too."""
         model, chooser = self.everything.model, self.everything
         more = {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
-        priced = model.price(self._offered(self.left_out | more))
+        priced = model.price(self._offered(self.left_out | more), chooser.uses)
         (selection,) = extract(chooser.frozen, priced, 1, 0.0, chooser.seed, chooser.budget.policy.extract)
         return selection
 

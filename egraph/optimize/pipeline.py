@@ -143,11 +143,9 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
 def outline_of(graph: Graph, options: Options) -> Outline:
     """Return what is searched in place of a graph: with each of its equal blocks once.
 
-    Where kernels may round, errors of all blocks add up, and where stages are written out, each is a program of the model: all of it
-    is searched then.
+    Where stages are written out, each is a program of the model: all of it is searched then.
     """
-    is_whole = OFFERED[options.precision] or options.dump_folder is not None
-    return Outline(graph, graph) if is_whole else outlined(graph, options.policy.saturation.repeats)
+    return Outline(graph, graph) if options.dump_folder is not None else outlined(graph, options.policy.saturation.repeats)
 
 
 @dataclass
@@ -416,7 +414,7 @@ class Run:
                 self.progress.note(f"{entry.contender.name}: {reason}; values that are not rounded anyway are stored in float32")
                 self.storage.is_exact = True
                 return searched
-            if may_raise and self.rounding.raise_kernels(self.graph, searched, entry, error, model, time_left):
+            if may_raise and self.rounding.raise_kernels(searched, entry, error, model, time_left):
                 self.progress.note(f"{entry.contender.name}: {reason}; those that move outputs most return to float32")
                 return self.repair.extracted(searched, model)
         return None

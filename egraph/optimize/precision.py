@@ -24,6 +24,7 @@ from egraph.optimize.check_noise import open_onnxruntime, relative_error
 from egraph.optimize.kernels import rounded_operand
 from egraph.optimize.outcome import RoundedProgram
 from egraph.optimize.rehearsal import Sample
+from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Search, program_digest
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
@@ -179,7 +180,7 @@ class Rounding:
         return error
 
     def raise_kernels(
-        self, graph: Graph, found: Search, entry: Entry, error: float, model: CostModel, time_left: Callable[[], float]
+        self, found: Search, entry: Entry, error: float, model: CostModel, time_left: Callable[[], float]
     ) -> bool:
         """Take programs to be as far off as this one is; return whether others may be within the tolerance."""
         errors = model.errors
@@ -189,27 +190,30 @@ class Rounding:
         if self.raised > ROUNDS or not math.isfinite(error):
             errors.scale = NOTHING_FITS
             return True
-        place = _selection_of(graph, found, entry)
+        place = _selection_of(found, entry)
         if place is None:
             errors.scale = NOTHING_FITS
             return True
         frozen, selection = place
-        chosen = [one for one in selection.chosen.values() if one.implementation.precision != PLAIN]
-        self._learn(errors, frozen, selection, without_stored(entry.program), time_left)
-        together = math.sqrt(sum(errors.error(one) ** 2 for one in chosen))
+        uses = found.outline.uses(frozen)
+        self._learn(errors, found.outline, frozen, selection, without_stored(entry.program), time_left)
+        squares = (uses.get(number, 1) * errors.error(candidate) ** 2 for number, candidate in selection.chosen.items())
+        together = math.sqrt(math.fsum(squares))
         errors.scale = SAFETY * error / together if together > 0 else NOTHING_FITS
         return True
 
     def _learn(
-        self, errors: ErrorModel, frozen: FrozenEGraph, selection: Selection, program: Program, time_left: Callable[[], float]
-    ) -> None:
+        self, errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, program: Program,
+        time_left: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """Keep how far each chosen product moves the outputs: one of equal blocks, the root mean square of what it does in all of them."""
         feeds, _ = self.samples()[0]
         alone = contributions(program, feeds, self.threads, time_left)
-        for one, kernel in zip(_in_order(frozen, selection), program.kernels, strict=True):
-            node = rounded_node(one)
-            if kernel.implementation.precision != PLAIN and node is not None:
-                errors.measured[node] = math.sqrt(sum(alone[each] ** 2 for each in products(kernel)))
-
+        for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):
+            node = rounded_node(candidate)
+            if candidate.implementation.precision != PLAIN and node is not None:
+                squares = [alone[each] ** 2 for at in positions for each in products(program.kernels[at])]
+                errors.measured[node] = math.sqrt(math.fsum(squares) / len(positions))
 
     def described(self, trial: Trial, model: CostModel) -> tuple[dict[str, RoundedProgram], str]:
         """Return time and error of the programs that a report compares, and why nothing rounds where nothing does."""
@@ -257,7 +261,7 @@ def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:
     return [selection.chosen[number] for number in schedule(frozen, selection.chosen) if number in selection.chosen]
 
 
-def _selection_of(graph: Graph, found: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
+def _selection_of(found: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
     """Return what a program was made of, None where that is not known."""
     choice, saturation, digest = found.choice, found.saturation, extracted_digest(entry.program)
     places = [(saturation.frozen, one) for one in choice.selections]

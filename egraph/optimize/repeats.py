@@ -126,6 +126,15 @@ class Outline:
         program = to_program(frozen, selection, self.graph)
         return _Writer(self, program).program() if self.runs else program
 
+    def written(self, frozen: FrozenEGraph, selection: Selection) -> tuple[tuple[int, ...], ...]:
+        """Return, for each kernel of the graph's program, the positions in the model's program of the kernels that it is written out as."""
+        program = to_program(frozen, selection, self.graph)
+        if not self.runs:
+            return tuple((position,) for position in range(len(program.kernels)))
+        writer = _Writer(self, program)
+        position = {kernel.output: at for at, kernel in enumerate(writer.program().kernels)}
+        return tuple(tuple(dict.fromkeys(position[node] for node in writer.outputs(kernel))) for kernel in program.kernels)
+
 
 def outlined(model: Graph, least_share: float) -> Outline:
     """Return the outline of a model whose equal blocks save at least this share of its operators."""
@@ -336,10 +345,9 @@ class _Writer:
         model, program = self._outline.model, self._program
         kernels: dict[Node, Kernel] = {}
         for kernel in program.kernels:
-            for place in self._places(kernel.output):
+            for place, output in zip(self._places(kernel.output), self.outputs(kernel), strict=True):
                 inputs = tuple(self._write(operand, place) for operand in kernel.inputs)
-                written = replace(kernel, inputs=inputs, output=self._write(kernel.output, place))
-                kernels.setdefault(written.output, written)
+                kernels.setdefault(output, replace(kernel, inputs=inputs, output=output))
         outputs = tuple((name, self._write(*self._source(node))) for name, node in model.outputs)
         names: dict[Node, str] = {}
         origins: dict[Node, tuple[str, ...]] = {}
@@ -354,6 +362,10 @@ class _Writer:
         graph = replace(model, outputs=outputs, names=names, origins=origins)
         ordered = _ordered(kernels)
         return Program(graph, ordered, math.fsum(kernel.cost_us for kernel in ordered), program.rules)
+
+    def outputs(self, kernel: Kernel) -> tuple[Node, ...]:
+        """Return what a kernel computes for each instance."""
+        return tuple(self._write(kernel.output, place) for place in self._places(kernel.output))
 
     def _places(self, node: Node) -> tuple[Place, ...]:
         """Return the instances that have a value of their own for a node."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -201,7 +200,7 @@ def search_again(
     selections = space.everything.choose_in_time(finalists, is_timed=True)
     by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
     model.caution = 1.0
-    selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
+    selections, by_rules = space.everything.repriced(selections), space.first.repriced(by_rules) if space.first else ()
     other = refused(model, space.everything.candidates)
     choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
     return _search_result(outline, searched.saturation, choice, space, budget, finalists, is_timed=False)
@@ -354,7 +353,7 @@ class Choosing:
         elif first is not None:
             by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
         model.caution = 1.0
-        selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
+        selections, by_rules = everything.repriced(selections), (first or everything).repriced(by_rules)
         chosen = [(selections, everything), (by_rules, first or everything)]
         priced = ((some, chooser.uses) for some, chooser in chosen if some)
         open_keys = {model.key(each) for some, uses in priced for each in worth_measuring(model, some, policy.negligible, uses)}
@@ -377,9 +376,3 @@ class Choosing:
         if space.rehearse(self.outline, rehearsal, settled):
             settled = everything.settle(measurer, left, rounds, is_final=True)
         return settled
-
-
-def _repriced(selection: Selection, model: CostModel) -> Selection:
-    """Return the selection at the costs that are believed, whatever it was chosen by."""
-    chosen = {number: replace(candidate, cost_us=model.cost_us(candidate)) for number, candidate in selection.chosen.items()}
-    return replace(selection, chosen=chosen, cost_us=math.fsum(candidate.cost_us for candidate in chosen.values()))

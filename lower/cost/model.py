@@ -244,10 +244,13 @@ class CostModel:
                 if not candidate.implementation.is_free:
                     self.record(candidate)
 
-    def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+    def price(
+        self, candidates: Mapping[int, tuple[Candidate, ...]], uses: Mapping[int, int] | None = None
+    ) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong.
 
-        A spare candidate costs as if it failed, unless all others of its class do.
+        A spare candidate costs as if it failed, unless all others of its class do. ``uses``: how many equal blocks of the model compute
+        a class, where it is more than one: times add up, and so do the squares of errors.
         """
         self.look_up(candidates)
         if self.errors:
@@ -264,11 +267,12 @@ class CostModel:
                 for candidate in right
             ]
             is_needed = all(candidate.is_spare or cost_us >= FAILED_COST_US for candidate, cost_us in zip(right, costs_us, strict=True))
+            count = uses.get(number, 1) if uses else 1
             priced[number] = tuple(
                 replace(
                     candidate,
-                    cost_us=FAILED_COST_US if candidate.is_spare and not is_needed else cost_us,
-                    error=self.errors.part(candidate) if self.errors else 0.0,
+                    cost_us=FAILED_COST_US if candidate.is_spare and not is_needed else count * cost_us,
+                    error=count * self.errors.part(candidate) if self.errors else 0.0,
                 )
                 for candidate, cost_us in zip(right, costs_us, strict=True)
             )

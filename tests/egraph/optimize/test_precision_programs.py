@@ -15,21 +15,25 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from egraph.extract import extract
 from egraph.onnx.exporter import serialized
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.blame import blame
 from egraph.optimize.check_noise import relative_error
+from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
-from egraph.optimize.precision import NOTHING_FITS, Rounding, contributions, products, program_error, rounding_kernels
+from egraph.optimize.precision import NOTHING_FITS, SAFETY, Rounding, contributions, products, program_error, rounding_kernels
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
+from egraph.optimize.repeats import outlined
 from egraph.optimize.search import program_digest
 from egraph.optimize.trial import Entry
 from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, Program
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
+from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
 from lower.cost.model import CostModel
 from lower.cost.rounding import ErrorModel
@@ -154,11 +158,46 @@ def test_programs_are_taken_to_be_as_far_off_as_the_last_one_was(tmp_path: Path)
     assert rounding.programs[program_digest(program)].rounding == 2
     choice, saturation = SimpleNamespace(selections=(), by_rules=()), SimpleNamespace(frozen=None, by_rules=None)
     nothing: Any = SimpleNamespace(choice=choice, saturation=saturation)
-    assert rounding.raise_kernels(graph, nothing, entry, error, model, lambda: math.inf)
+    assert rounding.raise_kernels(nothing, entry, error, model, lambda: math.inf)
     assert model.errors.scale == NOTHING_FITS
     for _ in range(10):
-        more = rounding.raise_kernels(graph, nothing, entry, error, model, lambda: math.inf)
+        more = rounding.raise_kernels(nothing, entry, error, model, lambda: math.inf)
     assert not more
+
+
+def test_equal_blocks_round_as_their_root_mean_square_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every instance moves the outputs by another amount; what one kernel stands for in the outline adds up to what all do together."""
+    b = Model()
+    y: Node = b.input(16, 24)
+    for _ in range(4):
+        hidden = apply("Tanh", apply("Softmax", apply("MatMul", apply("Sigmoid", y), b.weight(24, 24)), axis=1))
+        y = apply("Add", y, apply("Relu", apply("Exp", apply("Neg", apply("MatMul", hidden, b.weight(24, 24))))))
+    graph = b.graph(apply("Sigmoid", y))
+    outline = outlined(graph, 0.2)
+    frozen = grown(outline.graph, ())
+    laid = {n: tuple(c for c in each if not c.is_spare) for n, each in candidates(frozen).items()}
+    selection = extract(frozen, estimate(laid), 1, 0.0)[0]
+
+    def lowered(candidate: Candidate) -> Candidate:
+        is_product = any(node.op == "MatMul" for node in candidate.covered)
+        return replace(candidate, implementation=candidate.implementation.in_precision("bf16")) if is_product else candidate
+
+    selection = replace(selection, chosen={number: lowered(candidate) for number, candidate in selection.chosen.items()})
+    program = outline.program(frozen, selection)
+    found: Any = SimpleNamespace(
+        choice=SimpleNamespace(selections=(selection,), by_rules=()),
+        saturation=SimpleNamespace(frozen=frozen, by_rules=None), outline=outline,
+    )  # fmt: skip
+    alone = {node: 1e-3 * 2.0**at for at, node in enumerate(dict.fromkeys(n for k in rounding_kernels(program) for n in products(k)))}
+    assert len(outline.runs[0].instances) == 4 and len(alone) == 8
+    monkeypatch.setattr("egraph.optimize.precision.contributions", lambda *arguments: alone)
+    entry = Entry(Contender("program 1", program_digest(program), "einsat", str(tmp_path)), program)
+    model: Any = Prices(ErrorModel(Tolerance(1e-9)))
+    assert Rounding(lambda: [({}, [])], 1).raise_kernels(found, entry, 0.5, model, lambda: math.inf)
+    together = math.sqrt(math.fsum(error**2 for error in alone.values()))
+    assert len(model.errors.measured) == 2
+    assert math.sqrt(math.fsum(4 * error**2 for error in model.errors.measured.values())) == pytest.approx(together)
+    assert model.errors.scale == pytest.approx(SAFETY * 0.5 / together)
 
 
 def test_the_products_of_a_kernel_are_its_own() -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
-from egraph.extract import extract
+from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, shipped_rules
 from egraph.optimize.repeats import Outline, outlined
 from egraph.tensor import LEAVES, Graph, Node, Program, TensorType, attributes, bind, make, walk
 from egraph.tensor.ops import apply
+from egraph.tolerance import Tolerance
 from lower.candidates import candidates
+from lower.cost.model import FAILED_COST_US, CostModel
+from lower.cost.rounding import ErrorModel
+from lower.roofline import DeviceSpeed
+from runtime.profile import Database
 from tests.support.fuzzing import leaf_values, reference
 
 SIZE = 6
@@ -158,6 +163,39 @@ def test_what_all_blocks_read_and_what_of_them_is_an_output_stays_so() -> None:
     outline = outlined(graph, 0.2)
     assert outline.runs
     assert_computes(program_of(outline), graph)
+
+
+def test_each_kernel_of_the_outline_is_found_again_where_it_is_written() -> None:
+    graph = layers(4)
+    outline = outlined(graph, 0.2)
+    frozen = grown(outline.graph, shipped_rules())
+    selection = extract(frozen, estimate(candidates(frozen)), 1, 0.0)[0]
+    of_outline, of_model = to_program(frozen, selection, outline.graph).kernels, outline.program(frozen, selection).kernels
+    written = outline.written(frozen, selection)
+    assert sorted(at for positions in written for at in positions) == list(range(len(of_model)))
+    assert {len(positions) for positions in written} == {1, 4}
+    for kernel, positions in zip(of_outline, written, strict=True):
+        assert {(of_model[at].fragment, of_model[at].implementation) for at in positions} == {(kernel.fragment, kernel.implementation)}
+    whole = Outline(graph, graph)
+    frozen = grown(graph, ())
+    selection = extract(frozen, estimate(candidates(frozen)), 1, 0.0)[0]
+    assert whole.written(frozen, selection) == tuple((at,) for at in range(len(whole.program(frozen, selection).kernels)))
+
+
+def test_blocks_that_are_equal_cost_and_round_as_often_as_they_are() -> None:
+    outline = outlined(layers(4), 0.2)
+    frozen = grown(outline.graph, shipped_rules())
+    laid, uses = candidates(frozen), outline.uses(frozen)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed(), errors=ErrorModel(Tolerance(1e-2), scale=1.0))
+    rounding = {n: tuple(replace(c, implementation=c.implementation.in_precision("bf16")) for c in each) for n, each in laid.items()}
+    once, all_blocks = model.price(rounding), model.price(rounding, uses)
+    products = [number for number, each in laid.items() if any(node.op == "MatMul" for c in each for node in c.covered)]
+    assert {uses.get(number, 1) for number in products} == {4}
+    for number in products:
+        pairs = [each for each in zip(once[number], all_blocks[number], strict=True) if each[0].cost_us < FAILED_COST_US]
+        assert pairs
+        for alone, together in pairs:
+            assert together.cost_us == pytest.approx(4 * alone.cost_us) and together.error == pytest.approx(4 * alone.error) and alone.error
 
 
 def test_two_kinds_of_blocks_are_two_runs() -> None:
