@@ -25,6 +25,8 @@ class Bounds:
     """Signs that are known: more facts do not change them."""
     _open: set[tuple[Index, bool]] = field(default_factory=set)
     """Signs that are open under the facts so far."""
+    _zeros: dict[Index, bool | None] = field(default_factory=dict)
+    """Whether values are zero, under the facts so far."""
     _ranges: dict[tuple[Atom, bool], Interval] = field(default_factory=dict)
     """Ranges of divisions under the facts so far."""
     _nested: bool = False
@@ -32,7 +34,8 @@ class Bounds:
     def copy(self) -> Bounds:
         """Return an independent copy."""
         return Bounds(
-            dict(self.low), dict(self.high), list(self.positive), set(self.nonzero), dict(self._signs), set(self._open), dict(self._ranges)
+            dict(self.low), dict(self.high), list(self.positive), set(self.nonzero), dict(self._signs), set(self._open), dict(self._zeros),
+            dict(self._ranges),
         )
 
     def restart(self) -> None:
@@ -47,6 +50,7 @@ class Bounds:
     def _learn(self) -> None:
         """Forget what more facts may narrow."""
         self._open.clear()
+        self._zeros.clear()
         self._ranges.clear()
 
     # Questions
@@ -73,6 +77,11 @@ class Bounds:
         constant = value.constant
         if constant is not None:
             return constant == 0
+        if value not in self._zeros:
+            self._zeros[value] = self._zero(value)
+        return self._zeros[value]
+
+    def _zero(self, value: Index) -> bool | None:
         reduced = without_content(value, self)
         if _normal(reduced) in self.nonzero or self._positive(reduced) or self._positive(-reduced):
             return False

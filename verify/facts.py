@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,11 @@ class Facts:
     """Polynomials that are >= 0 by the definition of an atom, as the solver is given them."""
     known: dict[Polynomial, bool] = field(default_factory=dict)
     bounded: dict[Polynomial, bool] = field(default_factory=dict)
+    plain: dict[Polynomial, bool] | None = None
+    """What is ``bounded`` of polynomials without divisions, where no equality has one either: inequalities have no part in that,
+    so that all facts with the same equalities share it."""
+    divides: bool | None = None
+    """Whether an equality has a division; None until it is asked for."""
     solved: dict[Literal0, bool] = field(default_factory=dict)
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
@@ -82,7 +88,8 @@ class Facts:
             result.inequalities, result.strict = list(self.inequalities), list(self.strict)
             result.equalities, result.disequalities = list(self.equalities), list(self.disequalities)
             result.known = {value: True for value, holds in self.known.items() if holds}
-            result.bounded = self.bounded.copy()
+            result.bounded, result.plain = self.bounded.copy(), self.shared()
+            result.divides = self.divides
             result.solved = {literal: True for literal, holds in self.solved.items() if holds}
             for literal in literals:
                 if not result._settled(literal):
@@ -90,6 +97,13 @@ class Facts:
             return result
         result._settle([*self.kept(), *new])
         return result
+
+    def shared(self) -> dict[Polynomial, bool] | None:
+        """Return the memo that facts with the same equalities share, None where one of these has a division."""
+        if self.divides is None:
+            self.divides = any(map(_divides, self.substitution.values())) or any(map(_divides, self.equalities))
+            self.plain = None if self.divides else {}
+        return self.plain
 
     def kept(self) -> list[Literal0]:
         """Return the literals that the substitution does not express."""
@@ -162,6 +176,8 @@ class Facts:
             kept.append(value)
             self.known = {value: True for value, holds in self.known.items() if holds}
             self._forget()
+            if literal.relation == "==":
+                self.divides = self.plain = None
             if literal.relation == ">=" and self.nonnegative(-value - ONE):
                 self.contradiction = True
 
@@ -170,6 +186,7 @@ class Facts:
         self._forget()
         self.known.clear()
         self.bounded.clear()
+        self.divides = self.plain = None
         for solved, value in list(self.substitution.items()):
             self.substitution[solved] = self.canonical(value)
         self._forget()
@@ -358,9 +375,19 @@ def _bounded(facts: Facts, value: Polynomial, depth: int = 0) -> bool:
     """Return whether a polynomial is >= 0 with atoms replaced by the ends of their ranges, those that depend on others first."""
     answer = facts.bounded.get(value)
     if answer is None:
-        low = least(value) if facts.at_sizes else None
-        answer = facts.bounded[value] = _in_ranges(facts, value, depth) if low is None else low >= 0
+        shared = facts.shared()
+        memo = facts.bounded if shared is None or _divides(value) else shared
+        answer = memo.get(value)
+        if answer is None:
+            low = least(value) if facts.at_sizes else None
+            answer = memo[value] = _in_ranges(facts, value, depth) if low is None else low >= 0
     return answer
+
+
+@lru_cache(maxsize=1 << 16)
+def _divides(value: Polynomial) -> bool:
+    """Return whether a polynomial, or a range of its iterators, has a division or reads an index from a tensor."""
+    return any(isinstance(entry(atom).kind, FloorAtom | DataAtom) for atom in closure(value))
 
 
 def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:

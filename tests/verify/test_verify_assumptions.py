@@ -15,7 +15,7 @@ from egraph.tensor.expr.scope import Compare, Read, Tensor
 from verify import solver
 from verify.assumptions import Assumptions
 from verify.facts import Facts
-from verify.literals import Literal0, at_minimums
+from verify.literals import Literal0, at_minimums, literal
 from verify.polynomials import Polynomial, divide, to_index, to_polynomial
 from verify.witnesses import instances as instances_of
 
@@ -337,3 +337,22 @@ def test_questions_that_differ_by_names_are_asked_once(monkeypatch: pytest.Monke
 def test_high_powers_are_written_out_once_for_each_exponent() -> None:
     power = Index(((tuple([N] * 64), 1),))  # two to the 64th terms, were like ones not joined
     assert at_minimums(to_polynomial(power - 1)) and not at_minimums(to_polynomial(power - 2))
+
+
+def test_facts_with_the_same_equalities_share_what_ranges_say_and_nothing_that_inequalities_say() -> None:
+    nothing = Facts()
+    large, small = nothing.extended([literal(le(3, N))]), nothing.extended([literal(lt(N, K))])
+    assert large.shared() is small.shared() is nothing.shared() is not None
+    at_least_three, at_least_one = to_polynomial(index(N) - 3), to_polynomial(index(N) * K - 1)
+    assert large.nonnegative(at_least_three) and not small.nonnegative(at_least_three) and not nothing.nonnegative(at_least_three)
+    assert large.nonnegative(at_least_one) and small.nonnegative(at_least_one)
+
+
+def test_facts_with_other_equalities_or_with_divisions_share_nothing() -> None:
+    nothing = Facts()
+    solved = nothing.extended([literal(eq(N, index(K) + 3))])
+    above = to_polynomial(index(over("o", N)) + K - N)
+    assert not nothing.nonnegative(above) and solved.shared() is not nothing.shared()
+    assert solved.nonnegative(solved.canonical(to_polynomial(index(N) - 3))) and not nothing.nonnegative(to_polynomial(index(N) - 3))
+    divided = nothing.extended([literal(eq(N, index(K) // index(M) + 1))])
+    assert divided.shared() is None and divided.extended([literal(le(3, K))]).shared() is None
