@@ -7,6 +7,7 @@ Z3 finds an example.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 from random import Random
@@ -33,6 +34,8 @@ MOST = 64
 """Instances of one case, at most."""
 LARGER, SHARES = ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
 """Besides the smallest values of the symbols, larger ones are looked for; in each, a share of the symbols has a lower bound."""
+MOST_TIGHT = 8
+"""Inequalities that are equalities at the smallest values of a case, and are asked to be none, one by one."""
 MOST_ELEMENTS = 1 << 20
 """Larger instances are not evaluated."""
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
@@ -109,6 +112,11 @@ def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Ra
     if smallest is None:
         return
     yield smallest
+    tight = [each for each in conditions if each.operator == "<=" and holds_at(replace(each, operator="=="), smallest)]
+    for each in tight[:MOST_TIGHT]:  # the smallest values are at the ends of ranges: what differs may lie within
+        look()
+        if (model := small_values([*conditions, replace(each, operator="<")], symbols)) is not None:
+            yield model
     ends = {atom: [value] for atom, value in smallest.items() if isinstance(atom, RealSymbol)}
     for attempt in range(MOST):
         look()
