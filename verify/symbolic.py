@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
-from egraph.tensor.expr.index import Index, Size, index
+from egraph.tensor.expr.index import Floor, Index, Modulo, Size, index
 from egraph.tensor.expr.scope import Compare
 from egraph.tensor.ops.sizes import Reasoned
 from verify.paths import Path
 
 ONE = index(1)
+LARGEST, DEEPEST = 1000, 6
+"""Atoms of a computed size, and divisions one inside the other, at most: loops that go on with what they computed double them."""
 
 
 class NotWhole:
@@ -58,7 +61,7 @@ class SymbolicInteger(Reasoned):
 
     def __mul__(self, other: Any) -> Any:
         right = _value(other)
-        return NotImplemented if right is None else self._made(self.settled() * self.path.canonical(right))
+        return NotImplemented if right is None else self._made(_bounded(self.path, self.settled() * self.path.canonical(right)))
 
     __rmul__ = __mul__
 
@@ -174,6 +177,27 @@ def _divided(path: Path, left: Any, right: Any, *, remainder: bool) -> Any:
     numerator, divisor = path.canonical(index_of(left)), path.canonical(divisor)
     if path.ask(Compare(divisor, "<", index(0))):
         numerator, divisor = -path.canonical(numerator), -path.canonical(divisor)
-        return -integer(path, path.modulo(numerator, divisor)) if remainder else integer(path, path.floor(numerator, divisor))
-    numerator, divisor = path.canonical(numerator), path.canonical(divisor)
-    return integer(path, (path.modulo if remainder else path.floor)(numerator, divisor))
+        return -_quotient(path, numerator, divisor, remainder) if remainder else _quotient(path, numerator, divisor, remainder)
+    return _quotient(path, path.canonical(numerator), path.canonical(divisor), remainder)
+
+
+def _quotient(path: Path, numerator: Index, divisor: Index, remainder: bool) -> Any:
+    return integer(path, _bounded(path, (path.modulo if remainder else path.floor)(numerator, divisor)))
+
+
+def _bounded(path: Path, value: Index) -> Index:
+    """Return a value that is not too large to go on with; leave the path uncovered where it is."""
+    atoms, depth = _extent(value)
+    if atoms > LARGEST or depth > DEEPEST:
+        raise path.leaving(f"a size that is computed of more than {LARGEST} sizes, or by more than {DEEPEST} divisions in turn")
+    return value
+
+
+@lru_cache(maxsize=1 << 14)
+def _extent(value: Index) -> tuple[int, int]:
+    """Return how many atoms a value is written with, those of its divisions among them, and how deep these are nested."""
+    atoms, depth = sum(len(monomial) for monomial, _ in value.terms), 0
+    for division in (atom for monomial, _ in value.terms for atom in monomial if isinstance(atom, Floor | Modulo)):
+        for inner, below in map(_extent, (division.numerator, division.divisor)):
+            atoms, depth = atoms + inner, max(depth, below + 1)
+    return atoms, depth

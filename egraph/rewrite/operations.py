@@ -65,9 +65,9 @@ class Operations:
             return _TENSORS[operator](left, right) if left_kind == "tensor" else _TENSORS[operator](right, left)
         match operator, kinds:
             case "+", ("tuple", "tuple") | ("list", "list"):
-                return left + right
+                return _joined(left, right)
             case "+", ("text", "text") if self.loading:
-                return left + right
+                return _joined(left, right)
             case "*", ("tuple" | "list", "integer"):
                 return self._repeated(left, right)
             case "*", ("integer", "tuple" | "list"):
@@ -165,6 +165,12 @@ class Operations:
             if not any(self.equal(each, other) for other in distinct):
                 distinct.append(each)
         return Distinct(tuple(distinct))
+
+
+def _joined(left: Value, right: Value) -> Value:
+    if len(left) + len(right) > STEPS:
+        raise TooLong(f"a sequence of {len(left) + len(right)} elements")
+    return left + right
 
 
 def _check_power(base: str, exponent: Value) -> None:

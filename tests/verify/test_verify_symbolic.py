@@ -172,6 +172,35 @@ def test_an_opaque_function_keeps_its_value_on_every_path() -> None:
     assert outcomes(run) == [(True, True), (False, False)]
 
 
+def test_sizes_that_a_loop_doubles_are_left_out_before_they_fill_the_memory() -> None:
+    def squared(path: Path) -> bool:
+        n = size(path, "n")
+        for _ in range(40):
+            n = n * n
+        return bool(n > 5)
+
+    def divided(path: Path) -> bool:
+        a, b = size(path, "n"), size(path, "n") + 60
+        for _ in range(40):
+            a, b = b, a % b + 1
+        return bool(a > 5)
+
+    for run in (squared, divided):
+        with pytest.raises(LeftOut, match="a size that is computed of more than"):
+            run(Path())
+
+
+def test_that_a_value_is_zero_follows_new_facts() -> None:
+    bounds, x, y = Bounds(), Symbol("x"), Symbol("y")
+    gap = index(x) - y
+    assert bounds.zero(gap) is None and bounds.differs(gap)
+    copied = bounds.copy()
+    assert bounds.zero(gap) is False and copied.zero(gap) is False
+    bounds.restart()
+    assert bounds.zero(gap) is None and copied.zero(gap) is False
+    assert bounds.at_least_zero(gap - 1, strict=False) and bounds.zero(gap) is False
+
+
 def test_known_signs_and_ranges_follow_new_facts() -> None:
     bounds, x, y = Bounds(), Symbol("x"), Symbol("y")
     half = Floor(index(x), index(2))

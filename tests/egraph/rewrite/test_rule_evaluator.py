@@ -189,6 +189,21 @@ def test_no_loop_is_endless() -> None:
         endless.apply(Binding({"x": TensorType("float32", (2,))}, {}))
 
 
+def test_no_sequence_grows_without_end() -> None:
+    @rule
+    def doubled(x: Tensor) -> Steps:
+        """-(-x) = x"""
+        inner = -x
+        yield -inner
+        values = (1,)
+        for _ in range(40):
+            values = values + values
+        yield x if len(values) > 1 else inner
+
+    with pytest.raises(TooLong, match="a sequence of"):
+        doubled.apply(Binding({"x": TensorType("float32", (2,))}, {}))
+
+
 # Numbers
 
 
