@@ -14,6 +14,8 @@ from verify.polynomials import FloorAtom, entry
 from verify.solver import definition
 
 _LIMIT = 2_000_000  # resource units of Z3 for each bound
+_LONGEST = 1000
+"""Digits of a number that is taken over, at most: Python reads no longer texts than 4,300 digits as integers, and no double needs them."""
 _BOUNDS = (2, 3, 4, 6, 9, 16, 40, 200)
 
 
@@ -70,7 +72,7 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
                 for atom, name in variables.items():
                     kind = entry(atom).kind
                     number = model.eval(name, model_completion=True)
-                    if isinstance(kind, RealSymbol) and z3.is_rational_value(number):
+                    if isinstance(kind, RealSymbol) and z3.is_rational_value(number) and len(number.as_string()) <= _LONGEST:
                         values[kind] = number.as_fraction()
                 return values
         solver.pop()

@@ -195,7 +195,7 @@ def test_no_sequence_grows_without_end() -> None:
         """-(-x) = x"""
         inner = -x
         yield -inner
-        values = (1,)
+        values: tuple[int, ...] = (1,)
         for _ in range(40):
             values = values + values
         yield x if len(values) > 1 else inner
