@@ -59,6 +59,7 @@ TRUE: dict[str, str] = {
     "r_abs": "only what overflows or underflows on the way differs, which its class allows",
     "r_double_reciprocal": "only what overflows or underflows on the way differs, which its class allows",
     "softmax_log": "on the reals, as its own text says; where the softmax underflows the left side is not finite",
+    "byte_zero_of_difference": "a NaN has no nearest byte: where x is not finite, the left side has no value",
     "infinite_number": "since a number that float32 holds, an infinity too, is asked for as it is",
     "nearly_one": "since 1 is asked for as it is", "nearly_one_amplified": "since 1 is asked for as it is",
 }  # fmt: skip
@@ -69,7 +70,8 @@ FALSE: dict[str, str] = {
     "long_loop": "it states nothing, since its function never ends; \"unknown: time\" is what it deserves",
 }  # fmt: skip
 """Rules that say they are true and are not everywhere, or that say nothing at all."""
-OUTSIDE: dict[str, str] = {"many_numbers": "false at rank 5, which its proof does not cover: such matches are proved one by one"}
+_ABOVE = "false at rank 5, which its proof does not cover: such matches are proved one by one"
+OUTSIDE: dict[str, str] = {"many_numbers": _ABOVE, "ranks_sizes_of_largest_rank": _ABOVE}
 """False rules that are proved where they are true; the scope says where that is."""
 
 
