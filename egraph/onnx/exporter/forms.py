@@ -86,6 +86,31 @@ def _dequantize(e: Emitter, node: Node, operands: Sequence[str], output: str) ->
     e.add("Mul", [e.add("Cast", [e.add("Sub", wide)], to=element_type("float32")), scale], output=output)
 
 
+def _numbers(e: Emitter, name: str, bits: int, shape: Sequence[int]) -> str:
+    """Return the numbers that stand side by side in bytes of this shape, the lowest bits first, in float32."""
+    if bits < 8:
+        parts = []
+        for shift in range(0, 8, bits):
+            left = e.constant(8 - bits - shift, "uint8")
+            alone = e.add("BitShift", [name, left], direction="LEFT")
+            part = e.add("BitShift", [alone, e.constant(8 - bits, "uint8")], direction="RIGHT")
+            parts.append(e.add("Reshape", [part, e.integers([*shape, 1])]))
+        name = e.add("Reshape", [e.add("Concat", parts, axis=len(shape)), e.integers([*shape[:-1], shape[-1] * 8 // bits])])
+    return e.add("Cast", [name], to=element_type("float32"))
+
+
+def _dequantize_blocks(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    """(numbers - zero points) * scales in blocks, less what fills the last one"""
+    bits, (*lead, blocks, width), zeros_shape = node.integer("bits"), node.inputs[0].type.sizes, node.inputs[2].type.sizes
+    packed, scales, zeros = operands
+    one_a_block, last = e.integers([*lead, blocks, 1]), e.integers([-1])
+    zeros = e.add("Slice", [_numbers(e, zeros, bits, zeros_shape), e.integers([0]), e.integers([blocks]), last])
+    difference = e.add("Sub", [_numbers(e, packed, bits, (*lead, blocks, width)), e.add("Reshape", [zeros, one_a_block])])
+    scaled = e.add("Mul", [difference, e.add("Reshape", [scales, one_a_block])])
+    flat = e.add("Reshape", [scaled, e.integers([*lead, blocks * width * 8 // bits])])
+    e.add("Slice", [flat, e.integers([0]), e.integers([node.integer("size")]), last], output=output)
+
+
 def _hard_swish(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
     if e.opset >= 14:
         _plain(e, node, operands, output)
@@ -230,6 +255,7 @@ FORMS: Mapping[str, Form] = {
     "Saturate": _saturate,
     "Quantize": _quantize,
     "Dequantize": _dequantize,
+    "DequantizeBlocks": _dequantize_blocks,
     "HardSwish": _hard_swish,
     "Mish": _mish,
     "Gelu": _gelu,

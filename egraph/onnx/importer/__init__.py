@@ -11,6 +11,7 @@ import onnx
 
 from egraph.errors import ModelError
 from egraph.onnx.importer import (
+    blocks,
     contraction,
     einsum,
     elementwise,
@@ -44,7 +45,8 @@ HANDLERS: Mapping[str, elementwise.Handler] = {
     **fourier.HANDLERS,
 }  # fmt: skip
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
-    **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": {**quantisation.ONNXRUNTIME_HANDLERS, **fused.HANDLERS},
+    **dict.fromkeys(("", "ai.onnx"), HANDLERS),
+    "com.microsoft": {**quantisation.ONNXRUNTIME_HANDLERS, **blocks.ONNXRUNTIME_HANDLERS, **fused.HANDLERS},
 }  # fmt: skip
 """The handlers of a domain's operators."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from egraph.onnx.importer.blocks import dequantized_blocks
 from egraph.onnx.importer.elementwise import Handler
 from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.onnx.importer.window import window_of
@@ -24,6 +25,8 @@ SIGN = 128
 """What unsigned bytes are greater by than the signed ones of the same order."""
 
 
+HALF_BYTES: Mapping[str, str] = {"int4": "int8", "uint4": "uint8"}
+"""The bytes that hold weights of four bits, one each."""
 COMBINE: Mapping[str, Callable[..., np.ndarray]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 # Scales and zero points
@@ -102,10 +105,14 @@ def _quantize_linear(call: Call) -> Node:
 
 
 def _dequantize_linear(call: Call) -> Node:
+    if int(call.attribute("block_size", 0)):
+        return dequantized_blocks(call)
     axis, rank = _axis(call), len(call.shape(0))
     if call[0].type.dtype == "int32" and call.has(2) and not _is_zero(call, call[2]):
         raise NotCore("an int32 with a zero point")
-    x, zero = _signed(call, call[0], _zero_point(call, 2, axis, rank, call[0].type.dtype))
+    dtype = HALF_BYTES.get(call[0].type.dtype, call[0].type.dtype)
+    data = call.constant(call.known(0), dtype) if dtype != call[0].type.dtype else call[0]
+    x, zero = _signed(call, data, _zero_point(call, 2, axis, rank, dtype))
     return call.apply("Dequantize", x, _scale(call, 1, axis, rank), zero)
 
 

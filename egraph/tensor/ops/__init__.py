@@ -10,6 +10,7 @@ from egraph.errors import TypeMismatch
 from egraph.tensor import Attributes, AttributeValue, Node, TensorType, make
 from egraph.tensor.expr.index import simplify
 from egraph.tensor.ops.attributes import check_attributes
+from egraph.tensor.ops.blocks import BLOCKS
 from egraph.tensor.ops.contraction import CONTRACTION
 from egraph.tensor.ops.convolution import CONVOLUTION
 from egraph.tensor.ops.elementwise import ELEMENTWISE, PREDICATES
@@ -32,7 +33,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         spec.name: spec
         for family in (
             *(ELEMENTWISE, PREDICATES, RESHAPE, MOVEMENT, PADDING, RESIZE),
-            *(QUANTISATION, CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, RECURRENCE, EXPRESSION),
+            *(QUANTISATION, BLOCKS, CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, RECURRENCE, EXPRESSION),
         )
         for spec in family
     }

@@ -17,10 +17,11 @@ Shape: TypeAlias = tuple[Size, ...]
 Values: TypeAlias = Mapping[str, Any]
 """An operator's attributes by name."""
 
-Category: TypeAlias = Literal["elementwise", "view", "movement", "contraction", "reduction", "normalization", "recurrence"]
+Category: TypeAlias = Literal["elementwise", "view", "movement", "contraction", "reduction", "normalization", "recurrence", "unpacking"]
 """elementwise: output[i] depends on the operands' (broadcast) element i alone · view: a reshape of the same bytes ·
 movement: elements are only moved, dropped, repeated or padded · contraction: products summed ·
-reduction, normalization: windows or axes are reduced · recurrence: a fold along an axis."""
+reduction, normalization: windows or axes are reduced · recurrence: a fold along an axis ·
+unpacking: numbers are taken out of bytes that hold several."""
 
 
 @dataclass(frozen=True)

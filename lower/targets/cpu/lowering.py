@@ -22,6 +22,7 @@ LIBRARIES = (
     "onednn",
     "attention",
     "recurrence",
+    "blocks",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""
 

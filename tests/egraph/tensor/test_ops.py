@@ -48,7 +48,7 @@ def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], v
 
 NAMED = [
     spec for spec in OPS.values()
-    if spec.name not in ("Expression", "Saturate", "Quantize", "Dequantize") and spec.category != "recurrence"
+    if spec.name not in ("Expression", "Saturate", "Quantize", "Dequantize", "DequantizeBlocks") and spec.category != "recurrence"
 ]
 """Operators that onnxruntime has by name, and whose attributes hold no sizes as text; the others have tests of their own."""
 

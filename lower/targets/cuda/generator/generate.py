@@ -16,6 +16,8 @@ from lower.targets.cuda.generator.schedules import Scheduler
 from lower.targets.cuda.generator.writer import Writer
 
 WHOLE = BYTES | {"int32"}
+OF_BYTES = ("Dequantize", "DequantizeBlocks")
+"""Operators that compute a float32 from whole numbers."""
 MOVING = ("view", "movement")
 """Categories of operators that move elements of any type and compute nothing."""
 MOST_BLOCKS = (1 << 31) - 1
@@ -25,7 +27,8 @@ MOST_BLOCKS = (1 << 31) - 1
 def supports(fragment: Node) -> str | None:
     """Return None where a fragment has a CUDA kernel, else the reason why not: arithmetic is that of float32 alone."""
     for node in walk((fragment,)):
-        if node.op == "Dequantize" or (node.type.dtype in WHOLE and node.op in OPS and OPS[node.op].category not in MOVING):
+        computes = node.op in OPS and OPS[node.op].category not in MOVING
+        if node.op in OF_BYTES or (node.type.dtype in WHOLE and computes):
             return f"{node.op} computes with whole numbers"
     return supports_by_parts(fragment)
 
