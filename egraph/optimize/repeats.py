@@ -8,7 +8,7 @@ written out for every instance. All of it is substitution: an equation of the bl
 So nothing of the block may rest on what its weights *are*. A constant that differs between instances is a float tensor of several
 elements, and stands in the outline as random numbers: two expressions over it that have the same value there are equal as expressions
 (Schwartz, Zippel), so that the constant analyses join what is equal in every instance. Blocks that differ in a single number, or in
-integers, are not equal.
+integers, are not equal, but for bytes that several numbers are packed into: nothing but their numbers is computed of them.
 
 Nothing is fused across the border of a block, so it is drawn where the fewest values cross it. Values that kernels keep in several
 layouts, which images are, do not cross: the border would fix the layout.
@@ -28,10 +28,13 @@ import numpy as np
 
 from egraph.extract import to_program
 from egraph.tensor import LEAVES, FrozenEGraph, Graph, Kernel, Node, Program, Selection, attributes, make, walk
+from egraph.tensor.ops import OPS
 from runtime.feeds import random_array
 
 LARGEST_RANK = 3
 """The largest rank of a value that crosses a border between blocks: the axes of images, of which there are more, have several orders."""
+LEAST_BYTES = 16
+"""Bytes of packed numbers that may differ between equal blocks, at least: as random ones, these are not all the same by chance."""
 LEAST_OPERATORS = 8
 """Operators of a block, at least: what is shorter repeats by chance."""
 
@@ -147,9 +150,10 @@ def outlined(model: Graph, least_share: float) -> Outline:
 
 
 def _constants(model: Graph) -> frozenset[Node]:
+    """Return what is known at compile time, but for what bytes are unpacked to: kernels read the bytes, so they belong to the block."""
     constants: set[Node] = set()
     for node in walk(model.roots):
-        if node.op == "Constant" or (node.inputs and constants.issuperset(node.inputs)):
+        if node.op == "Constant" or (node.inputs and constants.issuperset(node.inputs) and not _unpacks(node)):
             constants.add(node)
     return frozenset(constants)
 
@@ -253,7 +257,7 @@ def _is_like(first: Instance, other: Instance) -> bool:
     if first_form != other_form:
         return False
     pairs = zip(first.constants, other.constants, strict=True)
-    return all(left == right or _may_vary(left) for left, right in pairs)
+    return all(left == right or _may_vary(left, first.operators) for left, right in pairs)
 
 
 def _form(instance: Instance) -> list[object]:
@@ -263,8 +267,17 @@ def _form(instance: Instance) -> list[object]:
     return [operators, [node.type for node in instance.operands], [node.type for node in instance.constants]]
 
 
-def _may_vary(constant: Node) -> bool:
-    return constant.type.is_static and constant.type.elements > 1 and constant.type.dtype in ("float32", "float64")
+def _may_vary(constant: Node, operators: Sequence[Node]) -> bool:
+    if not constant.type.is_static or constant.type.dtype not in ("float32", "float64", "uint8"):
+        return False
+    if constant.type.dtype == "uint8":
+        readers = (node for node in operators if constant in node.inputs)
+        return constant.type.elements >= LEAST_BYTES and all(_unpacks(node) for node in readers)
+    return constant.type.elements > 1
+
+
+def _unpacks(node: Node) -> bool:
+    return node.op in OPS and OPS[node.op].category == "unpacking"
 
 
 def _outline(model: Graph, runs: tuple[Run, ...], constants: frozenset[Node]) -> Outline:
@@ -323,7 +336,7 @@ def _unknown(constant: Node, run: int, at: int) -> Node:
 
 def _random(constant: Node) -> np.ndarray:
     seed = int(constant.string("digest")[:16], 16)
-    return random_array(constant.type.dtype, constant.type.sizes, np.random.default_rng(seed))
+    return random_array(constant.type.dtype, constant.type.sizes, np.random.default_rng(seed), bound=256)
 
 
 Place: TypeAlias = tuple[int, int] | None

@@ -32,11 +32,11 @@ class Weights:
 
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def constant(self, array: np.ndarray) -> Node:
-        data = np.asarray(array, np.float32)
-        digest = hashlib.sha256(repr(data.shape).encode() + data.tobytes()).hexdigest()[:32]
+    def constant(self, array: np.ndarray, dtype: str = "float32") -> Node:
+        data = np.asarray(array, dtype)
+        digest = hashlib.sha256(f"{dtype}{data.shape}".encode() + data.tobytes()).hexdigest()[:32]
         self.tensors[digest] = data
-        return make("Constant", (), attributes(digest=digest), TensorType("float32", data.shape))
+        return make("Constant", (), attributes(digest=digest), TensorType(dtype, data.shape))
 
     def matrix(self) -> Node:
         return self.constant(GENERATOR.standard_normal((SIZE, SIZE)))
@@ -149,6 +149,30 @@ def test_blocks_that_differ_in_a_number_are_not_equal() -> None:
     """Rules match single numbers (a GELU's 0.5), so each is a block of its own."""
     graph = layers(2, scale=0.25)
     assert not outlined(graph, 0.2).runs
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_packed_weights_may_differ_and_stay_packed(is_equal: bool) -> None:
+    """Six zero points might all be the same by chance, where random bytes stand for them: they may not differ."""
+
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        for at in range(3):
+            packed = weights.constant(GENERATOR.integers(0, 256, (SIZE, 1, SIZE // 2)), "uint8")
+            zeros = weights.constant(np.full((SIZE, 1), 8 if is_equal else 8 + at), "uint8")
+            weight = apply("DequantizeBlocks", packed, weights.constant(GENERATOR.random((SIZE, 1))), zeros, bits=4, size=SIZE)
+            hidden = apply("MatMul", x, apply("Transpose", weight, perm=(1, 0)))
+            for _ in range(3):
+                hidden = apply("Tanh", apply("Relu", apply("Softmax", hidden, axis=1)))
+            x = apply("Add", x, hidden)
+        return (x,)
+
+    graph = model(build)
+    outline = outlined(graph, 0.2)
+    assert bool(outline.runs) is is_equal
+    assert_computes(program_of(outline), graph)
+    if is_equal:
+        assert len(outline.runs[0].instances) == 3
+        assert any(node.op == "DequantizeBlocks" for node in walk(outline.graph.roots))
 
 
 def test_what_all_blocks_read_and_what_of_them_is_an_output_stays_so() -> None:
