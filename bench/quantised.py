@@ -1,4 +1,5 @@
-"""Models that onnxruntime's own quantiser has made of the bench's: dynamic, static pairs (QDQ) and quantised operators (QOperator).
+"""Models that onnxruntime's own quantiser has made of the bench's: dynamic, static pairs (QDQ) and quantised operators (QOperator), and
+products by weights of four or eight bits in blocks (MatMulNBits).
 
     python -m bench.quantised --record                    all of them beside onnxruntime, into bench/results/quantised.md
     python -m bench.quantised --only resnet18_qdq         one, shown and not recorded
@@ -22,8 +23,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import version_converter
+from onnx import helper, numpy_helper, version_converter
 
+from bench.builder import Builder
 from bench.command import write
 from bench.environment import environment
 from bench.inputs import feeds_for
@@ -32,7 +34,7 @@ from bench.record import RESULTS
 from bench.row import Request, measure_row
 from bench.table import table
 
-Form: TypeAlias = Literal["dynamic", "QDQ", "QOperator"]
+Form: TypeAlias = Literal["dynamic", "QDQ", "QOperator", "4 bits", "8 bits"]
 OLDEST_OPSET = 13
 """The first in which pairs have a scale for each channel."""
 OLDEST_IR = 8
@@ -59,14 +61,69 @@ RECIPES: Mapping[str, Recipe] = {
     "squeezenet_qdq": Recipe("squeezenet", "QDQ"),
     "shufflenet_qoperator": Recipe("shufflenet", "QOperator"),
     "inception_v1_qdq": Recipe("inception_v1", "QDQ"),
+    "bert_base_4_bits": Recipe("bert_base", "4 bits"),
+    "feed_forward_4_bits": Recipe("feed_forward", "4 bits"),
+    "feed_forward_8_bits": Recipe("feed_forward", "8 bits"),
 }
+BLOCK = 32
+"""Weights that share a scale in the forms with blocks."""
+LAYERS, WIDTH, INNER = 4, 1024, 2816
+
+
+def feed_forward(batch: int) -> onnx.ModelProto:
+    """The gated feed-forward blocks of a decoder, for one token a sequence: what a decoder's step reads most bytes for."""
+    b = Builder("feed_forward")
+    x = b.input("x", (batch, WIDTH))
+    for _ in range(LAYERS):
+        normal = b.node("LayerNormalization", x, b.weight(WIDTH, scale=1.0), b.weight(WIDTH, scale=0.1), axis=-1)
+        gate, up = (b.linear(normal, WIDTH, INNER, bias=False) for _ in range(2))
+        active = b.node("Mul", b.node("Mul", gate, b.node("Sigmoid", gate)), up)
+        x = b.node("Add", x, b.linear(active, INNER, WIDTH, bias=False))
+    return b.model(x)
+
+
+SOURCES: Mapping[str, BenchModel] = {**MODELS, "feed_forward": BenchModel("feed_forward", feed_forward)}
+
+
+def in_blocks(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
+    """Return a model whose products by matrices have weights of a few bits, as onnxruntime quantises them."""
+    from onnxruntime.capi import _pybind_state as native
+
+    quantise = {4: native.quantize_matmul_4bits, 8: native.quantize_matmul_8bits}[bits]
+    matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    for node in model.graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in matrices:
+            continue
+        name, weight = node.input[1], numpy_helper.to_array(matrices[node.input[1]])
+        rows, columns = weight.shape
+        blocks, names = -(-rows // BLOCK), [f"{name}_{part}" for part in ("bytes", "scales", "zeros")]
+        packed = np.zeros((columns, blocks, BLOCK * bits // 8), np.uint8)
+        scales, zeros = np.zeros((columns, blocks), np.float32), np.zeros((columns, -(-blocks * bits // 8)), np.uint8)
+        whole = np.pad(weight, ((0, blocks * BLOCK - rows), (0, 0)))
+        quantise(packed, whole, scales, zeros, BLOCK, columns, rows, False)
+        known = {tensor.name for tensor in model.graph.initializer}
+        made = zip(names, (packed, scales, zeros), strict=True)
+        model.graph.initializer.extend(numpy_helper.from_array(array, each) for each, array in made if each not in known)
+        product = helper.make_node(
+            "MatMulNBits", [node.input[0], *names], [*node.output], name=node.name, domain="com.microsoft", K=rows, N=columns, bits=bits,
+            block_size=BLOCK,
+        )  # fmt: skip
+        node.CopyFrom(product)
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
 
 
 def quantised(recipe: Recipe, batch: int) -> onnx.ModelProto:
     """Return a model as onnxruntime's quantiser writes it."""
     from onnxruntime import quantization as q
 
-    model = MODELS[recipe.source].make(batch)
+    model = SOURCES[recipe.source].make(batch)
+    if recipe.form.endswith("bits"):
+        return in_blocks(model, int(recipe.form.split()[0]))
     if model.opset_import[0].version < OLDEST_OPSET:
         model.ir_version = max(model.ir_version, OLDEST_IR)
         model = version_converter.convert_version(model, OLDEST_OPSET)
