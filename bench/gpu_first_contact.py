@@ -1,11 +1,12 @@
 """First contact with a GPU: is what was built without one right? Needs Python, numpy, CuPy and the packages runtime/ and bench/; no more.
 
-    python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--target cuda:h200]    where the optimiser is installed
+    python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--jobs all] [--target cuda:h200]    where the optimiser is installed
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
 
-The first writes artefacts with inputs and the outputs that onnxruntime computes, archives of kernels to be timed, and cuDNN's
-frontend for Python 3.12 as a wheel, which is unpacked where the GPU is. The second downloads nothing. It asks one question after
+The first writes artefacts with inputs and the outputs that onnxruntime computes, the kernels to be timed of these networks, or of
+all that --jobs names, each kernel once, and cuDNN's frontend for Python 3.12 as a wheel, which is unpacked where the GPU is; it goes on
+where it was interrupted, and says whether all of it is small enough to travel. The second downloads nothing. It asks one question after
 another and writes each answer down at once, into $OUT where that is set: versions; the device beside its description; code, plans
 of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by events beside the
 estimates; library calls beside PyTorch's; then it times kernels for as long as it may. What cannot be asked is skipped with the
@@ -28,6 +29,8 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from multiprocessing import get_context
@@ -44,6 +47,7 @@ from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.program import CudaProgram
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Plan, Step
+from runtime.profile.jobs import count_statuses, measure_archive, merge
 
 PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "longformer_block")
 """Networks whose artefacts together are small enough to travel."""
@@ -56,13 +60,18 @@ PATIENCE_SECONDS = 120.0
 GRACE_SECONDS = 20.0
 """Seconds after the end in which a question that has begun may still be answered."""
 KERNEL_TIMES = ": kernel times"
-JOBS, RECORDS = "jobs.zip", "records.jsonl"
+JOBS, RECORDS, PARTS = "jobs.zip", "records.jsonl", ".parts"
+MOST_ARCHIVE_BYTES = 45_000_000
+"""Bytes that an archive of kernels may take; what is beyond it goes into another one."""
+MOST_CARRIED_BYTES = 64 << 20
+"""Bytes that travel to a machine with a GPU at most: the repository's files and the folder that is prepared."""
 FRONTEND = "nvidia-cudnn-frontend==1.32.0"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
 PACKAGES = (
     "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cublas",
 )  # fmt: skip
-FEEDS, WANTED = "feeds.npz", "wanted.npz"
+FEEDS, WANTED, ARCHIVES = "feeds.npz", "wanted.npz", "jobs*.zip"
+ROOT = Path(__file__).resolve().parent.parent
 Answer = Mapping[str, Any]
 
 
@@ -70,37 +79,84 @@ class Skipped(Exception):
     """A question that cannot be asked here; the text says why."""
 
 
-def prepare(folder: Path, names: Sequence[str], target: str, budget: str) -> None:
-    """Write artefacts for a target, with inputs and what onnxruntime computes from them."""
+def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str) -> bool:
+    """Write artefacts of networks for a target, and the kernels to be timed of more; return whether they are small enough to travel.
+
+    What an earlier call has prepared is kept.
+    """
+    from bench.models import MODELS
+
+    parts = folder.with_name(folder.name + PARTS)
+    parts.mkdir(parents=True, exist_ok=True)
+    options = ["--target", target, "--budget", budget, "-q"]
+    archives: list[Path] = []
+    for name in dict.fromkeys((*names, *timed)):
+        if name in names and not (folder / name / WANTED).exists():
+            prepare_artefact(name, folder / name, options)
+        for batch in MODELS[name].batches if name in timed else (1,):
+            archives.append(parts / f"{name}.{batch}.{target.rpartition(':')[2]}.zip")
+            if not archives[-1].exists():
+                prepare_jobs(name, batch, archives[-1], options)
+    for old in folder.glob(ARCHIVES):
+        old.unlink()
+    merged = merge(archives, folder / JOBS, MOST_ARCHIVE_BYTES)
+    print(f"{merged.kernels} kernels to be timed, {merged.repeated} repeated ones left out, in {len(merged.paths)} archive(s)")
+    if not any(folder.glob("wheels/*.whl")):
+        download_wheels(folder / "wheels")
+    return is_portable(folder)
+
+
+def prepare_artefact(name: str, folder: Path, options: Sequence[str]) -> None:
+    """Write a network's artefact, with inputs and what onnxruntime computes from them."""
     import onnx
     import onnxruntime
 
     from bench.models import MODELS
 
-    for name in names:
-        artefact_folder = folder / name
-        artefact_folder.mkdir(parents=True, exist_ok=True)
-        path = artefact_folder / f"{name}.onnx"
-        model = MODELS[name].make(1)
-        onnx.save(model, path)
-        command = [sys.executable, "-m", "egraph.optimize", str(path), "--target", target, "--budget", budget, "-q"]
-        subprocess.run(command, check=True)
-        feeds = MODELS[name].feeds(model)
-        reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        names_out = [output.name for output in reference.get_outputs()]
-        outputs: dict[str, Any] = dict(zip(names_out, reference.run(None, feeds), strict=True))
-        arrays: dict[str, Any] = dict(feeds)
-        np.savez(artefact_folder / FEEDS, **arrays)
-        np.savez(artefact_folder / WANTED, **outputs)
-        jobs = ["--export-jobs", str(artefact_folder / JOBS)]
-        subprocess.run([*command, *jobs], check=True)
-        path.unlink()
-        (artefact_folder / f"{name}.opt.onnx").unlink()
-        print(f"prepared {artefact_folder}")
-    if not any(folder.glob("wheels/*.whl")):
-        download_wheels(folder / "wheels")
-    sizes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{sizes / 2**20:.1f} MiB in {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    path, model = folder / f"{name}.onnx", MODELS[name].make(1)
+    onnx.save(model, path)
+    subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options], check=True)
+    feeds = MODELS[name].feeds(model)
+    reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names_out = [output.name for output in reference.get_outputs()]
+    outputs: dict[str, Any] = dict(zip(names_out, reference.run(None, feeds), strict=True))
+    arrays: dict[str, Any] = dict(feeds)
+    path.unlink()
+    (folder / f"{name}.opt.onnx").unlink()
+    np.savez(folder / FEEDS, **arrays)
+    np.savez(folder / WANTED, **outputs)
+    print(f"prepared {folder}", flush=True)
+
+
+def prepare_jobs(name: str, batch: int, archive: Path, options: Sequence[str]) -> None:
+    """Write the kernels that a search of a network wants timed."""
+    import onnx
+
+    from bench.models import MODELS
+
+    with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
+        path = Path(folder) / f"{name}.onnx"
+        onnx.save(MODELS[name].make(batch), path)
+        subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options, "--export-jobs", str(archive)], check=True)
+    print(f"prepared {archive} ({archive.stat().st_size / 1e6:.1f} MB)", flush=True)
+
+
+def is_portable(folder: Path) -> bool:
+    """Print what the folder and the repository's files take together; return whether that may travel."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split("\0")
+    repository = sum((ROOT / name).stat().st_size for name in listed if name and (ROOT / name).is_file())
+    sizes = {each.name: _size_bytes(each) for each in sorted(folder.iterdir())}
+    total = repository + sum(sizes.values())
+    shown = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in sorted(sizes.items(), key=lambda pair: -pair[1]))
+    print(f"{total / 2**20:.1f} of {MOST_CARRIED_BYTES / 2**20:.0f} MiB may travel: the repository {repository / 2**20:.1f}, {shown}")
+    if total > MOST_CARRIED_BYTES:
+        print(f"that is too much: remove the largest networks from {folder}, or time its archives in several visits", file=sys.stderr)
+    return total <= MOST_CARRIED_BYTES
+
+
+def _size_bytes(path: Path) -> int:
+    return sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
 
 
 def download_wheels(folder: Path) -> None:
@@ -215,9 +271,29 @@ def _planned(plan: Plan, kind: str) -> Answer:
     return {"planned": len(workspace_bytes), "workspace_bytes": max(workspace_bytes, default=0), "refused": refused}
 
 
+@contextmanager
+def opened(artefact: Artefact, on: str | None = None) -> Iterator[tuple[Session, Answer]]:
+    """Open a program; where this version of cuDNN does not have the plans that it names, with the library's favourites."""
+    answer: Answer = {}
+    try:
+        session = Session(artefact, on=on)
+    except ArtefactError as error:
+        answer = {"plans": f"cuDNN's favourites, since {error}"}
+        session = Session(replace(artefact, plan=by_favourites(artefact.plan)), on=on)
+    with session:
+        yield session, answer
+
+
+def by_favourites(plan: Plan) -> Plan:
+    """Return a plan whose steps leave it to cuDNN how they are computed."""
+    choice = {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
+    steps = (replace(step, spec={**step.spec, **choice}) if step.kind == cudnn.CUDNN_STEP else step for step in plan.steps)
+    return replace(plan, steps=tuple(steps))
+
+
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
     """Run a program launched one by one, captured and replayed, and compare each with onnxruntime."""
-    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as expected, Session(artefact, on=on) as session:
+    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as expected, opened(artefact, on) as (session, answer):
         feeds = dict(stored)
         errors = []
         for _ in range(3):
@@ -225,7 +301,7 @@ def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
             errors.append(max(_error(actual[name], expected[name]) for name in expected))
     if not max(errors) <= TOLERANCE:
         raise ArithmeticError(f"relative errors {errors} (launched, captured, replayed) are above {TOLERANCE}")
-    return {"relative_errors": errors}
+    return {"relative_errors": errors, **answer}
 
 
 def _error(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -238,7 +314,7 @@ def times(artefact: Artefact) -> Answer:
     planned = artefact.plan.steps
     if any(step.kind == "onnxruntime" for step in planned):
         raise Skipped("some steps run on the host")
-    with Session(artefact) as session:
+    with opened(artefact) as (session, answer):
         loaded = session.executable.loaded
         assert isinstance(loaded, CudaProgram), "the program is for CUDA"
         replays_ns = loaded.time(RUNS, evict=False, weights_from_memory=False)
@@ -246,7 +322,7 @@ def times(artefact: Artefact) -> Answer:
     estimated_us = [step.predicted_us for step in planned]
     rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
     replay_us = statistics.median(replays_ns) / 1e3
-    return {"replay_us": replay_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows}
+    return {"replay_us": replay_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows, **answer}
 
 
 def torch_calls(artefact: Artefact) -> Answer:
@@ -297,7 +373,6 @@ def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
 def kernel_times(archive: Path, records: Path, share: Callable[[], float]) -> Answer:
     """Time an archive's kernels, as ``python -m runtime.profile measure`` does, for this archive's share of the time that is left."""
     from runtime.profile import Database
-    from runtime.profile.jobs import count_statuses, measure_archive
 
     done = measure_archive(archive, Database.in_memory(), output=records, seconds=share())
     return {
@@ -314,7 +389,7 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
     asked: list[Question] = [("versions", versions)]
     if on is None:
         asked += [("libraries", libraries), ("properties", properties)]
-    archives = sorted(folder.glob(f"*/{JOBS}")) if on is None else []
+    archives = sorted(folder.glob(ARCHIVES)) if on is None else []
     for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
 
@@ -331,8 +406,8 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
             asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
-        records = written.with_name(f"{archive.parent.name}.{RECORDS}")
-        asked.append((f"{archive.parent.name}{KERNEL_TIMES}", partial(kernel_times, archive, records, share)))
+        records = written.with_name(f"{archive.stem}.{RECORDS}")
+        asked.append((f"{archive.stem}{KERNEL_TIMES}", partial(kernel_times, archive, records, share)))
     return asked
 
 
@@ -426,6 +501,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where the artefacts are")
     parser.add_argument("models", nargs="*", default=PREPARED, help=f"with --prepare: which networks (default {' '.join(PREPARED)})")
     parser.add_argument("--prepare", action="store_true", help="write the artefacts; needs the optimiser")
+    parser.add_argument(
+        "--jobs", nargs="+", metavar="MODEL", default=None,
+        help="with --prepare: networks whose kernels are to be timed, at all their batch sizes, 'all' of the bench's (default: MODEL ...)",
+    )  # fmt: skip
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"with --prepare: for which GPU (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
@@ -435,8 +514,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help=f"where earlier *.{RECORDS} lie: what is timed is not timed again")
     arguments = parser.parse_args(argv)
     if arguments.prepare:
-        prepare(arguments.folder, arguments.models, arguments.target, arguments.budget)
-        return 0
+        from bench.models import MODELS
+
+        timed = list(MODELS) if arguments.jobs == ["all"] else arguments.jobs or []
+        if unknown := [name for name in (*arguments.models, *timed) if name not in MODELS]:
+            parser.error(f"there are no networks {', '.join(unknown)}: python -m bench.models lists them")
+        return int(not prepare(arguments.folder, arguments.models, timed, arguments.target, arguments.budget))
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
         shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
     unpack_wheels(arguments.folder)

@@ -14,7 +14,7 @@ from runtime.devices.cpu.core_distance import line_ns
 from runtime.errors import ExecutionError
 from runtime.profile.cluster import measure_on_cluster
 from runtime.profile.database import Database
-from runtime.profile.jobs import Measured, count_statuses, measure_archive
+from runtime.profile.jobs import Measured, count_statuses, measure_archive, merge
 from runtime.profile.tables import SHARED, TABLES, Record
 from runtime.runner import Cluster, open_runner, parse_runner
 
@@ -22,10 +22,12 @@ EXAMPLES = """examples:
   python -m runtime.profile list
   python -m runtime.profile export measured.jsonl --device 'cpu | ...'
   python -m runtime.profile import measured.jsonl
+  python -m runtime.profile merge first.zip second.zip -o jobs.zip --most-mb 45
   python -m runtime.profile measure jobs.zip -o records.jsonl --seconds 600
   python -m runtime.profile measure jobs.zip -o records.jsonl --runner ray:auto --device 'cpu | ...'
   python -m runtime.profile cores
 """
+MEGABYTE = 1e6
 ROUNDS = 20
 PAUSE_SECONDS = 0.1
 
@@ -45,6 +47,13 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
     importing = commands.add_parser("import", help="add measurements from JSON lines ('-' for standard input)")
     importing.add_argument("file", help="a file that export wrote, or '-'")
+    merging = commands.add_parser("merge", help="write the jobs of several archives as one, each kernel once")
+    merging.add_argument("archives", type=Path, nargs="+", metavar="ARCHIVE", help="what --export-jobs wrote, for one device")
+    merging.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the archive to write")
+    merging.add_argument(
+        "--most-mb", type=float, default=math.inf, metavar="N",
+        help="begin another archive (FILE-2, FILE-3, ...) where one would be larger than N million bytes",
+    )  # fmt: skip
     measure = commands.add_parser("measure", help="time the kernels of a job archive on this machine; the same command again resumes")
     measure.add_argument("archive", type=Path, help="what python -m egraph.optimize --export-jobs wrote")
     measure.add_argument("-o", "--output", type=Path, metavar="FILE", help="append each record to this file as a JSON line")
@@ -95,6 +104,11 @@ def measured(arguments: argparse.Namespace, database: Database) -> Measured:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "cores":
         print(describe_cores(arguments.threads or None))
+        return 0
+    if arguments.command == "merge":
+        merged = merge(arguments.archives, arguments.output, MEGABYTE * arguments.most_mb)
+        sizes = ", ".join(f"{path} ({path.stat().st_size / MEGABYTE:.1f} MB)" for path in merged.paths)
+        print(f"wrote {sizes}: {merged.kernels} kernels, {merged.repeated} repeated ones left out")
         return 0
     database = Database.open(arguments.database, read_only=arguments.command in ("list", "export"))
     if arguments.command == "import" and not database.writable:

@@ -14,9 +14,10 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
+from itertools import chain, zip_longest
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, TypeAlias, get_args
@@ -30,7 +31,7 @@ from runtime.profile.database import Database
 from runtime.profile.tables import PLAN_MARK, Record, read_line
 from runtime.profile.versions import from_memory
 
-MANIFEST, FILES, FORMAT = "jobs.jsonl", "files", "einsat-jobs-1"
+MANIFEST, FILES, FORMAT = "jobs.jsonl", "files", "einsat-jobs-2"
 CARRIED = (".py", ".h", ".c", ".typed")
 """The files of this package that an archive carries."""
 START = '''"""Measure this archive: python jobs.zip -o records.jsonl --seconds 540"""
@@ -50,6 +51,8 @@ with tempfile.TemporaryDirectory(prefix="einsat-") as folder, zipfile.ZipFile(ar
 sys.exit(code)
 '''
 """What Python runs where it is given the archive."""
+ENTRY_BYTES = 64
+"""Bytes that an archive takes for a file besides its contents and its name, twice."""
 LEAST_PATIENCE_SECONDS = 5.0
 """Seconds that a kernel gets at least, however little time is left."""
 EFFORT = Effort()
@@ -88,6 +91,11 @@ class Job:
         """Return the library that the kernel is of; empty for generated ones."""
         return self.implementation.partition(".")[0] if "." in self.implementation else ""
 
+    @property
+    def problem(self) -> Key:
+        """Return what tells the jobs of archives apart that were made for one device."""
+        return self.fragment, self.implementation, self.generator, self.engine
+
     def key(self, device: str) -> tuple[str, str, str, str]:
         """Return what the time is filed under on a device."""
         return from_memory(device) if self.engine == FROM_MEMORY else device, self.fragment, self.implementation, self.generator
@@ -101,6 +109,18 @@ class ArchiveWriter:
         self._lines = [json.dumps({"format": FORMAT, **asdict(origin)})]
         self._stored: set[str] = set()
         self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_DEFLATED)
+        self._lines_bytes = len(self._lines[0])
+
+    @property
+    def count(self) -> int:
+        """Return how many jobs the archive holds."""
+        return len(self._lines) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what the archive takes, at most: the manifest is counted as it is before it is compressed."""
+        entries = sum(len(entry.filename) + ENTRY_BYTES for entry in self._zip.filelist)
+        return sum(entry.compress_size for entry in self._zip.filelist) + 2 * entries + self._lines_bytes
 
     def add(self, folder: Path, job: Job) -> None:
         """Pack a compiled kernel's folder."""
@@ -112,9 +132,25 @@ class ArchiveWriter:
                 self._zip.write(path, f"{FILES}/{digest}")
                 self._stored.add(digest)
             files[path.relative_to(folder).as_posix()] = digest
-        specs = [astuple(spec) for spec in job.feeds]
-        values = {"fragment": job.fragment, "implementation": job.implementation, "generator": job.generator, "engine": job.engine}
-        self._lines.append(json.dumps({**values, "feeds": specs, "files": files}))
+        self._append(replace(job, files=files))
+
+    def take(self, archive: Archive, job: Job) -> None:
+        """Pack a job of another archive."""
+        for digest in dict.fromkeys(job.files.values()):
+            if digest not in self._stored:
+                self._zip.writestr(f"{FILES}/{digest}", archive.zipped.read(f"{FILES}/{digest}"))
+                self._stored.add(digest)
+        self._append(job)
+
+    def further_bytes(self, archive: Archive, job: Job) -> int:
+        """Return by how much a job of another archive would enlarge this one, at most."""
+        new = [f"{FILES}/{digest}" for digest in set(job.files.values()) - self._stored]
+        packed = sum(archive.zipped.getinfo(name).compress_size + 2 * (len(name) + ENTRY_BYTES) for name in new)
+        return packed + len(_line(job))
+
+    def _append(self, job: Job) -> None:
+        self._lines.append(_line(job))
+        self._lines_bytes += len(self._lines[-1]) + 1
 
     def add_runtime(self) -> None:
         """Pack the package that measures: ``python jobs.zip measure -o FILE`` needs nothing else of ours."""
@@ -167,6 +203,11 @@ class Archive:
                 shutil.copyfileobj(source, target)
 
 
+def _line(job: Job) -> str:
+    values = {"fragment": job.fragment, "implementation": job.implementation, "generator": job.generator, "engine": job.engine}
+    return json.dumps({**values, "feeds": [astuple(spec) for spec in job.feeds], "files": dict(job.files)})
+
+
 def _job(raw: Mapping[str, Any]) -> Job:
     texts = [str(raw[name]) for name in ("fragment", "implementation", "generator")]
     if raw["engine"] not in get_args(Engine):
@@ -176,6 +217,53 @@ def _job(raw: Mapping[str, Any]) -> Job:
         raise ValueError("a file lies outside of its folder")
     feeds = tuple(FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in raw["feeds"])
     return Job(texts[0], texts[1], texts[2], raw["engine"], feeds, files)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The result of merging archives."""
+
+    paths: tuple[Path, ...]
+    kernels: int
+    repeated: int
+    """Jobs that several archives had: each is kept once."""
+
+
+def merge(paths: Sequence[Path], output: Path, most_bytes: float = float("inf")) -> Merged:
+    """Write the jobs of several archives as one, each kernel once; where it would be larger than a limit, as several.
+
+    Each archive's first jobs come first, since those are of the programs that were chosen: time may end before the rivals' turn.
+    """
+    archives = [Archive.open(path) for path in paths]
+    try:
+        if len({archive.origin for archive in archives}) != 1:
+            origins = "; ".join(f"{path}: {archive.origin}" for path, archive in zip(paths, archives, strict=True))
+            raise ValueError(f"kernels that are merged are for one device, architecture and number of threads ({origins})")
+        in_turn = zip_longest(*([(archive, job) for job in archive.jobs] for archive in archives))
+        pairs = [pair for pair in chain.from_iterable(in_turn) if pair is not None]
+        distinct: dict[Key, tuple[Archive, Job]] = {}
+        for archive, job in pairs:
+            distinct.setdefault(job.problem, (archive, job))
+        waiting = list(distinct.values())
+        written: list[Path] = []
+        while waiting or not written:
+            path = output.with_stem(f"{output.stem}-{len(written) + 1}") if written else output
+            later: list[tuple[Archive, Job]] = []
+            with ArchiveWriter(path, archives[0].origin) as writer:
+                writer.add_runtime()
+                for archive, job in waiting:
+                    if writer.size_bytes + writer.further_bytes(archive, job) <= most_bytes:
+                        writer.take(archive, job)
+                    else:
+                        later.append((archive, job))
+                if waiting and not writer.count:
+                    raise ValueError(f"a kernel and the package that measures it take more than {most_bytes} bytes: allow more")
+            written.append(path)
+            waiting = later
+    finally:
+        for archive in archives:
+            archive.zipped.close()
+    return Merged(tuple(written), len(distinct), len(pairs) - len(distinct))
 
 
 @dataclass(frozen=True)

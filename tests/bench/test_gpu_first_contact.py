@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from bench import gpu_first_contact
@@ -20,6 +22,9 @@ from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_program
 from lower.compile import compile_program
 from runtime import Session
+from runtime.devices.cuda.recorded import RecordedCall, RecordedDriver
+from runtime.errors import ArtefactError
+from runtime.plan import Buffer
 from runtime.profile.jobs import Archive
 from tests.runtime.test_devices import model
 from tests.support.paths import ROOT
@@ -122,14 +127,53 @@ def test_on_a_bare_machine_without_a_gpu_every_question_has_an_answer(folder: Pa
     assert any("CuPy cannot be loaded" in str(line["why"]) for line in others)
 
 
-def test_artefacts_are_prepared_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artefacts_and_kernels_are_prepared_through_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kernels of several networks and batches are one archive; a second call makes nothing anew; what is too large to travel is said."""
     from bench.models import MODELS, BenchModel
 
-    monkeypatch.setitem(MODELS, "tiny", BenchModel("tiny", lambda batch: model()))
+    made: list[str] = []
+
+    def making(name: str) -> Callable[[int], onnx.ModelProto]:
+        def make(batch: int) -> onnx.ModelProto:
+            made.append(f"{name} {batch}")
+            return model()
+
+        return make
+
+    for name, batch in (("tiny", 1), ("other", 2)):
+        monkeypatch.setitem(MODELS, name, BenchModel(name, making(name), batches=(batch,)))
     downloaded: list[Path] = []
     monkeypatch.setattr(gpu_first_contact, "download_wheels", downloaded.append)
-    gpu_first_contact.main([str(tmp_path), "tiny", "--prepare", "--target", "cuda:a100", "--budget", "15s"])
-    files = {"tiny.einsat", gpu_first_contact.FEEDS, gpu_first_contact.WANTED, gpu_first_contact.JOBS}
-    assert {path.name for path in (tmp_path / "tiny").iterdir()} == files and downloaded == [tmp_path / "wheels"]
-    assert Archive.open(tmp_path / "tiny" / gpu_first_contact.JOBS).origin.architecture == "sm_80"
-    assert gpu_first_contact.main([str(tmp_path), "--on", "cuda:a100", "-o", str(tmp_path / "out.jsonl")]) == 0
+    folder = tmp_path / "contact"
+    arguments = [str(folder), "tiny", "--prepare", "--jobs", "tiny", "other", "--target", "cuda:a100", "--budget", "15s"]
+    assert gpu_first_contact.main(arguments) == 0
+    assert made == ["tiny 1", "tiny 1", "other 2"]
+    files = {"tiny.einsat", gpu_first_contact.FEEDS, gpu_first_contact.WANTED}
+    assert {path.name for path in (folder / "tiny").iterdir()} == files and downloaded == [folder / "wheels"]
+    merged = Archive.open(folder / gpu_first_contact.JOBS)
+    assert merged.origin.architecture == "sm_80" and len({job.problem for job in merged.jobs}) == len(merged.jobs) > 0
+    assert f"{len(merged.jobs)} kernels to be timed, " in capsys.readouterr().out
+    monkeypatch.setattr(gpu_first_contact, "MOST_CARRIED_BYTES", 1000)
+    assert gpu_first_contact.main(arguments) == 1 and len(made) == 3
+    assert "too much" in capsys.readouterr().err
+    assert gpu_first_contact.main([str(folder), "--on", "cuda:a100", "-o", str(folder / "out.jsonl")]) == 0
+
+
+def test_plans_that_this_version_does_not_have_are_left_to_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "small" / "small.einsat" / "plan.json"
+    plan = json.loads(path.read_text())
+    for step in (step for step in plan["steps"] if step["kind"] == "cudnn"):
+        step["spec"] |= {"engine": 41, "knobs": {"TILE_SIZE": 4}}
+    path.write_text(json.dumps(plan))
+    usual = RecordedDriver.plan
+
+    def planned(self: RecordedDriver, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> RecordedCall:
+        if spec.get("engine") == 41:
+            raise ArtefactError("cuDNN 1 does not offer engine 41")
+        return usual(self, kind, spec, operands, output)
+
+    monkeypatch.setattr(RecordedDriver, "plan", planned)
+    assert gpu_first_contact.main([str(folder), "--on", "cuda:h100", "-o", str(folder / "out.jsonl")]) == 0
+    assert "does not offer engine 41" in str(answers(folder / "out.jsonl")["small: outputs"]["plans"])

@@ -176,8 +176,12 @@ def test_one_wrong_element_stands_out_of_a_summary(tmp_path: Path) -> None:
         expected.judge([np.where(np.arange(401) == 7, np.where(np.arange(500)[:, None] == 3, np.nan, noisy), noisy)], operands)
     with pytest.raises(WrongResult, match="elements, it must have"):
         expected.judge([noisy[:9]], operands)
-    with pytest.raises(Exception, match="draws other operands"):
-        expected.judge([noisy], {"x": 2 * X})
+    rounded_otherwise = X.copy()
+    rounded_otherwise[-1] = np.nextafter(X[-1], np.float32(0))
+    expected.judge([noisy], {"x": rounded_otherwise})
+    for others in ({"x": 2 * X}, {"x": -X}, {"y": X}, {"x": X[::-1]}):
+        with pytest.raises(Exception, match="draws other operands"):
+            expected.judge([noisy], others)
     small = Expected.of([np.array([1.0, np.nan, 2.0])], operands, 1e-4)
     small.judge([np.array([1.0, 5.0, 2.0], np.float32)], operands)
     with pytest.raises(WrongResult):

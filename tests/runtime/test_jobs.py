@@ -25,7 +25,7 @@ from lower.targets import lowering
 from runtime.devices import HOST, device
 from runtime.measure import FROM_MEMORY, Effort
 from runtime.profile import Database, Record
-from runtime.profile.jobs import Archive, ArchiveWriter, Job, Origin, measure_archive
+from runtime.profile.jobs import Archive, ArchiveWriter, Job, Origin, measure_archive, merge
 from runtime.profile.tables import read_line
 from runtime.profile.versions import from_memory
 from tests.support.fragments import leaf
@@ -84,6 +84,36 @@ def test_files_are_stored_once(archive: Path) -> None:
     jobs = Archive.open(archive).jobs
     assert len({job.files["dispatch.so"] for job in jobs}) == 1 and "openmp.so" in jobs[0].files
     assert len(names) == len(set(names)) == 1 + len({digest for job in jobs for digest in job.files.values()})
+
+
+def test_archives_are_merged_with_each_kernel_once(archive: Path, tmp_path: Path) -> None:
+    """First jobs come first, what measures them travels along, and a size is held by beginning another archive."""
+    other, merged = tmp_path / "other.zip", tmp_path / "merged.zip"
+    write(other, tmp_path / "others", ("Tanh", "Relu"))
+    done = command("runtime.profile", "merge", archive, other, "-o", merged)
+    assert done.returncode == 0 and "3 kernels, 2 repeated" in done.stdout, done.stderr
+    opened = Archive.open(merged)
+    assert [job.fragment for job in opened.jobs] == ["Relu", "Tanh", "Sigmoid"]
+    names = [name for name in opened.zipped.namelist() if name.startswith("files/")]
+    assert len(names) == len(set(names)) and {"__main__.py", "runtime/worker.py"} <= set(opened.zipped.namelist())
+    assert [record.status for record in measure_archive(merged, Database.in_memory(), effort=QUICK).records[:2]] == ["ok", "ok"]
+    with ArchiveWriter(tmp_path / "empty.zip", opened.origin) as writer:
+        writer.add_runtime()
+        alone_bytes = writer.size_bytes + writer.further_bytes(opened, opened.jobs[0])
+    parts = merge([archive, other], tmp_path / "parts.zip", alone_bytes).paths
+    assert [path.name for path in parts] == ["parts.zip", "parts-2.zip", "parts-3.zip"]
+    assert all(path.stat().st_size <= alone_bytes for path in parts)
+    assert {job.fragment for path in parts for job in Archive.open(path).jobs} == set(OPERATORS)
+    with pytest.raises(ValueError, match="allow more"):
+        merge([archive], tmp_path / "none.zip", 1000)
+    assert not (tmp_path / "none.zip").exists()
+
+
+def test_archives_of_several_processors_are_not_merged(archive: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.zip"
+    write(other, tmp_path / "others", ("Relu",), processor="another")
+    done = command("runtime.profile", "merge", archive, other, "-o", tmp_path / "merged.zip")
+    assert done.returncode == 2 and "another" in done.stderr and not (tmp_path / "merged.zip").exists()
 
 
 def test_measuring_ends_in_time_and_goes_on_later(archive: Path, tmp_path: Path) -> None:
@@ -163,7 +193,7 @@ def test_an_interrupted_archive_is_not_there(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_archive_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
     job = {"fragment": "f", "implementation": "i", "generator": "", "engine": "kernel", "feeds": [], "files": {}}
-    origin = {"format": "einsat-jobs-1", "device": "cpu", "architecture": "p", "threads": 1}
+    origin = {"format": "einsat-jobs-2", "device": "cpu", "architecture": "p", "threads": 1}
     with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as zipped:
         zipped.writestr("jobs.jsonl", "\n".join(map(json.dumps, (origin, {**job, **change}))))
     with pytest.raises(ValueError, match=f"not a job archive .*{told}"):
