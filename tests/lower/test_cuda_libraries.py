@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from dataclasses import replace
 from random import Random
@@ -234,7 +235,7 @@ def cudnn_target() -> Target:
 
 
 def test_cublas_describes_products_without_a_device() -> None:
-    from runtime.devices.cuda.cublas import Call, library
+    from runtime.devices.cuda.cublas import LEAST_ALIGNMENT, Call, alignments, library
 
     try:
         library()
@@ -244,5 +245,14 @@ def test_cublas_describes_products_without_a_device() -> None:
     bias, output = Buffer("float32", (1, 1, 5), (5, 5, 1), "arena"), Buffer("float32", (4, 8, 5), (40, 5, 1), "arena")
     relu = {"kind": "eltwise", "algorithm": "relu", "alpha": 0.0, "beta": 0.0}
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1, "bias": 2}, "post_ops": [relu]}
-    call = Call(product_of(spec, [*buffers, bias], output))
+    shifted = [replace(buffers[0], offset=3), replace(buffers[1], offset=2), bias]
+    aligned = alignments(spec, shifted, output)
+    assert aligned == (8, 4, 256, 256), "of right, left, summand and result, as the library calls them A to D"
+    call, lt = Call(product_of(spec, shifted, output), aligned), library()
+    preference, value, written = call.preference(1 << 20), ctypes.c_uint32(), ctypes.c_size_t()
+    for number, expected in enumerate(aligned):
+        lt.cublasLtMatmulPreferenceGetAttribute(
+            preference, LEAST_ALIGNMENT + number, ctypes.byref(value), ctypes.c_size_t(4), ctypes.byref(written)
+        )
+        assert value.value == expected
     call.close()

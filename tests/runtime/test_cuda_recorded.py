@@ -188,6 +188,33 @@ def test_a_program_that_forgets_an_event_is_refused(tmp_path: Path, monkeypatch:
         executable.run({"x": X})
 
 
+def test_operands_where_cudnn_does_not_take_them_are_copied(tmp_path: Path) -> None:
+    """A slice, or a part of a concatenation, may begin at any element; the frontend declares every tensor to lie on 16 bytes."""
+    image, taps = ((1, 1, 5, 5), (25, 25, 5, 1)), ((1, 1, 1, 1), (1, 1, 1, 1))
+    areas = (("input", "x", 0), ("arena", "", 1), ("arena", "", 30), ("output", "y", 0))
+    buffers = [Buffer("float32", *image, area, key, offset) for area, key, offset in areas]  # type: ignore[arg-type]
+    buffers.append(Buffer("float32", *taps, "input", "w"))
+    spec = {
+        "primitive": "convolution", "arguments": {"src": 0, "weights": 1}, "packed": [], "post_ops": [],
+        "strides": [1, 1], "dilations": [1, 1], "pads_before": [0, 0], "pads_after": [0, 0],
+        "precision": "float32", "engine": None, "knobs": {}, "workspace_bytes": 0,
+    }  # fmt: skip
+    convolution = Step("cudnn", "convolution", (1, 4), (2,), spec)
+    steps = (Step(COPY_STEP, "in", (0,), (1,), {}), convolution, Step(COPY_STEP, "out", (2,), (3,), {}))
+    ports = (Port("x", "float32", image[0], 0), Port("w", "float32", taps[0], 4)), (Port("y", "float32", image[0], 3),)
+    executable = Executable(Plan(tuple(buffers), steps, *ports, 4 * 64, device="cuda"), {}, on="cuda:h100")
+    x = np.arange(25, dtype=np.float32).reshape(image[0])
+    for factor in (2, 3, 4):  # launched one by one, captured, replayed
+        weights = np.full(taps[0], factor, np.float32)
+        np.testing.assert_array_equal(executable.run({"x": x, "w": weights})["y"], factor * x)
+    driver = RecordedDriver(H100)
+    place = driver.allocate(256, "memory")
+    operands = [Location(buffer("arena", size=1), place + offset) for offset in (0, 16)]
+    call = driver.plan("cudnn", spec, [each.buffer for each in operands], operands[0].buffer)
+    with pytest.raises(KernelError, match="multiples of 16"):
+        driver.call(call, operands, Location(operands[0].buffer, place + 36), 0, 0, COMPUTE)
+
+
 def test_memory_is_bounded() -> None:
     driver = RecordedDriver(replace(H100, memory_bytes=1000))
     address = driver.allocate(900, "first")

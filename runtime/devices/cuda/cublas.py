@@ -18,7 +18,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from runtime.devices.cuda.cudnn import EnginePlan, roles
+from runtime.devices.cuda.cudnn import EnginePlan, alignment_bytes, roles
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.plan import Buffer
 
@@ -38,6 +38,10 @@ BATCH_COUNT, BATCH_OFFSET = 5, 6
 """Attributes of cublasLtMatrixLayout_t."""
 MOST_WORKSPACE = 1
 """CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES."""
+LEAST_ALIGNMENT = 5
+"""CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES; those of B, C and D follow."""
+VECTOR_BYTES = 16
+"""To how many bytes operands are aligned of which kernels were timed: one that is named may load as many at once."""
 KNOBS: Mapping[str, tuple[int, type[ctypes.c_uint32 | ctypes.c_uint16]]] = {
     "TILE_ID": (1, ctypes.c_uint32), "SPLITK_NUM": (2, ctypes.c_uint32), "REDUCTION_SCHEME": (3, ctypes.c_uint32),
     "CTA_SWIZZLING": (4, ctypes.c_uint32), "CUSTOM_OPTION": (5, ctypes.c_uint32), "STAGES_ID": (6, ctypes.c_uint32),
@@ -114,6 +118,14 @@ def product_of(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buff
     return Product(left, right, result, kept.get("summand"), "bias" in by_role, activation, spec.get("precision", "float32"))
 
 
+def alignments(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> tuple[int, int, int, int]:
+    """Return to how many bytes the library's matrices A, B, C and D are aligned; without being told, it takes 256 for granted."""
+    by_role = roles(spec, operands)
+    source, weights = by_role["src"], by_role["weights"]
+    right, left, summand, result = (alignment_bytes(each) for each in (weights, source, by_role.get("summand", output), output))
+    return right, left, summand, result
+
+
 class _Algorithm(ctypes.Structure):
     _fields_ = [("data", ctypes.c_uint64 * 8)]
 
@@ -178,8 +190,8 @@ def new_handle() -> ctypes.c_void_p:
 class Call:
     """A product, described to the library; no device is needed until :meth:`choose` asks its heuristics for a kernel."""
 
-    def __init__(self, product: Product) -> None:
-        self._product, self._lt = product, library()
+    def __init__(self, product: Product, aligned: tuple[int, int, int, int]) -> None:
+        self._product, self._aligned, self._lt = product, aligned, library()
         self._description = ctypes.c_void_p()
         self._compute = COMPUTE[product.precision]
         _checked(self._lt.cublasLtMatmulDescCreate(ctypes.byref(self._description), self._compute, REAL), "describing a product")
@@ -214,11 +226,7 @@ class Call:
         return list({plan.key: plan for plan in listed}.values())
 
     def _proposed(self, handle: ctypes.c_void_p, workspace_bytes: int, most: int = MOST_PLANS) -> list[_Heuristic]:
-        preference, count, results = ctypes.c_void_p(), ctypes.c_int(), (_Heuristic * most)()
-        _checked(self._lt.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "describing a preference")
-        value = ctypes.c_uint64(workspace_bytes)
-        status = self._lt.cublasLtMatmulPreferenceSetAttribute(preference, MOST_WORKSPACE, ctypes.byref(value), ctypes.sizeof(value))
-        _checked(status, "bounding the workspace")
+        preference, count, results = self.preference(workspace_bytes), ctypes.c_int(), (_Heuristic * most)()
         status = self._lt.cublasLtMatmulAlgoGetHeuristic(
             handle, self._description, *self._layouts, preference, most, results, ctypes.byref(count)
         )
@@ -227,9 +235,24 @@ class Call:
             raise KernelError(f"cuBLASLt has no kernel for a product (status {status})", where=repr(self._product))
         return [each for each in results[: count.value] if each.state == 0]
 
+    def preference(self, workspace_bytes: int) -> ctypes.c_void_p:
+        """Describe which kernels are asked for: those within a workspace that take operands aligned as these are."""
+        preference = ctypes.c_void_p()
+        _checked(self._lt.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "describing a preference")
+        values: list[tuple[int, Any]] = [(MOST_WORKSPACE, ctypes.c_uint64(workspace_bytes))]
+        values += [(LEAST_ALIGNMENT + i, ctypes.c_uint32(each)) for i, each in enumerate(self._aligned)]
+        for attribute, value in values:
+            size = ctypes.c_size_t(ctypes.sizeof(value))
+            status = self._lt.cublasLtMatmulPreferenceSetAttribute(preference, attribute, ctypes.byref(value), size)
+            _checked(status, f"attribute {attribute} of a preference")
+        return preference
+
     def choose(self, handle: ctypes.c_void_p, spec: Mapping[str, Any]) -> int:
-        """Take the kernel that a step names, else the one that the library thinks the best; return its workspace in bytes."""
-        if spec.get("engine") is None:
+        """Take the kernel that a step names, else the one that the library thinks the best; return its workspace in bytes.
+
+        Where operands are less aligned than those that kernels were timed with, the library chooses.
+        """
+        if spec.get("engine") is None or min(self._aligned) < VECTOR_BYTES:
             (self._chosen,) = self._proposed(handle, spec["workspace_bytes"], 1)
             return int(self._chosen.workspace_bytes)
         algorithm = ctypes.byref(self._chosen.algorithm)

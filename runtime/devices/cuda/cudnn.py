@@ -7,12 +7,14 @@ device, plans are listed and built for a described one (:data:`runtime.devices.c
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.devices.cuda.gpus import Gpu
+from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Buffer
 
@@ -22,6 +24,10 @@ WORKSPACE_BYTES = 32 << 20
 CHOICES = re.compile(rb'"engine":\{"engineId":(\d+).*?"knobChoices":(\{[^}]*\})')
 """Where a serialised plan says which engine it is, and its choices."""
 KNOB_PREFIX = "CUDNN_KNOB_TYPE_"
+ALIGNMENT_BYTES = 16
+"""What the frontend declares all tensors to be aligned to, in bytes: at other addresses plans fail, or read what is beside them."""
+MEMORY_ALIGNMENT_BYTES = 256
+"""What areas of memory are aligned to, in bytes."""
 TENSOR_CORES = ("tf32",)
 """Precisions of float32 data that may use tensor cores; strict float32 may not."""
 
@@ -83,6 +89,11 @@ def roles(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> dict[str, Buff
         if operation["kind"] == "binary":
             by_role["summand"] = operands[operation["argument"]]
     return by_role
+
+
+def alignment_bytes(buffer: Buffer) -> int:
+    """Return to how many bytes a buffer's first element is aligned, ``MEMORY_ALIGNMENT_BYTES`` at most."""
+    return math.gcd(MEMORY_ALIGNMENT_BYTES, buffer.offset * numpy_dtype(buffer.dtype).itemsize)
 
 
 class Graph:

@@ -154,7 +154,8 @@ class CupyDriver:
             return {**by_role, "dst": result.address}
 
         if kind == cublas.CUBLAS_STEP:
-            handle, product = self._cublas(), cublas.Call(cublas.product_of(spec, operands, output))
+            aligned = cublas.alignments(spec, operands, output)
+            handle, product = self._cublas(), cublas.Call(cublas.product_of(spec, operands, output), aligned)
             needed = product.choose(handle, spec)
             return _Call(needed, names, lambda addresses, workspace, size, stream: product.run(handle, addresses, workspace, size, stream))
         graph = cudnn.Graph(spec, cudnn.roles(spec, operands), output, handle=self._cudnn())
@@ -165,7 +166,7 @@ class CupyDriver:
 
     def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> list[cudnn.EnginePlan]:
         if kind == cublas.CUBLAS_STEP:
-            product = cublas.Call(cublas.product_of(spec, operands, output))
+            product = cublas.Call(cublas.product_of(spec, operands, output), cublas.alignments(spec, operands, output))
             try:
                 return product.plans(self._cublas(), cublas.WORKSPACE_BYTES)
             finally:

@@ -68,7 +68,7 @@ H100 = Gpu(
     memory_gigabytes_s=3352, float32_gigaflops_s=66.9e3, tf32_gigaflops_s=494e3,
 )  # fmt: skip
 H200 = Gpu(
-    "h200", "NVIDIA H200", (9, 0), 132, 232448, 150109880320, 50 << 20, 1980000, 3201000,
+    "h200", "NVIDIA H200", (9, 0), 132, 232448, 150109880320, 60 << 20, 1980000, 3201000,
     memory_gigabytes_s=4800, float32_gigaflops_s=66.9e3, tf32_gigaflops_s=494e3,
 )  # fmt: skip
 A100 = Gpu(

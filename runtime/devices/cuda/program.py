@@ -13,7 +13,8 @@ import numpy as np
 
 from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.cublas import CUBLAS_STEP
-from runtime.devices.cuda.cudnn import CUDNN_STEP, EnginePlan, with_packed
+from runtime.devices.cuda.cudnn import ALIGNMENT_BYTES as ALIGNED_BYTES
+from runtime.devices.cuda.cudnn import CUDNN_STEP, EnginePlan, alignment_bytes, with_packed
 from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, COPIES, Driver, Location
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError
@@ -135,19 +136,33 @@ class CudaProgram:
         return run
 
     def _library(self, step: Step, operands: Sequence[Buffer], output: Buffer) -> Command:
-        packed = with_packed(step.spec, operands)
-        call = self.driver.plan(step.kind, step.spec, packed, output)
+        packed, driver = with_packed(step.spec, operands), self.driver
+        call = driver.plan(step.kind, step.spec, packed, output)
         self._workspace_bytes = max(self._workspace_bytes, call.workspace_bytes)
         moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
+        staged = {buffer: self._staged(buffer) for buffer in (*packed, output) if step.kind == CUDNN_STEP and not _is_aligned(buffer)}
 
         def run() -> None:
             constants = self._memory.constants
             locations = [
                 Location(buffer, constants[moved[i]]) if i in moved else self.location(buffer) for i, buffer in enumerate(packed)
             ]
-            self.driver.call(call, locations, self.location(output), self._workspace, self._workspace_bytes, COMPUTE)
+            for buffer in dict.fromkeys(packed):
+                if buffer in staged:
+                    driver.copy(self.location(buffer), staged[buffer], COMPUTE)
+            locations = [staged.get(location.buffer, location) for location in locations]
+            result = self.location(output)
+            driver.call(call, locations, staged.get(output, result), self._workspace, self._workspace_bytes, COMPUTE)
+            if output in staged:
+                driver.copy(staged[output], result, COMPUTE)
 
         return run
+
+    def _staged(self, buffer: Buffer) -> Location:
+        """Return memory of its own for an operand that lies where a library does not take it."""
+        first, last = extent(buffer)
+        address = self.driver.allocate((last - first) * numpy_dtype(buffer.dtype).itemsize, "an aligned copy of an operand")
+        return Location(replace(buffer, offset=0), address)
 
     def location(self, buffer: Buffer) -> Location:
         """Return where a buffer lies."""
@@ -323,6 +338,10 @@ class CudaProgram:
 def planned_as(step: Step, text: str) -> Step:
     """Return a step of a library by one of its plans."""
     return replace(step, spec={**step.spec, **EnginePlan.parse(text).spec}) if step.kind in LIBRARY_STEPS else step
+
+
+def _is_aligned(buffer: Buffer) -> bool:
+    return alignment_bytes(buffer) >= ALIGNED_BYTES
 
 
 def _packed_positions(step: Step) -> list[int]:

@@ -184,6 +184,9 @@ class RecordedDriver:
     ) -> None:
         if call.workspace_bytes > workspace_bytes:
             refuse(f"a call needs {call.workspace_bytes} bytes of workspace and has {workspace_bytes}", call.kind)
+        for location in (*operands, output):
+            if call.kind == cudnn.CUDNN_STEP and location.address % cudnn.ALIGNMENT_BYTES:
+                refuse(f"cuDNN takes addresses that are multiples of {cudnn.ALIGNMENT_BYTES}, not {location.address}", str(location.buffer))
         arrays, result = [self._view(location) for location in operands], self._view(output)
         scratch = self._bytes(workspace, call.workspace_bytes, "workspace") if call.workspace_bytes else np.empty(0, np.uint8)
 
