@@ -286,7 +286,7 @@ def opened(artefact: Artefact, on: str | None = None) -> Iterator[tuple[Session,
 
 def by_favourites(plan: Plan) -> Plan:
     """Return a plan whose steps leave it to cuDNN how they are computed."""
-    choice = {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
+    choice: dict[str, Any] = {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
     steps = (replace(step, spec={**step.spec, **choice}) if step.kind == cudnn.CUDNN_STEP else step for step in plan.steps)
     return replace(plan, steps=tuple(steps))
 

@@ -106,12 +106,13 @@ class StepWriter:
         strides = tuple(None if w.is_contiguous else w.strides for w in (self.placement.locations[n].window for n in kernel.inputs))
         target = self.placement.locations[kernel.output].window
         request = KernelRequest(
-            kernel.fragment, None if target.is_contiguous else target.strides, strides if any(strides) else None
-        )
+            kernel.fragment, None if target.is_contiguous else target.strides, strides if any(strides) else None,
+            kernel.implementation.precision,
+        )  # fmt: skip
         if self.lowering.generator.compiler is not None:
             self.requests.setdefault(request.symbol, request)
         inputs, spec = tuple(self.buffer(node) for node in kernel.inputs), self.lowering.generator.spec(request)
-        self._append(Step(kernel.implementation.name, _name(kernel), inputs, (self.buffer(kernel.output),), spec), [kernel])
+        self._append(Step(self.lowering.generated.name, _name(kernel), inputs, (self.buffer(kernel.output),), spec), [kernel])
 
     def _copied(self, kernel: Kernel) -> bool:
         """Copy where the fragment is a view whose elements already lie in the right order."""

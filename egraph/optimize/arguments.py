@@ -177,7 +177,8 @@ def build_parser() -> argparse.ArgumentParser:
         choices=list(OFFERED),
         default="fp32",
         help="to what products and convolutions may round their operands (sums stay float32): 'fp32' to nothing (default), 'bf16' or, on "
-        "GPUs, 'tf32' wherever that is faster, 'auto' as fast as --tolerance allows; what is beyond --tolerance is never written",
+        "GPUs, 'tf32' or 'fp16' (infinite beyond 65504) wherever that is faster, 'auto' to tf32 or bf16 as --tolerance allows; what is "
+        "beyond --tolerance is never written",
     )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.errors import EinsatError
-from egraph.tensor import Attributes, Node, TensorType, make, placeholder, placeholders, walk
+from egraph.tensor import PLAIN, Attributes, Node, TensorType, make, placeholder, placeholders, walk
 from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import Index, Iterator, index
 from egraph.tensor.expr.scope import Scope
@@ -40,10 +40,13 @@ class KernelRequest:
     output_strides: tuple[int, ...] | None = None
     input_strides: tuple[tuple[int, ...] | None, ...] | None = None
     """One entry a placeholder, by index."""
+    precision: str = PLAIN
+    """To what the operands of its product are rounded, where that is not float32."""
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self.fragment.digest}|{self.output_strides}|{self.input_strides}".encode()).hexdigest()[:16]
+        rounding = "" if self.precision == PLAIN else f"|{self.precision}"
+        return hashlib.sha256(f"{self.fragment.digest}|{self.output_strides}|{self.input_strides}{rounding}".encode()).hexdigest()[:16]
 
     @property
     def symbol(self) -> str:

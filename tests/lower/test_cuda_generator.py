@@ -7,18 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from egraph.errors import LowerError
-from egraph.tensor import Node, Target, TensorType, make
+from egraph.tensor import Node, Target, TensorType, make, placeholder, placeholders, rewrite, walk
 from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.reference import evaluate
+from lower.cost.rounding import ROUNDED_OPERATORS, usual_error
 from lower.eoperator.request import KernelRequest
-from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, launches_from_json, supports, write
+from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, launches_from_json, multiplies_in, supports, write
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
+from runtime.devices.cuda.meaning import rounded
 from runtime.devices.cuda.shim import HostModule
 from tests.lower.test_eoperator import IN_PLACE, LONG, LONG_EXTREMA, MASK, SOFTMAX, STRIDED, WHOLE, WITH_NAN
 from tests.support.cuda_kernels import by_name, check, compiled, expected, results
@@ -42,6 +45,77 @@ def products() -> list[Node]:
         apply("Relu", apply("Conv", leaf(0, 1, 9, 13, 11), leaf(1, 40, 9, 3, 3), layout="NCHW", **taps)),
         apply("Conv", leaf(0, 2, 7, 8, 12), leaf(1, 33, 12, 3, 3), layout="NHWC", **taps),
     ]
+
+
+def multiplied(precision: str) -> dict[Node, GeneratedKernel]:
+    """Return products on tensor cores; a prologue comes before their operands are rounded."""
+    return {fragment: write(KernelRequest(fragment, precision=precision)) for fragment in products()}
+
+
+def with_rounded_operands(fragment: Node, arrays: Sequence[np.ndarray], precision: str) -> np.ndarray:
+    """Return what a fragment means where the operands of its product are rounded."""
+    leaves = dict(zip(placeholders(fragment), arrays, strict=True))
+    (product,) = (node for node in walk((fragment,)) if node.op in ROUNDED_OPERATORS)
+    values = evaluate(product.inputs, leaves)
+    stands = {
+        placeholder(100 + i, operand.type): rounded(value.astype(np.float32), precision)
+        for i, (operand, value) in enumerate(zip(product.inputs, values, strict=True))
+    }
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        return make(old.op, tuple(stands) if old is product else operands, old.attributes, old.type)
+
+    root = rewrite((fragment,), change)[fragment]
+    return np.asarray(evaluate((root,), leaves | stands)[0])
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_products_on_tensor_cores_round_their_operands_and_nothing_else(precision: str) -> None:
+    """In every order of threads the bits are equal; the error is that of rounding operands, within its bound."""
+    kernels = multiplied(precision)
+    module = compiled(list(kernels.values()))
+    for fragment, kernel in kernels.items():
+        assert kernel.text.count("__syncthreads") == 2 and multiplies_in(fragment, precision)
+        arrays = feeds(fragment)
+        meant, plain = with_rounded_operands(fragment, arrays, precision), expected(fragment, arrays)
+        found = results(module, kernel, by_name(fragment, arrays), np.full(fragment.type.sizes, 7, np.float32))
+        assert len({each.tobytes() for each in found}) == 1
+        scale = np.abs(meant).max()
+        np.testing.assert_allclose(found[0], meant, rtol=0, atol=2e-6 * scale, err_msg=str(fragment))
+        error = np.abs(found[0] - plain)
+        assert error.max() > 1e-5 * scale, "operands are rounded"
+        assert np.sqrt((error**2).mean()) < 2 * usual_error(precision) * np.sqrt((plain**2).mean())
+
+
+def test_what_is_out_of_range_in_fp16_is_infinite_and_what_is_small_loses_digits() -> None:
+    fragment = apply("MatMul", leaf(0, 64, 32), leaf(1, 32, 64))
+    kernel = write(KernelRequest(fragment, precision="fp16"))
+    values = np.zeros((64, 32), np.float32)
+    drawn = [65519.0, 65520.0, -1e9, 2.0**-24, 3 * 2.0**-26, 2.0**-26, 1 + 2.0**-11, np.nan, 6e-5]
+    values[:, 0] = np.resize(np.array(drawn, np.float32), 64)
+    ones = np.ones((32, 64), np.float32)
+    (found, *_) = results(compiled([kernel]), kernel, {"in0": values, "in1": ones}, np.zeros((64, 64), np.float32))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(found[:, 5], values[:, 0].astype(np.float16).astype(np.float32))
+
+
+def test_float32_uses_no_tensor_core(kernels: Kernels) -> None:
+    assert all("mma" not in kernel.text for kernel in kernels.values())
+    small, sums = apply("MatMul", leaf(0, 8, 8), leaf(1, 8, 8)), apply("ReduceSum", leaf(0, 64, 64), axes=(1,))
+    assert not any(multiplies_in(fragment, precision) for fragment in (small, sums) for precision in ("fp16", "bf16"))
+    assert not multiplies_in(products()[1], "tf32") and not multiplies_in(products()[1], "float32")
+    for precision in ("fp16", "tf32"):
+        with pytest.raises(LowerError, match=r"multiplied in|round nothing"):
+            write(KernelRequest(small, precision=precision))
+
+
+@needs_compiler
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_products_on_tensor_cores_compile_and_spill_nothing(precision: str, architecture: str) -> None:
+    for fragment in products():
+        kernel = generate(KernelRequest(fragment, precision=precision), Target("cuda", architecture))
+        assert kernel.spill_bytes == 0 and kernel.report is not None and kernel.report.stack_bytes == 0, fragment
 
 
 def fragments() -> list[Node]:
@@ -150,6 +224,8 @@ def test_text_is_stable(name: str, golden: Callable[[str, str], None]) -> None:
 
 DIGEST = """
 import hashlib
+from egraph.tensor.ops.reference import evaluate
+from lower.cost.rounding import ROUNDED_OPERATORS, usual_error
 from lower.eoperator.request import KernelRequest
 from lower.targets.cuda.generator import write
 from tests.lower.test_cuda_generator import fragments

@@ -22,7 +22,7 @@ from runtime.devices.cuda import cudnn as device_cudnn
 from runtime.devices.cuda.cublas import COMPUTE, Matrix, matrix, product_of
 from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, Graph, channels_last, engine_plans, roles
 from runtime.devices.cuda.gpus import GPUS
-from runtime.devices.cuda.meaning import DROPPED_BITS, evaluate_call, rounded
+from runtime.devices.cuda.meaning import evaluate_call, rounded
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Buffer
 from tests.lower.test_library_match import library_error
@@ -139,7 +139,7 @@ def test_a_product_that_does_not_fit_is_refused() -> None:
 
 def test_tf32_drops_thirteen_bits_of_what_is_multiplied() -> None:
     values = np.array([1.0, 1 + 2**-10, 1 + 2**-11, 1 + 2**-12, -3.1415927, np.inf, np.nan], np.float32)
-    cut = rounded(values, DROPPED_BITS["tf32"])
+    cut = rounded(values, "tf32")
     np.testing.assert_array_equal(cut[[0, 1, 2, 3, 5]], np.array([1, 1 + 2**-10, 1 + 2**-10, 1, np.inf], np.float32))
     assert np.isnan(cut[6]) and abs(cut[4] + np.pi) < 2e-3
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1, "bias": 2}, "post_ops": []}
@@ -157,7 +157,7 @@ def test_calls_are_offered_in_the_precisions_that_the_libraries_round_to() -> No
     )  # fmt: skip
     for match, fragment, name, offered in (
         (cudnn.match, convolution, "cudnn.convolution", {"tf32"}), (cudnn.match, transposed, "cudnn.deconvolution", {"tf32"}),
-        (cublas.match, product, "cublas.matmul", {"tf32", "bf16"}),
+        (cublas.match, product, "cublas.matmul", {"tf32", "bf16", "fp16"}),
     ):  # fmt: skip
         calls = {precision: match(fragment, f"{name}@{precision}") for precision in ("tf32", "bf16", "fp16")}
         assert {precision for precision, call in calls.items() if isinstance(call, LibraryCall)} == offered, name
@@ -170,16 +170,17 @@ def test_calls_are_offered_in_the_precisions_that_the_libraries_round_to() -> No
     assert set(lowering("cuda:h100").precisions) == set(COMPUTE) - {"float32"}
 
 
-@pytest.mark.parametrize(("precision", "bits"), [("tf32", 13), ("bf16", 16)])
-def test_rounded_operands_are_what_the_recorded_device_multiplies(precision: str, bits: int) -> None:
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_rounded_operands_are_what_the_recorded_device_multiplies(precision: str) -> None:
     """Float32's own arithmetic, and numpy's types, round as the bits are cut; the error of a sum is within its bound."""
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    cut = rounded(values, bits)
+    cut = rounded(values, precision)
     if precision == "tf32":
         wide = values * np.float32(TF32_FACTOR)
         np.testing.assert_array_equal(cut, wide - (wide - values))
     else:
-        np.testing.assert_array_equal(cut, values.astype(ml_dtypes.bfloat16).astype(np.float32))
+        narrow = ml_dtypes.bfloat16 if precision == "bf16" else np.float16
+        np.testing.assert_array_equal(cut, values.astype(narrow).astype(np.float32))
     assert 0.5 * UNIT_ROUNDOFF[precision] < np.abs(cut / values - 1).max() <= UNIT_ROUNDOFF[precision]
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "post_ops": [], "precision": precision}
     left, right = values[:600].reshape(2, 300), values[400:].reshape(300, 2)

@@ -198,14 +198,16 @@ def product(size: int) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize(("tolerance", "rounds"), [("1e-2", True), ("1e-5", False)])
-def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, tolerance: str, rounds: bool) -> None:
+@pytest.mark.parametrize(
+    ("precision", "tolerance", "offered"), [("auto", "1e-2", {"tf32", "bf16"}), ("auto", "1e-5", set()), ("fp16", "1e-2", {"fp16"})]
+)
+def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, precision: str, tolerance: str, offered: set[str]) -> None:
     """By estimates and on the recorded device, which rounds as tensor cores do: what is too far off returns to float32."""
-    arguments = ("--precision", "auto", "--tolerance", tolerance, "--database", tmp_path / "p.sqlite", "--check", 1, "--json")
+    arguments = ("--precision", precision, "--tolerance", tolerance, "--database", tmp_path / "p.sqlite", "--check", 1, "--json")
     done = optimised(tmp_path, product(512), *arguments)
     steps = json.loads((tmp_path / "m.einsat" / "plan.json").read_text())["steps"]
     precisions = {step["spec"]["precision"] for step in steps if step["kind"] == "cublas"}
-    assert bool(precisions & {"tf32", "bf16"}) == rounds, done.stderr
+    assert precisions <= offered | {"float32"} and bool(precisions & offered) == bool(offered), done.stderr
     assert json.loads(done.stdout)["max_rel_err"] <= float(tolerance)
 
 

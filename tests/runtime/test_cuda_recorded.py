@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from egraph.tensor import Graph, TensorType, make
+from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.types import attributes
 from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering, name_of
 from runtime import Executable, Session
@@ -80,6 +83,28 @@ def test_programs_compute_what_their_operators_mean(name: str, tmp_path: Path) -
         for _ in range(2):
             for got, want in zip(session.run(None, feeds), evaluate(graph.roots, leaves), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def product_graph() -> Graph:
+    x, w = (make("Input", (), attributes(name=name), TensorType("float32", sizes)) for name, sizes in (("x", (70, 64)), ("w", (64, 96))))
+    return Graph("product", (x, w), (("y", apply("MatMul", x, w)),), {})
+
+
+def test_a_generated_product_in_fp16_is_offered_and_runs(tmp_path: Path) -> None:
+    lowers, graph = lowering("cuda:h100"), product_graph()
+    assert not any(kernel.implementation.precision != "float32" for kernel in choose(graph, "cuda@", target=lowers.target).kernels)
+    program = choose(graph, "cuda@fp16", target=replace(lowers.target, precisions=("fp16",)))
+    assert [kernel.implementation.text for kernel in program.kernels] == ["cuda@fp16"]
+    plan = compile_program(program, tmp_path, CompileOptions(target=lowers.target))
+    assert [step.kind for step in plan.steps] == ["cuda"]
+    generator = np.random.default_rng(0)
+    feeds = {node.string("name"): generator.standard_normal(node.type.sizes, dtype=np.float32) for node in graph.inputs}
+    with Session(tmp_path, on="cuda:h100") as session:
+        (result,) = session.run(None, feeds)
+    left, right = (feeds[node.string("name")] for node in graph.inputs)
+    half = left.astype(np.float16).astype(np.float64) @ right.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(result, half, rtol=1e-5, atol=1e-5)
+    assert np.abs(result - left.astype(np.float64) @ right).max() > 1e-4
 
 
 def test_inputs_and_outputs_stay_on_the_device(tmp_path: Path) -> None:

@@ -44,10 +44,12 @@ TILE_EFFICIENCY = {32: 0.35, 64: 0.6, 128: 0.85}
 """Share of a multiprocessor's peak that a tile reaches, by its smaller side: 64 rows take 0.63 of what 128 reach (XLA, Hopper)."""
 SPLITS = (1, 2, 4, 8, 16)
 """Parts that the summed axis is cut in, each a block of its own."""
-HEURISTIC_TYPES = {"float32": "SSS", "tf32": "TST", "bf16": "TST"}
-"""What NVIDIA's model calls the types of a product, by precision; bf16 gains no more than tf32 where operands lie in float32."""
+HEURISTIC_TYPES = {"float32": "SSS", "tf32": "TST", "bf16": "TST", "fp16": "TST"}
+"""What NVIDIA's model calls the types of a product, by precision; 16 bits gain no more than tf32 where operands lie in float32."""
 GENERATED_EFFICIENCY = 0.4
 """What a generated contraction reaches of a library's speed: a guess."""
+TENSOR_EFFICIENCY = 0.2
+"""What one on tensor cores reaches of a library's speed in tf32: a guess, since its operands are staged without overlap."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class GpuSpeed(DeviceSpeed):
         if len(contractions) > len(products):  # an expression with sums of its own
             computing_us += amount.flops / (self.gpu.float32_gigaflops_s * 1e3)
         if not is_library:
-            computing_us /= GENERATED_EFFICIENCY
+            computing_us /= GENERATED_EFFICIENCY if candidate.implementation.precision == PLAIN else TENSOR_EFFICIENCY
         if not products:
             additions = max(0.0, amount.flops - amount.functions) / ADDITIONS_A_FUNCTION
             computing_us += (amount.functions + additions) * ADDITIONS_A_FUNCTION / (self.gpu.float32_gigaflops_s * 1e3 / 4)

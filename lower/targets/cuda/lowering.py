@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
 
 from egraph.errors import LowerError
-from egraph.tensor import Implementation, Target
+from egraph.tensor import PLAIN, Implementation, Node, Target
 from lower.candidates.eoperator_tiles import eoperator_tiles
+from lower.candidates.tile import Tile, Tiling
 from lower.eoperator import KernelRequest
 from lower.eoperator.request import may_overwrite
 from lower.targets import Compiler, Generator, Library, Lowering
 from lower.targets.cuda.costs import GpuSpeed
-from lower.targets.cuda.generator import generate, supports
+from lower.targets.cuda.generator import generate, multiplies_in, supports
+from lower.targets.cuda.generator.functions import TENSOR_TYPES
 from runtime.devices.cuda import kernels
 from runtime.devices.cuda.gpus import GPUS, Gpu
 
@@ -91,6 +93,20 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def _tiles(
+    tiling: Tiling, supports: Callable[[Node], str | None], implementation: Implementation
+) -> Iterator[tuple[int, Tile]]:
+    """Yield generated kernels; in the further precisions that may be offered, what libraries compute in one call, on tensor cores."""
+    yield from eoperator_tiles(tiling, supports, implementation)
+    rounding = [tiling.implementation(implementation.in_precision(each).text) for each in tiling.target.precisions if each in TENSOR_TYPES]
+    for name in LIBRARIES if rounding else ():
+        for number, tile in _library(name, replace(tiling.target, precisions=())).tiles(tiling):
+            for each in rounding if tile.implementation.precision == PLAIN else ():
+                if multiplies_in(tile.fragment, each.precision):
+                    yield number, replace(tile, implementation=each)
+
+
+@cache
 def _library(name: str, target: Target) -> Library:
     library: Library = importlib.import_module(f"lower.targets.cuda.{name}").library(target)
     return library
@@ -99,7 +115,7 @@ def _library(name: str, target: Target) -> Library:
 def _lowering(gpu: Gpu) -> Lowering:
     target = Target("cuda", gpu.architecture, (gpu.name,))
     generator = Generator(
-        eoperator_tiles, supports, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE
+        _tiles, supports, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE
     )
     return Lowering(
         target,
@@ -108,7 +124,7 @@ def _lowering(gpu: Gpu) -> Lowering:
         tuple(_library(name, target) for name in LIBRARIES),
         Implementation.parse("cublas.matmul", target),
         speed=GpuSpeed(gpu=gpu),
-        precisions=("tf32", "bf16"),
+        precisions=("tf32", "bf16", "fp16"),
     )
 
 

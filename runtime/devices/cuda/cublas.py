@@ -30,8 +30,8 @@ NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 """Its releases that have all that is called here, the newest first."""
 REAL = 0
 """CUDA_R_32F."""
-COMPUTE: Mapping[str, int] = {"float32": 68, "bf16": 75, "tf32": 77}
-"""cublasComputeType_t by precision: CUBLAS_COMPUTE_32F, which uses no tensor core for float32 data, _FAST_16BF and _FAST_TF32."""
+COMPUTE: Mapping[str, int] = {"float32": 68, "fp16": 74, "bf16": 75, "tf32": 77}
+"""cublasComputeType_t by precision: CUBLAS_COMPUTE_32F, which uses no tensor core for float32 data, and _FAST_16F, _16BF, _TF32."""
 TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 """Attributes of cublasLtMatmulDesc_t."""
 BATCH_COUNT, BATCH_OFFSET = 5, 6

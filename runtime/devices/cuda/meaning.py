@@ -28,15 +28,21 @@ def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape
     fragment = _fragment(spec, list(leaves), shape)
     if fragment.type.sizes != shape:
         raise ArtefactError(f"a call of {spec['primitive']} computes {fragment.type.sizes}, and its result is {shape}")
-    if (dropped_bits := DROPPED_BITS.get(spec.get("precision", ""))) is not None:
-        multiplied = [spec["arguments"][role] for role in ("src", "weights")]
-        leaves = {leaf: rounded(each, dropped_bits) if i in multiplied else each for i, (leaf, each) in enumerate(leaves.items())}
+    multiplied = [spec["arguments"][role] for role in ("src", "weights")]
+    precision = spec.get("precision", "float32")
+    leaves = {leaf: rounded(each, precision) if i in multiplied else each for i, (leaf, each) in enumerate(leaves.items())}
     with np.errstate(all="ignore"):
         return evaluate((fragment,), leaves)[0].astype(np.float32)
 
 
-def rounded(array: np.ndarray, dropped_bits: int) -> np.ndarray:
-    """Return float32 numbers without the last bits of their fractions, rounded to nearest, as tensor cores take them."""
+def rounded(array: np.ndarray, precision: str) -> np.ndarray:
+    """Return float32 numbers rounded to nearest as tensor cores take them; beyond the range of fp16 they are infinite."""
+    if precision == "fp16":
+        with np.errstate(over="ignore"):
+            return array.astype(np.float16).astype(np.float32)
+    dropped_bits = DROPPED_BITS.get(precision)
+    if dropped_bits is None:
+        return array
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     half = np.uint32(1 << (dropped_bits - 1))
     kept = (bits + half) & np.uint32(0xFFFFFFFF << dropped_bits & 0xFFFFFFFF)

@@ -148,6 +148,50 @@ static int einsat_lane() { return einsat_current % 32; }
 #define __shfl_up_sync(mask, value, by) einsat_shuffle(__LINE__, mask, value, einsat_lane() - (int)(by) < 0 ? einsat_lane() : einsat_lane() - (int)(by))
 #define __shfl_down_sync(mask, value, by) einsat_shuffle(__LINE__, mask, value, einsat_lane() + (int)(by) > 31 ? einsat_lane() : einsat_lane() + (int)(by))
 
+// Tensor cores: numbers of 16 bits in pairs, a product of 16 x 16 and 16 x 8 that a warp computes together. Sums are rounded to nearest.
+#define EINSAT_TENSOR_CORES
+static unsigned einsat_to_f16(float value) {
+  unsigned sign = signbit(value) ? 0x8000u : 0;
+  float size = fabsf(value);
+  if (value != value) return 0x7fff;
+  if (size >= 65520.0f) return sign | 0x7c00;
+  if (size < 6.103515625e-05f) return sign | (unsigned)rintf(ldexpf(size, 24));
+  int exponent;
+  frexpf(size, &exponent);
+  return sign | (((unsigned)(exponent + 14) << 10) + (unsigned)rintf(ldexpf(size, 11 - exponent)) - 1024);
+}
+static float einsat_from_f16(unsigned bits) {
+  unsigned exponent = bits >> 10 & 31, fraction = bits & 1023;
+  float size = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
+  return bits & 0x8000 ? -size : size;
+}
+static unsigned einsat_to_bf16(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, 4);
+  return value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static float einsat_from_bf16(unsigned bits) { return __int_as_float((bits & 0xffff) << 16); }
+static unsigned einsat_pair_f16(float low, float high) { return einsat_to_f16(low) | einsat_to_f16(high) << 16; }
+static unsigned einsat_pair_bf16(float low, float high) { return einsat_to_bf16(low) | einsat_to_bf16(high) << 16; }
+static unsigned einsat_given[EINSAT_MOST_THREADS][6];
+static void einsat_multiply(int line, float (*number)(unsigned), float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  int lane = einsat_lane(), row = lane / 4, column = lane % 4 * 2;
+  unsigned (*warp)[6] = einsat_given + einsat_current / 32 * 32;
+  memcpy(warp[lane], a, sizeof a);
+  memcpy(warp[lane] + 4, b, sizeof b);
+  einsat_exchange(line, 0xffffffffu, 0, lane);
+  for (int h = 0; h < 4; ++h) {
+    int m = row + h / 2 * 8, n = column + h % 2;
+    for (int k = 0; k < 16; ++k) {  // where the parts of a word of 16 bits lie: PTX's tables of m16n8k16
+      unsigned left = warp[m % 8 * 4 + k % 8 / 2][m / 8 + k / 8 * 2], right = warp[n * 4 + k % 8 / 2][4 + k / 8];
+      c[h] += number(left >> k % 2 * 16) * number(right >> k % 2 * 16);
+    }
+  }
+  einsat_exchange(line, 0xffffffffu, 0, lane);
+}
+#define einsat_mma_f16(c, a, b) einsat_multiply(__LINE__, einsat_from_f16, c, a, b)
+#define einsat_mma_bf16(c, a, b) einsat_multiply(__LINE__, einsat_from_bf16, c, a, b)
+
 // Lets the lanes of a warp go on that wait for each other; returns whether some did.
 static bool einsat_exchanged(int first) {
   bool any = false;

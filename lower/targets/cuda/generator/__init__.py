@@ -6,7 +6,7 @@ the result. Each points at the first element; shapes and strides are compiled in
 Nothing may overlap, except where ``may_overwrite(fragment)`` names the placeholder.
 """
 
-from lower.targets.cuda.generator.generate import generate, supports, write
+from lower.targets.cuda.generator.generate import generate, multiplies_in, supports, write
 from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch, Report, launches_from_json
 
-__all__ = ["OUTPUT", "GeneratedKernel", "Launch", "Report", "generate", "launches_from_json", "supports", "write"]
+__all__ = ["OUTPUT", "GeneratedKernel", "Launch", "Report", "generate", "launches_from_json", "multiplies_in", "supports", "write"]

@@ -27,6 +27,33 @@ static __device__ __forceinline__ int einsat_remainder(int a, int b) { return a 
 """
 """Functions that texts use; NaN is the larger and the smaller of two, as in numpy, and divisions are floor divisions."""
 
+_TENSOR_CORES = """\
+#ifndef EINSAT_TENSOR_CORES
+#define EINSAT_TENSOR_CORES
+#define EINSAT_OF(type) \\
+static __device__ __forceinline__ unsigned einsat_pair_##type(float low, float high) { \\
+  unsigned pair; \\
+  asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low)); \\
+  return pair; \\
+} \\
+static __device__ __forceinline__ void einsat_mma_##type(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \\
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \\
+               "{%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \\
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \\
+}
+EINSAT_OF(f16)
+EINSAT_OF(bf16)
+#endif
+"""
+TENSOR_TYPES = {"fp16": "f16", "bf16": "bf16"}
+"""What tensor cores call the precisions that they multiply for generated kernels."""
+
+
+def preamble(precision: str) -> str:
+    """Return the functions that texts of a precision use: without tensor cores, those of float32 alone."""
+    return PREAMBLE + (_TENSOR_CORES if precision in TENSOR_TYPES else "")
+
+
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
     "equal": "==", "and_": "&&", "or_": "||",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from egraph.errors import LowerError
-from egraph.tensor import Node, Target, walk
+from egraph.tensor import PLAIN, Node, Target, walk
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
+from lower.cost.rounding import ROUNDED_OPERATORS
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports_by_parts
 from lower.targets.cuda.generator.compiler import compile_text
-from lower.targets.cuda.generator.functions import PREAMBLE, TYPES
+from lower.targets.cuda.generator.functions import TENSOR_TYPES, TYPES, preamble
 from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch
 from lower.targets.cuda.generator.schedules import Scheduler
 from lower.targets.cuda.generator.writer import Writer
@@ -33,6 +35,18 @@ def supports(fragment: Node) -> str | None:
     return supports_by_parts(fragment)
 
 
+@lru_cache(maxsize=1 << 14)
+def multiplies_in(fragment: Node, precision: str) -> bool:
+    """Return whether a fragment's kernel is a product on tensor cores, whose operands are rounded to a precision."""
+    if precision not in TENSOR_TYPES or sum(node.op in ROUNDED_OPERATORS for node in walk((fragment,))) != 1:
+        return False
+    try:
+        write(KernelRequest(fragment, precision=precision))
+    except LowerError:
+        return False
+    return True
+
+
 def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
     """Return a request's kernel for a target; without a compiler its text and launches alone. LowerError where it is not generated."""
     kernel = write(request)
@@ -51,7 +65,9 @@ def write(request: KernelRequest) -> GeneratedKernel:
     names = sorted(kernel.sizes, key=int)
     parameters = {name: f"in{name}" for name in names}
     writer = Writer(parameters, kernel.dtypes)
-    shape = Scheduler(kernel, writer).write(kernel)
+    if request.precision != PLAIN and request.precision not in TENSOR_TYPES:
+        raise LowerError(f"tensor cores round nothing to {request.precision} here", where=request.symbol)
+    shape = Scheduler(kernel, writer, request.precision).write(kernel)
     if shape.blocks > MOST_BLOCKS:
         raise LowerError(f"{shape.blocks} blocks are more than a launch has", where=request.symbol)
     alone = "" if may_overwrite(request.fragment) else " __restrict__"
@@ -60,4 +76,4 @@ def write(request: KernelRequest) -> GeneratedKernel:
     head = f'extern "C" __global__ void __launch_bounds__({shape.bounds}) {request.symbol}({", ".join(declared)}) {{'
     body = [f"  {line}" for line in writer.blocks[0].lines]
     launch = Launch(request.symbol, (shape.blocks, 1, 1), (*shape.block, 1), 0, (*parameters.values(), OUTPUT))
-    return GeneratedKernel("\n".join([PREAMBLE + head, *body, "}", ""]), (launch,))
+    return GeneratedKernel("\n".join([preamble(request.precision) + head, *body, "}", ""]), (launch,))

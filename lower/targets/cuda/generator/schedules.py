@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from egraph.errors import LowerError
+from egraph.tensor import PLAIN
 from egraph.tensor.expr.index import Index, Iterator, known, length
 from egraph.tensor.expr.laws import coefficient
 from egraph.tensor.expr.scope import Reduction
@@ -22,7 +25,7 @@ from lower.eoperator.terms import Term, indices_of, subterms
 from lower.eoperator.transforms import merge, simplify_reductions, split_digits, with_reciprocals
 from lower.targets.cuda.generator.functions import TYPES
 from lower.targets.cuda.generator.kernel import OUTPUT
-from lower.targets.cuda.generator.products import product_of, write_product
+from lower.targets.cuda.generator.products import product_of, write_product, write_tensor_product
 from lower.targets.cuda.generator.writer import STRETCH, Value, Writer, plus
 
 WARP = 32
@@ -72,13 +75,13 @@ class Shape:
 class Scheduler:
     """Writes one kernel; afterwards ``shape`` and the writer's lines are complete."""
 
-    def __init__(self, kernel: Kernel, writer: Writer) -> None:
-        self.table, self.writer, self.dtype = kernel.table, writer, kernel.output_dtype
+    def __init__(self, kernel: Kernel, writer: Writer, precision: str = PLAIN) -> None:
+        self.table, self.writer, self.dtype, self.precision = kernel.table, writer, kernel.output_dtype, precision
 
     def write(self, kernel: Kernel) -> Shape:
         """Write the body that stores the kernel's root at its offset for all values of its iterators."""
         iterators, root, offset = split_digits(self.table, kernel.iterators, kernel.root, kernel.offset)
-        if has_tables(root):
+        if has_tables(root) and self.precision == PLAIN:
             shape = self._tables(iterators, root, offset)
             if shape is not None:
                 return shape
@@ -91,8 +94,11 @@ class Scheduler:
         if len(reduces) == 1 and reduces[0] in unconditional(root):
             product = product_of(self.table, kernel.sizes, iterators, reduces[0])
             if product is not None:
-                blocks, threads = write_product(self.writer, product, lambda: self._store(root, offset))
+                write_tiles = write_product if self.precision == PLAIN else partial(write_tensor_product, self.precision)
+                blocks, threads = write_tiles(self.writer, product, lambda: self._store(root, offset))
                 return Shape(blocks, (threads, 1), PRODUCT_BLOCKS)
+        if self.precision != PLAIN:
+            raise LowerError(f"nothing is multiplied in {self.precision}: this is no product, or too small a one")
         shared = shared_reductions(iterators, root)
         if shared:
             return self._shared(iterators, root, offset, shared)
