@@ -387,27 +387,6 @@ def changes(stored: Mapping[str, Mapping[str, float]]) -> str:
     return " ".join(f"{each.name}={replace(each, value=value).text}" for each, value in stored_values if value != each.value)
 
 
-HEAD = """# Policy
-
-How the stages are tuned. Made by `make docs`; a test holds it up to date.
-
-Change a field with `--policy extract.share=0.1`, as often as you like; the artefact's manifest keeps all of them. What a change does to
-models, `python -m bench.policy --field extract.share --values 0.02,0.1 --models resnet18` says.
-"""
-
-
-def document() -> str:
-    """Return all fields as a page of Markdown."""
-    lines = [HEAD]
-    for stage in dataclasses.fields(Policy):
-        rows = [each for each in tunings(Policy()) if each.stage == stage.name]
-        summary = (type(getattr(Policy(), stage.name)).__doc__ or "").strip()
-        lines += [f"## {stage.name}", "", summary, "", "| field | default | unit | values | reason |", "|---|---|---|---|---|"]
-        lines += [f"| `{each.name}` | {each.text} | {each.unit} | {each.range} | {each.reason} |" for each in rows]
-        lines.append("")
-    return "\n".join(lines)
-
-
 def listing() -> str:
     """Return all fields for a terminal."""
     rows = list(tunings(Policy()))

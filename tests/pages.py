@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.corpora.proof_table import document as proofs
-from egraph.policy import document as policy
+from egraph.policy import Policy, tunings
 from egraph.rules.__main__ import document as rules
-from verify.normal.laws import table as law_table
+from tests.support.laws import table as law_table
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
@@ -115,7 +116,7 @@ def laws() -> str:
     """Return docs/laws.md."""
     return f"""# Laws of the normal form
 
-Every law by which the prover rewrites values, made by `make docs` from `verify/normal/laws.py`. `tests/verify/test_normal_laws.py` tests
+Every law by which the prover rewrites values, made by `make docs` from `tests/support/laws.py`. `tests/verify/test_normal_laws.py` tests
 each row as its last column says, shows that the normal form applies it and records what it asks for, and fails where a function of
 `verify/normal` that rewrites has no row. Laws of quotients, remainders and conditions over indices stand in
 `egraph/tensor/expr/laws.py`, each proved by Z3.
@@ -124,6 +125,24 @@ each row as its last column says, shows that the normal form applies it and reco
 class that allows it ([proofs.md](proofs.md#rounding-classes)). `positive(x)` and `zero(x)` are 1 where x > 0, x == 0, else 0.
 
 {law_table()}"""
+
+
+def policy() -> str:
+    """Return docs/policy.md."""
+    lines = ["""# Policy
+
+How the stages are tuned. Made by `make docs`; a test holds it up to date.
+
+Change a field with `--policy extract.share=0.1`, as often as you like; the artefact's manifest keeps all of them. What a change does to
+models, `python -m bench.policy --field extract.share --values 0.02,0.1 --models resnet18` says.
+"""]
+    for stage in dataclasses.fields(Policy):
+        rows = [tuning for tuning in tunings(Policy()) if tuning.stage == stage.name]
+        summary = (type(getattr(Policy(), stage.name)).__doc__ or "").strip()
+        lines += [f"## {stage.name}", "", summary, "", "| field | default | unit | values | reason |", "|---|---|---|---|---|"]
+        lines += [f"| `{each.name}` | {each.text} | {each.unit} | {each.range} | {each.reason} |" for each in rows]
+        lines.append("")
+    return "\n".join(lines)
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

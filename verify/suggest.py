@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, islice
 from random import Random
 from typing import Any
@@ -194,6 +195,7 @@ def difference_of(rule: Rule | MergeRule) -> tuple[str, tuple[dict[str, Any], ..
     return _at_sizes(rule)
 
 
+@lru_cache(maxsize=1)
 def _parametric(rule: Rule | MergeRule) -> tuple[Parametric, ...]:
     if isinstance(rule, MergeRule) or rule.ranks is not None:
         return ()

@@ -1,7 +1,7 @@
 """The prior: what a kernel takes before it is measured, as a multiple of its roofline, by a regression on kernels that were measured.
 
 A kernel is described by what it does, never by where it stands: its work, its bytes, how long its sums are, what kind of operators it
-fuses, and whose kernel it is. ``python -m egraph.optimize.prior`` learns the weights from profile databases.
+fuses, and whose kernel it is. ``python -m bench.prior`` learns the weights from profile databases.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from egraph.optimize.prior import Sample, learnt, main, power_of
+from bench.prior import Sample, learnt, main, power_of
 from egraph.tensor import Candidate, Implementation, Node
 from egraph.tensor.ops import apply
 from lower.cost.model import CostModel

@@ -20,26 +20,25 @@ from runtime.devices.cuda.cudnn import EnginePlan
 from runtime.devices.cuda.program import WARM_UP_REPLAYS, CudaProgram
 from runtime.devices.cuda.recorded import RecordedDriver
 from runtime.judge import SMALL, SUMMED, Expected, WrongResult
-from runtime.measure import Effort, Worker
+from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database, Record
 from runtime.profile import jobs as profile_jobs
 from runtime.profile.jobs import Archive, Measured, measure_archive
 from runtime.profile.tables import PLAN_MARK
 from tests.runtime.test_cuda_recorded import X, chain, opened
 from tests.runtime.test_devices import model
-from tests.support.paths import ROOT
+from tests.support.commands import command
 from tests.support.recorded_worker import CRASHES, FAST, FAVOURITE, HANGS, KEY, SLOW, SPOILS, WRONG, Clocked
 
 QUICK = Effort(seconds=0.001)
 COMMAND = (sys.executable, "-m", "tests.support.recorded_worker")
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
+HANGING = EnginePlan(HANGS, {"SET": 1}, 1 << HANGS).text
 
 
 def optimised(folder: Path, made: onnx.ModelProto, *arguments: object) -> subprocess.CompletedProcess[str]:
     onnx.save(made, folder / "m.onnx")
-    target = (folder / "m.onnx", "--target", "cuda:h100", "--budget", "30s", "--threads", 1)
-    command = [sys.executable, "-m", "egraph.optimize", *map(str, (*target, *arguments))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = command(folder / "m.onnx", "--target", "cuda:h100", "--budget", "30s", "--threads", 1, *arguments)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -53,13 +52,28 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "jobs.zip"
 
 
+class Impatient(Worker):
+    """Waits for a process that starts as long as that takes, and then one second for the plan that hangs."""
+
+    def load(self, load: Load) -> Timing:
+        if load.plan != HANGING:
+            return super().load(load)
+        self.start(load.threads)
+        self.settle(0.0)  # until it answers
+        usual_seconds, self.time_out_seconds = self.time_out_seconds, 1.0
+        try:
+            return super().load(load)
+        finally:
+            self.time_out_seconds = usual_seconds
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_jobs, "device", lambda name: Clocked())
 
 
 def measured(archive: Path, output: Path, database: Database | None = None, **options: object) -> Measured:
-    worker = Worker(command=COMMAND, time_out_seconds=PATIENCE_SECONDS, start_seconds=2 * PATIENCE_SECONDS)
+    worker = Impatient(command=COMMAND, time_out_seconds=PATIENCE_SECONDS)
     return measure_archive(
         archive, database or Database.in_memory(), output=output, effort=QUICK, worker=worker, **options  # type: ignore[arg-type]
     )
@@ -82,8 +96,8 @@ def test_on_a_machine_without_a_gpu_the_archive_says_so(archive: Path, tmp_path:
     """Nothing of ours is in the way but what the archive brings: another ``runtime`` beside it is not taken."""
     (tmp_path / "runtime.py").write_text("raise SystemExit('the wrong one')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, str(archive), "-o", str(tmp_path / "records.jsonl")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    measuring = [sys.executable, str(archive), "-o", str(tmp_path / "records.jsonl")]
+    done = subprocess.run(measuring, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "CuPy" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 

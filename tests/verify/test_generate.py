@@ -17,7 +17,6 @@ from tests.support.paths import ROOT
 from verify.certificates import parse
 from verify.generate.__main__ import main
 from verify.generate.command import certificates_beside, proved
-from verify.generate.comparison import compare, read_list
 from verify.generate.contexts import contexts
 from verify.generate.derivation import derivable, is_instance
 from verify.generate.dimensions import Unifier, canonical
@@ -217,39 +216,9 @@ def test_a_budget_ends_the_run_early() -> None:
     assert generated.stop_reason == "budget" and generated.terms == 0
 
 
-def _listed(name: str, verdict: str, left: object, right: object, ranks: dict[str, int], size: int = 2) -> dict[str, object]:
-    return {
-        "id": name, "verdict": verdict, "n_src_ops": size, "n_dst_ops": size, "equations": [{"lhs_tree": left, "rhs_tree": right}],
-        "variables": [{"name": variable, "rank": rank} for variable, rank in ranks.items()],
-    }  # fmt: skip
-
-
-def test_comparison_with_a_list(tmp_path: Path) -> None:
-    """What is true and within reach follows; a concatenation of convolutions that only grouped ones allow is set apart."""
-    conv = ["conv2d", 1, 1, 0, 0]
-    a, b, c, d = ("?a", "?b", "?c", "?d")
-    matrices, images = dict.fromkeys("abc", 2), dict.fromkeys("abcd", 4)
-    apart, together = ["concat", 1, [*conv, a, c], [*conv, b, d]], [*conv, ["concat", 1, a, b], ["concat", 0, c, d]]
-    rules = [
-        _listed("associative", "sound", ["matmul", ["matmul", a, b], c], ["matmul", a, ["matmul", b, c]], matrices),
-        _listed("relu", "sound", ["relu", ["relu", ["relu", a]]], ["relu", a], images, 3),
-        _listed("other operators", "sound", ["relu", ["ewmul", a, b]], ["relu", ["ewmul", b, a]], matrices),
-        _listed("grouped", "sound", apart, together, images),
-        _listed("false", "UNSOUND even for ungrouped", ["relu", ["ewadd", a, b]], ["ewadd", ["relu", a], ["relu", b]], matrices),
-    ]  # fmt: skip
-    path = tmp_path / "list.json"
-    path.write_text(json.dumps({"rules": rules}))
-    generated = generate(Settings(("matmul", "add", "relu", "concat")), holds)
-    result = compare(read_list(path), [equation for equation, _ in generated.equations], generated.rules, generated.settings.operators, 2)
-    assert result.derived == ("associative", "relu") and result.missing == () and result.beyond == ("other operators",)
-    assert result.false_but_derived == () and 0 < result.new < result.of
-
-
-def test_mistakes_on_the_command_line_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_on_the_command_line_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--ops", "matmul,convolve"]) == 2
     assert "choose among matmul" in capsys.readouterr().err
-    assert main(["--ops", "add", "--compare", str(tmp_path / "missing.json")]) == 2
-    assert "not a list of substitutions" in capsys.readouterr().err
 
 
 def test_json_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from egraph.tensor.expr.functions import FUNCTIONS
 from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor, apply, number
+from tests.support.laws import HOW, LAWS, PASSING, Law
 from tests.support.paths import ROOT
 from verify.assumptions import Assumptions
 from verify.normal import normalise
-from verify.normal.laws import HOW, LAWS, PASSING, Law
 
 z3 = pytest.importorskip("z3")
 FOLDER = ROOT / "verify/normal"

@@ -15,7 +15,6 @@ EXAMPLES = f"""operators: {", ".join(PRODUCTIONS)}
 examples:
   python -m verify.generate --ops matmul,add,relu,concat --depth 2                 print the rules
   python -m verify.generate --ops matmul,add,mul,concat,relu --depth 3 -o mine.py  write a rule file for --rules mine.py
-  python -m verify.generate --ops conv,add,concat,relu --compare taso.json         compare with TASO's list
 
 exit codes: 0 done, 2 usage, 130 interrupted; what is proved by then is written
 """
@@ -46,7 +45,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--terms", type=_positive, default=20_000, metavar="N", help="terms at most that one typing is tried with (default: 20000)")
     add("--budget", type=_seconds, metavar="TIME", help="end early, with what is proved by then (default: run to the end)")
     add("-o", "--output", type=Path, metavar="FILE.py", help="write a rule file (default: print it)")
-    add("--compare", type=Path, metavar="FILE.json", help="say which rules of TASO's list, decoded to JSON, follow from those found")
     add("--json", action="store_true", help="print one JSON object on standard output")
     add("-q", "--quiet", action="store_true", help="say nothing while working")
     return parser

@@ -17,7 +17,6 @@ from egraph.rewrite.file import load_rules
 from egraph.rule import MergeRule, Rule
 from verify.certificates import Certificate, certify, format_certificates
 from verify.fingerprint import rule_key
-from verify.generate.comparison import Comparison, compare, read_list
 from verify.generate.run import Generated, Settings, generate
 from verify.generate.source import module_text
 from verify.proof import Proof
@@ -51,7 +50,6 @@ def run(chosen: argparse.Namespace) -> int:
     say = _Progress(quiet=chosen.quiet)
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        listed = read_list(chosen.compare) if chosen.compare else None
         operators = tuple(name.strip() for name in chosen.ops.split(",") if name.strip())
         settings = Settings(operators, chosen.depth, chosen.variables, chosen.terms, chosen.budget)
         generated = generate(settings, proved, say)
@@ -62,17 +60,14 @@ def run(chosen: argparse.Namespace) -> int:
             rules = load_rules(chosen.output)
             _write(certificates_beside(chosen.output), _certificates(rules, generated))
             _file_certificates(rules, generated)
-        comparison = None
-        if listed is not None and generated.stop_reason != "interrupted":
-            comparison = compare(listed, [equation for equation, _ in generated.equations], generated.rules, operators, chosen.depth)
         if chosen.json:
-            print(json.dumps(_report(generated, comparison, chosen.output), indent=2))
+            print(json.dumps(_report(generated, chosen.output), indent=2))
         else:
-            print(*([text] if not chosen.output else []), *_summary(generated, comparison, chosen.output), sep="\n")
+            print(*([text] if not chosen.output else []), *_summary(generated, chosen.output), sep="\n")
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # while comparing: the rules are written
+    except KeyboardInterrupt:  # while writing
         return 130
     return 130 if generated.stop_reason == "interrupted" else 0
 
@@ -114,18 +109,17 @@ def _write(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def _summary(generated: Generated[Proof], comparison: Comparison | None, output: Path | None) -> list[str]:
+def _summary(generated: Generated[Proof], output: Path | None) -> list[str]:
     destination = f" in {output}" if output else ""
     lines = [
         f"{generated.terms} terms under {generated.contexts} typings, {generated.candidates} equations that agree on the test data",
         f"  {generated.instances} instances of others, {generated.derived} shown by others, {len(generated.open)} not proved",
         f"  {len(generated.equations)} equations remain: {len(generated.rules)} rules{destination} ({generated.stop_reason})",
     ]
-    lines += [f"  not proved: {draft.left} = {draft.right}" for draft in generated.open]
-    return [*lines, *([str(comparison)] if comparison else [])]
+    return lines + [f"  not proved: {draft.left} = {draft.right}" for draft in generated.open]
 
 
-def _report(generated: Generated[Proof], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
+def _report(generated: Generated[Proof], output: Path | None) -> dict[str, Any]:
     settings = generated.settings
     return {
         "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": generated.contexts,
@@ -134,10 +128,6 @@ def _report(generated: Generated[Proof], comparison: Comparison | None, output: 
                    "verdict": a.outcome.verdict_text} for a in generated.accepted],
         "not_proved": [f"{draft.left} = {draft.right}" for draft in generated.open], "stop_reason": generated.stop_reason,
         "seconds": round(generated.seconds, 2), "file": str(output) if output else None,
-        "comparison": None if comparison is None else {
-            "derived": list(comparison.derived), "missing": list(comparison.missing), "beyond": list(comparison.beyond),
-            "false_but_derived": list(comparison.false_but_derived), "new": comparison.new, "of": comparison.of,
-        },
     }  # fmt: skip
 
 

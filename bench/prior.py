@@ -1,8 +1,8 @@
 """Learn the prior of kernels' times from what was measured.
 
-    python -m egraph.optimize.prior                             from this user's profile database, and say how well that predicts
-    python -m egraph.optimize.prior a.sqlite b.sqlite -o FILE   from these
-    python -m egraph.optimize.prior --write                     in the place of the one that ships (``lower.cost.prior``)
+    python -m bench.prior                             from this user's profile database, and say how well that predicts
+    python -m bench.prior a.sqlite b.sqlite -o FILE   from these
+    python -m bench.prior --write                     in the place of the one that ships (``lower.cost.prior``)
 
 Each database has a factor of its own, for how fast the machine was and how busy; only the rest is kept.
 """
@@ -103,7 +103,7 @@ def spread(errors: Iterable[tuple[str, float]]) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Learn a prior and say how well it predicts kernels that it has not seen."""
     parser = argparse.ArgumentParser(
-        prog="python -m egraph.optimize.prior", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.prior", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("databases", type=Path, nargs="*", metavar="DATABASE", help="profile databases (default: this user's)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the weights here, as JSON")

@@ -1,4 +1,6 @@
-"""Compare what was generated with TASO's published list: which of its sound rules follow, and what is not in it.
+"""Compare the rules that are generated with TASO's published list: which of its sound rules follow, and what is not in it.
+
+    python -m bench.generated taso.json --ops matmul,add,mul,relu,concat --depth 3
 
 The list is JSON (``rules[].equations[].lhs_tree``), as decoded from TASO's ``graph_subst.pb``: ``[matmul, a, b]``, ``[ewadd, a, b]``,
 ``[ewmul, a, b]``, ``[relu, x]``, ``[concat, axis, a, b]``, ``[split_0 | split_1, axis, x]``, ``[conv2d, stride_h, stride_w, pad,
@@ -7,7 +9,9 @@ activation, x, w]``. Convolutions are read as TASO generated them: 3x3, stride 1
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +19,10 @@ from typing import Any, TypeAlias
 
 from egraph.errors import EinsatError
 from egraph.rule import Rule
+from verify.generate.command import proved
 from verify.generate.derivation import derivable
 from verify.generate.productions import PRODUCTIONS, Production
+from verify.generate.run import Settings, generate
 from verify.generate.source import compile_rule, draft, title
 from verify.generate.terms import Application, Equation, Term, joint_context, renamed, variables
 
@@ -64,7 +70,7 @@ def read_list(path: Path) -> tuple[Listed, ...]:
         return tuple(map(_listed, rules))
     except (OSError, ValueError, KeyError, TypeError) as error:
         fix = "give the list decoded from graph_subst.pb"
-        raise EinsatError(f"--compare {path}: not a list of substitutions: {error}", fix=fix) from error
+        raise EinsatError(f"{path}: not a list of substitutions: {error}", fix=fix) from error
 
 
 def compare(
@@ -149,3 +155,29 @@ def _term(tree: Tree, ranks: Mapping[str, int], names: dict[str, int]) -> tuple[
 def _of_rank(name: str, rank: int, axis: int | None = None) -> Production:
     fitting = (p for p in PRODUCTIONS[name] if len(p.shapes[0][0]) == rank and (axis is None or dict(p.values)["axis"] == axis))
     return next(fitting)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Generate rules and print how they compare with a list; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.generated", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("list", type=Path, metavar="FILE.json", help="TASO's list, decoded to JSON")
+    parser.add_argument("--ops", required=True, metavar="OP,OP", help=f"the operators to combine: {', '.join(PRODUCTIONS)}")
+    parser.add_argument("--depth", type=int, default=2, metavar="N", help="operators a side at most (default: 2)")
+    options = parser.parse_args(arguments)
+    operators = tuple(options.ops.split(","))
+    try:
+        listed = read_list(options.list)
+        generated = generate(Settings(operators, options.depth), proved, lambda text: print(text, file=sys.stderr))
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if generated.stop_reason == "interrupted":
+        return 130
+    print(compare(listed, [equation for equation, _ in generated.equations], generated.rules, operators, options.depth))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
