@@ -30,7 +30,7 @@ def serve() -> dict[str, Any] | None:
     import egraph.rules  # noqa: F401 - for the forks, as the line before
     from lower.targets.cpu.generator import process as compiling
 
-    compiling.MODULE = ("-S", "-c", compiler_server.LAUNCHER, str(place))
+    vars(compiling)["MODULE"] = ("-S", "-c", compiler_server.LAUNCHER, str(place))
     compilers.stdout.readline()
     for line in sys.stdin.buffer:
         request: dict[str, Any] = json.loads(line)
