@@ -55,6 +55,7 @@ PACKAGES = {
     "lower/cost": "what kernels cost",
     "lower/candidates": "kernels laid over the e-graph",
     "lower/eoperator": "what generated kernels compute",
+    "lower/attention": "attention on any target",
     "lower/calls": "fragments as calls of a library",
     "lower/targets": "what code is for",
     "lower/targets/reference": "operators by their meanings",

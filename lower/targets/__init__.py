@@ -69,11 +69,13 @@ class Library:
     reads: Callable[[Node, str], Mapping[int, frozenset[str]] | str] = reads_as_computed
     has_plans: bool = False
     """Whether it has several plans for one call, each of which may be measured and chosen."""
+    kind: str = ""
+    """The kind of its steps where these are neither the library's own nor C functions: of generated code, the generator's."""
 
     @property
     def step_kind(self) -> str:
         """Return the kind of its steps: its name where the device knows the library, else that of a C function."""
-        return FUNCTION_STEP if self.source else self.name
+        return self.kind or (FUNCTION_STEP if self.source else self.name)
 
     @property
     def carried(self) -> str:
@@ -188,6 +190,8 @@ class Lowering:
         if implementation.is_generated:
             return self.generator_digest
         library = self.library_of(implementation)
+        if library and library.step_kind == self.generated.name:
+            return self.generator_digest
         return self.source_digest(library.source) if library and library.source else ""
 
     def kept_compilers(self) -> AbstractContextManager[object]:

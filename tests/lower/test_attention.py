@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from egraph.tensor import Graph, Node, Program, TensorType, attributes, make
 from egraph.tensor.ops import apply
-from lower.targets.cpu.attention.match import AttentionCall, match
+from lower.attention.match import AttentionCall, match
 from tests.support.lowering import Model, check, choose, float32
 
 SIZES = (1, 2, 3, 5, 7, 16, 17, 31, 49, 64, 67, 130)

@@ -46,6 +46,7 @@ SPLITS = (1, 2, 4, 8, 16)
 """Parts that the summed axis is cut in, each a block of its own."""
 HEURISTIC_TYPES = {"float32": "SSS", "tf32": "TST", "bf16": "TST", "fp16": "TST"}
 """What NVIDIA's model calls the types of a product, by precision; 16 bits gain no more than tf32 where operands lie in float32."""
+VENDOR = ("cudnn", "cublas")
 GENERATED_EFFICIENCY = 0.4
 """What a generated contraction reaches of a library's speed: a guess."""
 TENSOR_EFFICIENCY = 0.2
@@ -155,7 +156,7 @@ class GpuSpeed(DeviceSpeed):
         if candidate.implementation.is_opaque:
             return HOST_STEP_US + amount.size_bytes / HOST_GIGABYTES_S / 1e3 + amount.flops / HOST_GIGAFLOPS_S / 1e3
         products = [product for node in walk((candidate.fragment,)) if (product := product_of(node)) is not None]
-        is_library = candidate.implementation.is_library
+        is_library = candidate.implementation.library in VENDOR
         computing_us = 0.0
         for product in products:
             precision = candidate.implementation.precision

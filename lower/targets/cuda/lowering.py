@@ -27,8 +27,9 @@ from runtime.devices.cuda.gpus import GPUS, Gpu
 LIBRARIES = (
     "cudnn",
     "cublas",
+    "attention",
 )  # fmt: skip
-"""The libraries whose kernels compete with generated ones on CUDA: modules beside this file, each with its ``library``."""
+"""The libraries whose kernels compete with generated ones on CUDA, and attention: modules beside this file, each with its ``library``."""
 DEFAULT_GPU = "h100"
 
 

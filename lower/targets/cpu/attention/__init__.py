@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from egraph.errors import LowerError
 from egraph.tensor import Kernel
+from lower.attention.match import AttentionCall, match
+from lower.attention.tiles import attention_tiles
 from lower.targets import Launch, Library
-from lower.targets.cpu.attention.match import AttentionCall, match
-from lower.targets.cpu.attention.tiles import attention_tiles
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter

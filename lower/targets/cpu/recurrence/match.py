@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from egraph.tensor import Node
 from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
+from lower.attention.match import Axes, merged, written_below
 from lower.candidates.tile import Tile, Tiling
-from lower.targets.cpu.attention.match import Axes, merged, written_below
 from lower.views import Reason, Window, contiguous, read
 
 KINDS = {("LSTM", ""): 0, ("GRU", "0"): 1, ("GRU", "1"): 2, ("RNN", "tanh"): 3, ("RNN", "relu"): 4}

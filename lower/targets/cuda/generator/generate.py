@@ -11,8 +11,9 @@ from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
 from lower.cost.rounding import ROUNDED_OPERATORS
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports_by_parts
+from lower.targets.cuda.generator.attention import AttentionRequest, write_attention
 from lower.targets.cuda.generator.compiler import compile_text
-from lower.targets.cuda.generator.functions import TENSOR_TYPES, TYPES, preamble
+from lower.targets.cuda.generator.functions import PREAMBLE, TENSOR_TYPES, TYPES, preamble
 from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch
 from lower.targets.cuda.generator.schedules import Scheduler
 from lower.targets.cuda.generator.writer import Writer
@@ -56,6 +57,9 @@ def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
 
 def write(request: KernelRequest) -> GeneratedKernel:
     """Return a request's text and launches, which are the same for all architectures; LowerError where it is not generated."""
+    if isinstance(request, AttentionRequest):
+        text, only = write_attention(request)
+        return GeneratedKernel(PREAMBLE + text, (only,))
     reason = supports(request.fragment)
     if reason is not None:
         raise LowerError(f"no kernel can be generated: {reason}", where=request.symbol)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.tensor import ENode, Node
+from lower.attention.match import AFTER_SOFTMAX, CODES, MOST_STEPS, AttentionCall, keeps_matrices, match
 from lower.candidates.tile import Tile, Tiling
-from lower.targets.cpu.attention.match import AFTER_SOFTMAX, CODES, MOST_STEPS, AttentionCall, keeps_matrices, match
 from lower.views import VIEWS
 
 MOST_PATHS = 3

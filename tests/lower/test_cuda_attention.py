@@ -1,0 +1,142 @@
+"""Attention as one CUDA kernel against its meaning, in three orders of its threads; and what the compiler says of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from egraph.tensor import Graph, Program
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
+from lower.compile import CompileOptions, compile_program
+from lower.targets import lowering
+from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler
+from runtime import Session
+from runtime.devices.cuda import kernels
+from runtime.devices.cuda.program import CudaProgram
+from runtime.devices.cuda.recorded import RecordedDriver
+from runtime.devices.cuda.shim import ORDERS
+from runtime.errors import KernelError
+from tests.lower.test_attention import attended, constant, cut, heads
+from tests.runtime.test_devices import constants
+from tests.support.lowering import Model, choose
+
+TARGET = lowering("cuda:h100").target
+CASES = (
+    ((2, 3), (33, 70, 40, 35), "bias", "queries", False, ""),
+    ((), (5, 3, 7, 2), "", "", False, ""),
+    ((3,), (40, 65, 33, 64), "rows and columns", "both", False, ""),
+    ((1,), (31, 32, 64, 130), "condition", "scores", False, ""),
+    ((2,), (17, 67, 20, 33), "columns", "", True, ""),
+    ((2,), (17, 67, 20, 33), "input", "", False, "weights"),
+    ((1, 2), (34, 40, 8, 16), "", "", True, "condition"),
+    ((2,), (33, 33, 40, 40), "", "", False, "rows"),
+)
+
+
+def built(case: tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str]) -> Graph:
+    batch, (rows, columns, depth, width), mask, factor, is_guarded, after = case
+    m = Model()
+    q, k, v = m.input(*batch, rows, depth), m.input(*batch, columns, depth), m.input(*batch, columns, width)
+    return m.graph(attended(m, q, k, v, mask, factor, guarded=is_guarded, after=after))
+
+
+def one_kernel(graph: Graph, folder: Path) -> Program:
+    program = choose(graph, "attention", target=TARGET)
+    launched = [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free]
+    assert launched == ["attention.blocks"]
+    plan = compile_program(program, folder, CompileOptions(target=TARGET))
+    assert [step.kind for step in plan.steps] == ["cuda"]
+    return program
+
+
+def drawn(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {node.string("name"): random.standard_normal(node.type.sizes).astype(node.type.dtype) for node in graph.inputs}
+
+
+def in_every_order(graph: Graph, program: Program, folder: Path, feeds: dict[str, np.ndarray]) -> None:
+    """Hold what runs on the recorded device to the meaning, with equal bits in every order."""
+    leaves = {node: feeds[node.string("name")] for node in graph.inputs} | constants(program)
+    with np.errstate(all="ignore"):
+        (meant,) = evaluate(graph.roots, leaves)
+    with Session(folder, on="cuda:h100") as session:
+        loaded = session.executable.loaded
+        assert isinstance(loaded, CudaProgram) and isinstance(loaded.driver, RecordedDriver)
+        results = []
+        for loaded.driver.order in ORDERS:
+            results.append(session.run(None, feeds)[0])
+    assert len({each.tobytes() for each in results}) == 1
+    np.testing.assert_allclose(results[0], meant, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_is_one_kernel_that_means_what_its_operators_do(
+    case: tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str], tmp_path: Path
+) -> None:
+    graph = built(case)
+    in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
+
+
+def test_heads_are_read_out_of_one_product_and_written_side_by_side(tmp_path: Path) -> None:
+    m = Model()
+    wide = m.input(2, 37, 3 * 40)
+    q, k, v = (heads(cut(wide, 2, part * 40, (part + 1) * 40), 2) for part in range(3))
+    y = apply("Transpose", attended(m, q, k, v, "bias", "queries", guarded=False), perm=(0, 2, 1, 3))
+    graph = m.graph(apply("Reshape", y, shape=(2, 37, 40)))
+    in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_rows_without_keys_infinities_and_what_is_no_number(is_guarded: bool, tmp_path: Path) -> None:
+    """The first keys, and all keys of a row, may be hidden; scores may be infinite or no numbers."""
+    m = Model()
+    q, k, v = m.input(1, 40, 16), m.input(1, 70, 16), m.input(1, 70, 8)
+    hidden = np.zeros((40, 70))
+    hidden[3], hidden[5, :64], hidden[7, 1:], hidden[9, 40], hidden[11, 2] = -np.inf, -np.inf, -np.inf, np.inf, np.nan
+    p = apply("Softmax", apply("Add", apply("MatMul", q, apply("Transpose", k, perm=(0, 2, 1))), constant(m, hidden)), axis=2)
+    if is_guarded:
+        p = apply("Where", apply("IsNaN", p), constant(m, 0.5), p)
+    graph = m.graph(apply("MatMul", p, v))
+    in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
+
+
+def test_each_barrier_is_needed(tmp_path: Path) -> None:
+    graph = built(CASES[0])
+    program = one_kernel(graph, tmp_path)
+    path = tmp_path / kernels.FILE
+    stored = json.loads(path.read_text())
+    ((symbol, kernel),) = stored.items()
+    barriers = list(re.finditer(r"__sync(threads|warp)\(\);", kernel["text"]))
+    assert len(barriers) == 3
+    for barrier in barriers:
+        text = kernel["text"][: barrier.start()] + kernel["text"][barrier.end() :]
+        path.write_text(json.dumps({symbol: {**kernel, "text": text, "cubin": None}}))
+        with pytest.raises((AssertionError, KernelError)):
+            in_every_order(graph, program, tmp_path, drawn(graph))
+
+
+@pytest.mark.skipif(not has_compiler(), reason=MISSING)
+@pytest.mark.parametrize("architecture", list(MULTIPROCESSORS))
+def test_attention_compiles_and_spills_nothing(architecture: str, tmp_path: Path) -> None:
+    wide: tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str] = ((1,), (64, 64, 128, 256), "bias", "", True, "weights")
+    for number, case in enumerate((*CASES, wide)):
+        one_kernel(built(case), tmp_path / str(number))
+        ((_, kernel),) = kernels.read(tmp_path / str(number) / kernels.FILE).items()
+        compiled = compile_text(kernel.text, kernel.launches, architecture)  # type: ignore[arg-type]
+        assert compiled is not None and (compiled[1].spill_bytes, compiled[1].stack_bytes) == (0, 0), (case, compiled[1])
+
+
+def test_wide_values_are_left_to_products() -> None:
+    def program(width: int) -> list[str]:
+        m = Model()
+        q, k, v = m.input(8, 4), m.input(8, 4), m.input(8, width)
+        kernels = choose(m.graph(attended(m, q, k, v, "", "", guarded=False)), "attention", target=TARGET).kernels
+        return [kernel.implementation.text for kernel in kernels]
+
+    assert "attention.blocks" in program(256) and "attention.blocks" not in program(257)
+
