@@ -128,7 +128,8 @@ def test_attention_compiles_and_spills_nothing(architecture: str, tmp_path: Path
         one_kernel(built(case), tmp_path / str(number))
         ((_, kernel),) = kernels.read(tmp_path / str(number) / kernels.FILE).items()
         compiled = compile_text(kernel.text, kernel.launches, architecture)  # type: ignore[arg-type]
-        assert compiled is not None and (compiled[1].spill_bytes, compiled[1].stack_bytes) == (0, 0), (case, compiled[1])
+        assert compiled is not None
+        assert (compiled[1].spill_bytes, compiled[1].stack_bytes) == (0, 0), (case, compiled[1])
 
 
 def test_wide_values_are_left_to_products() -> None:

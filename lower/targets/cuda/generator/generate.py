@@ -9,7 +9,6 @@ from egraph.errors import LowerError
 from egraph.tensor import PLAIN, Node, Target, walk
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
-from lower.cost.rounding import ROUNDED_OPERATORS
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports_by_parts
 from lower.targets.cuda.generator.attention import AttentionRequest, write_attention
 from lower.targets.cuda.generator.compiler import compile_text
@@ -39,7 +38,8 @@ def supports(fragment: Node) -> str | None:
 @lru_cache(maxsize=1 << 14)
 def multiplies_in(fragment: Node, precision: str) -> bool:
     """Return whether a fragment's kernel is a product on tensor cores, whose operands are rounded to a precision."""
-    if precision not in TENSOR_TYPES or sum(node.op in ROUNDED_OPERATORS for node in walk((fragment,))) != 1:
+    contractions = [node for node in walk((fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
+    if precision not in TENSOR_TYPES or len(contractions) != 1:
         return False
     try:
         write(KernelRequest(fragment, precision=precision))
