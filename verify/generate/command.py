@@ -48,7 +48,7 @@ class _Progress:
 def run(chosen: argparse.Namespace) -> int:
     """Generate rules as the command line says; return the exit code."""
     say = _Progress(quiet=chosen.quiet)
-    signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         operators = tuple(name.strip() for name in chosen.ops.split(",") if name.strip())
         settings = Settings(operators, chosen.depth, chosen.variables, chosen.terms, chosen.budget)
@@ -69,6 +69,8 @@ def run(chosen: argparse.Namespace) -> int:
         return 2
     except KeyboardInterrupt:  # while writing
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 130 if generated.stop_reason == "interrupted" else 0
 
 
