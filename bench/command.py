@@ -59,7 +59,7 @@ def run_command(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespa
         raise KeyboardInterrupt
 
     options = parse(parser, arguments)
-    signal.signal(signal.SIGTERM, terminated)
+    before = signal.signal(signal.SIGTERM, terminated)
     try:
         return run(options)
     except BadArguments as error:
@@ -67,6 +67,8 @@ def run_command(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespa
     except KeyboardInterrupt:
         print("interrupted: the rows that were measured are kept; --resume adds the others", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def read_rows(path: Path, where: Mapping[str, Any]) -> Rows:

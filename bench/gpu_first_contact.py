@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -464,6 +465,7 @@ def _write(written: Path, name: str, seconds: float, result: Mapping[str, Any]) 
 
 def _answer(asked: Sequence[Question], first: int, written: Path, left_seconds: Callable[[], float], is_gpu: bool) -> None:
     """Answer questions from one on; end early where the GPU's context may be spoilt."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the parent does then is its own affair: this process ends
     for name, question in asked[first:]:
         begun = time.monotonic()
         result: dict[str, Any]
