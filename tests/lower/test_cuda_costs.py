@@ -17,6 +17,7 @@ from runtime.devices.cuda.gpus import A100, GPUS, H100
 from tests.support.lowering import float32
 
 SPEED = GpuSpeed()
+NVIDIA_S_MODEL = costs.heuristic_us
 
 
 def cost_us(fragment: Node, text: str, speed: GpuSpeed = SPEED) -> float:
@@ -74,3 +75,12 @@ def test_every_described_target_has_its_own_speed(name: str) -> None:
     way = lowering(f"cuda:{name}")
     assert isinstance(way.speed, GpuSpeed) and way.speed.gpu is GPUS[name]
     assert way.target.architecture == GPUS[name].architecture and way.target.features == (name,)
+
+
+def test_nvidia_s_model_is_not_taken_for_a_launch_where_a_product_computes() -> None:
+    """The model's times of the smallest products are longer than those of larger ones: none of them may be what a launch takes."""
+    pytest.importorskip("nvMatmulHeuristics")
+    for precision, teraflops in (("float32", 80.0), ("tf32", 500.0)):
+        times_us = [NVIDIA_S_MODEL("h100", Product(1, size, size, size), precision) for size in (512, 1024, 2048)]
+        assert times_us == sorted(times_us, key=lambda time_us: time_us or 0.0)
+        assert (times_us[1] or 0.0) > 2 * 1024**3 / teraflops / 1e6

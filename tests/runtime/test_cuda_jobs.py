@@ -218,7 +218,7 @@ def product(size: int) -> onnx.ModelProto:
 def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, precision: str, tolerance: str, offered: set[str]) -> None:
     """By estimates and on the recorded device, which rounds as tensor cores do: what is too far off returns to float32."""
     arguments = ("--precision", precision, "--tolerance", tolerance, "--database", tmp_path / "p.sqlite", "--check", 1, "--json")
-    done = optimised(tmp_path, product(512), *arguments)
+    done = optimised(tmp_path, product(768), *arguments)
     counts = json.loads(done.stdout)["precision"]["kernels"]
     precisions = {precision for precision, count in counts.items() if count}
     assert precisions <= offered | {"float32"} and bool(precisions & offered) == bool(offered), done.stderr

@@ -46,6 +46,8 @@ SPLITS = (1, 2, 4, 8, 16)
 """Parts that the summed axis is cut in, each a block of its own."""
 HEURISTIC_TYPES = {"float32": "SSS", "tf32": "TST", "bf16": "TST", "fp16": "TST"}
 """What NVIDIA's model calls the types of a product, by precision; 16 bits gain no more than tf32 where operands lie in float32."""
+LAUNCHED = (16, 64, 128, 256)
+"""Sizes of square products of which the model's shortest time is that of a launch; the smallest takes it longer than the largest."""
 VENDOR = ("cudnn", "cublas")
 GENERATED_EFFICIENCY = 0.4
 """What a generated contraction reaches of a library's speed: a guess."""
@@ -114,7 +116,8 @@ def heuristic_us(gpu: str, product: Product, precision: str) -> float | None:
         problem = interface.makeNvMatmulHeuristicsProblem(rows, columns, summed, layout, batch_size=count)
         return 1e6 * float(interface.get(problem, 1, precision=HEURISTIC_TYPES[precision])[0]["runtime"])
 
-    return max(0.0, microseconds(product.rows, product.columns, product.summed, product.count) - microseconds(16, 16, 16, 1))
+    launch_us = min(microseconds(size, size, size, 1) for size in LAUNCHED)
+    return max(0.0, microseconds(product.rows, product.columns, product.summed, product.count) - launch_us)
 
 
 @dataclass(frozen=True)
