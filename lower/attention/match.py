@@ -186,7 +186,18 @@ def _through(view: Node, axes: Axes) -> Axes | Reason:
     return axes.slice(view)
 
 
-def written_below(view: Node, axes: Axes) -> Axes | Reason:
+def below_views(fragment: Node, destination: Window | None) -> tuple[Node, Axes] | Reason:
+    """Return what stands below reshapes and transposes, and where it is written so that the fragment lies at its destination."""
+    node, axes = fragment, Axes.of(destination or contiguous(fragment.type.sizes))
+    while node.op in ("Reshape", "Transpose"):
+        written = _written_below(node, axes)
+        if isinstance(written, str):
+            return written
+        node, axes = node.inputs[0], written
+    return node, axes
+
+
+def _written_below(view: Node, axes: Axes) -> Axes | Reason:
     """Return where a view's operand is written so that the view lies there."""
     if view.op == "Reshape":
         return axes.reshape(view.inputs[0].type.sizes)
@@ -218,17 +229,12 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     for node in walk((fragment,)):
         if node.type.dtype not in ("float32", "bool") or not node.type.is_static or 0 in node.type.sizes:
             return f"{node.type} is neither float32 nor a condition of known size"
-    result: Axes | Reason = Axes.of(destination or contiguous(fragment.type.sizes))
-    node = fragment
-    while node.op in ("Reshape", "Transpose"):
-        assert isinstance(result, Axes)
-        result = written_below(node, result)
-        if isinstance(result, str):
-            return result
-        node = node.inputs[0]
+    below = below_views(fragment, destination)
+    if isinstance(below, str):
+        return below
+    node, result = below
     if node.op != "MatMul" or node.type.rank < 2:
         return f"{node.op} is no product of matrices"
-    assert isinstance(result, Axes)
 
     def base(leaf: Node) -> Window:
         return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)

@@ -24,7 +24,7 @@ from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.program import CudaProgram
 from runtime.devices.cuda.recorded import RecordedDriver, check_live_ranges
 from runtime.errors import ArtefactError, ExecutionError, KernelError
-from runtime.plan import COPY_STEP, Buffer, Plan, Port, Step
+from runtime.plan import COPY_STEP, Area, Buffer, Plan, Port, Step
 from tests.runtime.test_devices import constants
 from tests.support.lowering import GRAPHS, choose
 
@@ -36,8 +36,8 @@ TWICE = Kernel(DOUBLE, (Launch("twice", (2, 1, 1), (32, 1, 1), 0, ("in0", "out")
 SIZE = 64
 
 
-def buffer(area: str, key: str = "", offset: int = 0, size: int = SIZE) -> Buffer:
-    return Buffer("float32", (size,), (1,), area, key, offset)  # type: ignore[arg-type]
+def buffer(area: Area, key: str = "", offset: int = 0, size: int = SIZE) -> Buffer:
+    return Buffer("float32", (size,), (1,), area, key, offset)
 
 
 def chain() -> Plan:
@@ -216,8 +216,8 @@ def test_a_program_that_forgets_an_event_is_refused(tmp_path: Path, monkeypatch:
 def test_operands_where_cudnn_does_not_take_them_are_copied(tmp_path: Path) -> None:
     """A slice, or a part of a concatenation, may begin at any element; the frontend declares every tensor to lie on 16 bytes."""
     image, taps = ((1, 1, 5, 5), (25, 25, 5, 1)), ((1, 1, 1, 1), (1, 1, 1, 1))
-    areas = (("input", "x", 0), ("arena", "", 1), ("arena", "", 30), ("output", "y", 0))
-    buffers = [Buffer("float32", *image, area, key, offset) for area, key, offset in areas]  # type: ignore[arg-type]
+    areas: tuple[tuple[Area, str, int], ...] = (("input", "x", 0), ("arena", "", 1), ("arena", "", 30), ("output", "y", 0))
+    buffers = [Buffer("float32", *image, area, key, offset) for area, key, offset in areas]
     buffers.append(Buffer("float32", *taps, "input", "w"))
     spec = {
         "primitive": "convolution", "arguments": {"src": 0, "weights": 1}, "packed": [], "post_ops": [],

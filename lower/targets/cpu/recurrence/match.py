@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from egraph.tensor import Node
 from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
-from lower.attention.match import Axes, merged, written_below
+from lower.attention.match import below_views, merged
 from lower.candidates.tile import Tile, Tiling
 from lower.views import Reason, Window, contiguous, read
 
@@ -35,17 +35,12 @@ class RecurrenceCall:
 
 def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None) -> RecurrenceCall | Reason:
     """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
-    node = fragment
-    result: Axes | Reason = Axes.of(destination or contiguous(fragment.type.sizes))
-    while node.op in ("Reshape", "Transpose"):
-        assert isinstance(result, Axes)
-        result = written_below(node, result)
-        if isinstance(result, str):
-            return result
-        node = node.inputs[0]
+    below = below_views(fragment, destination)
+    if isinstance(below, str):
+        return below
+    node, result = below
     if node.op not in GATES or node.type.dtype != "float32":
         return f"{node.op} is no recurrence of float32 numbers"
-    assert isinstance(result, Axes)
     joined = [merged(axis) for axis in result.axes]
     if any(len(axis) > 1 for axis in joined):
         return "an axis of the result does not lie at one distance"
