@@ -152,32 +152,37 @@ def windowed_bundles(term: Pattern | Variable) -> set[str]:
     return bundles.union(*map(windowed_bundles, term.operands))
 
 
-def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
-    """Return up to which rank free variables are covered: less where a rule has many of them, or what multiplies its paths.
+MOVES = ("Transpose", "Slice", "Reshape", "Expand")
 
-    That is a permutation, or a constant's number beside a window.
+
+def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
+    """Return up to which rank free variables are covered: 5, the axes of videos and windows, or 4, those of images.
+
+    It is less where several things multiply paths: two operands or moves, a move beside an operator with axes of its own, slices of slices,
+    a permutation beside a reshape, or a constant's number beside a window.
     """
     member = rule if isinstance(rule, Rule) else rule.member
-    free, orders = set(), set()
+    free: set[str] = set()
+    moves: set[tuple[str, str]] = set()
 
     def visit(term: Pattern | Variable, below: str) -> None:
         if isinstance(term, Variable):
             if below not in ("Conv", "ConvTranspose", "InstanceNormalization"):
                 free.add(term.name)
             return
-        if term.op in ("Reshape", "Expand"):
-            free.add(str(term.attributes))
-        if term.op in ("Transpose", "Slice"):
-            orders.add(term.attributes)
+        if term.op in MOVES:
+            moves.add((term.op, str(term.attributes)))
         for position, operand in enumerate(term.operands):
             is_scale = position > 0 and term.op in ("Quantize", "Dequantize")  # one number, or as many axes as what it scales
             if not (is_scale and isinstance(operand, Variable)):
                 visit(operand, term.op)
 
     visit(member.pattern, "")
-    by_count = {0: 5, 1: 5, 2: 4}.get(len(free), 3 if "Expand" not in pattern_operators(member.pattern) else 2)
+    count = Counter(op for op, _ in moves)
+    has_axes = any(OPS[op].category != "elementwise" for op in pattern_operators(member.pattern).difference(MOVES))
     asks = "number" in fields_of(rule.law) and any(map(windowed_bundles, patterns))
-    return max(2, by_count - len(orders) - asks)
+    few = 5 if len(free) < 2 and len(moves) < 2 and not (moves and has_axes) else 4
+    return few - asks - (count["Slice"] > 1) - (count["Transpose"] > 0 and count["Reshape"] > 0)
 
 
 def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:

@@ -6,13 +6,17 @@ Agreement proves nothing. It stands beside a proof, and finds what a rule's func
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from egraph.errors import EinsatError
 from egraph.tensor import Node, walk
+from egraph.tensor.expr.bodies import walked
+from egraph.tensor.expr.index import Iterator, bounds, index
+from egraph.tensor.expr.laws import iterators_of
+from egraph.tensor.expr.scope import Read, Scope
 from egraph.tensor.ops.reference import evaluate, fragment_expression
 from verify.named_arrays import Untestable
 from verify.random_binding import Refused
@@ -28,16 +32,18 @@ FRACTION = 1e-3
 ASKED = math.ceil(math.log(MISSED) / math.log1p(-FRACTION))
 """Random positions of which one is in this fraction of all, but for that probability: 13,809."""
 MOST_COVERED = 1 << 16
-"""Positions that visit every index of every axis, since a rule that errs mostly does so in a row or a block: where axes are no longer."""
+"""Positions at most, beside the random ones, that visit every index of every axis: a rule that errs mostly does so in a row or a block."""
 CHUNK = 1 << 12
-"""Positions that are evaluated together at first; fewer where sums are long."""
-MOST_CHUNKS = 48
-"""Evaluations for one result: long sums make chunks small, fewer positions are compared then, and ``fraction`` says so."""
+"""Positions that are evaluated together, at most."""
+CHUNK_TERMS = 1 << 17
+"""Terms of sums that are evaluated together, about: their arrays stay in a core's cache."""
+MOST_TERMS = 1 << 22
+"""Terms that are evaluated for one result, about: where sums are long, fewer positions are compared, and ``fraction`` says so."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two sides compare: ``reason`` says where they differ; ``positions`` of all ``elements`` were compared."""
+    """How two sides compare: ``reason`` says where they differ; ``positions`` of all ``elements`` were drawn and compared."""
 
     reason: str
     positions: int
@@ -92,25 +98,51 @@ def _whole(instance: Instance, seed: int) -> Comparison:
 
 def _sampled(left: Node, right: Node, numbers: Mapping[int, float], seed: int) -> Comparison:
     sides = fragment_expression(left, numbers), fragment_expression(right, numbers)
-    pending, elements = list(positions(left.type.sizes, seed)), left.type.elements
-    count, chunk = len(pending), CHUNK
-    for _ in range(MOST_CHUNKS):
-        if not pending or not chunk:
-            break
+    elements, terms = left.type.elements, max(map(terms_of, sides))
+    covering, random = positions(left.type.sizes, max(2, MOST_TERMS // terms), seed)
+    pending, compared, chunk = covering + random, 0, min(CHUNK, max(1, CHUNK_TERMS // terms))
+    while pending and chunk:
         try:
             reason = difference_at(*sides, pending[:chunk])
         except (Untestable, MemoryError):
             chunk //= 4
             continue
+        compared += min(chunk, len(pending))
         if reason:
-            return Comparison(reason, count - len(pending), elements)
+            return Comparison(reason, compared, elements)
         pending = pending[chunk:]
-    return Comparison("", min(count - len(pending), elements - 1), elements)
+    return Comparison("", min(max(0, compared - len(covering)), elements - 1), elements)
 
 
-def positions(sizes: Sequence[int], seed: int = 0) -> Iterator[Position]:
-    """Yield positions in a tensor: at random, as many as are asked for; then some that visit every index of every axis."""
+def terms_of(scope: Scope) -> int:
+    """Return the size of the largest array that one element of a scope needs: an axis for each summed iterator that an index depends on."""
+    lengths: list[int] = []
+
+    def largest(inner: Scope, axes: Mapping[Iterator, frozenset[int]]) -> int:
+        own: dict[Iterator, frozenset[int]] = {}
+        for iterator in inner.summation:
+            extent = bounds(index(iterator.high) - index(iterator.low))
+            own[iterator] = frozenset([len(lengths)])
+            lengths.append(max(1, extent[1]) if extent else 1)
+        axes, sizes = {**axes, **own}, [1]
+        for part in walked(inner.body):
+            if isinstance(part, Read):
+                needed = [frozenset[int]().union(*(axes.get(each, ()) for each in iterators_of(at))) for at in part.indices]
+                if isinstance(part.source, Scope):
+                    sizes.append(largest(part.source, dict(zip(part.source.traversal, needed, strict=True))))
+                else:
+                    sizes.append(math.prod(lengths[axis] for axis in frozenset[int]().union(*needed)))
+        return max(sizes)
+
+    return largest(scope, {})
+
+
+def positions(sizes: Sequence[int], most: int, seed: int = 0) -> tuple[list[Position], list[Position]]:
+    """Return positions in a tensor, at most so many: some that visit every index of every axis; others at random, up to what is asked."""
     generator = np.random.default_rng(seed)
-    covering = min(max(sizes, default=1), MOST_COVERED)
-    columns = [np.concatenate((generator.integers(0, n, ASKED), generator.permutation(max(n, covering))[:covering] % n)) for n in sizes]
-    yield from zip(*(column.tolist() for column in columns), strict=True)
+    longest = max(sizes, default=1)
+    covering = min(longest, MOST_COVERED, most // 2)
+    visits = [generator.permutation(max(size, longest))[:covering] % size for size in sizes]
+    random = [generator.integers(0, size, min(ASKED, most - covering)) for size in sizes]
+    first, second = (list(zip(*(column.tolist() for column in columns), strict=True)) for columns in (visits, random))
+    return first, second

@@ -16,6 +16,7 @@ from onnx import inliner
 from egraph.errors import ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer.sizes import give_sizes
+from egraph.onnx.importer.unsigned import as_unsigned
 from egraph.tensor import Graph
 from runtime import Session
 from runtime.artefact import MANIFEST, MODEL_SUFFIX, SUFFIX
@@ -73,7 +74,8 @@ class Side:
         if self.artefact is not None:
             with Session(self.artefact, threads=threads) as session:
                 computed |= dict(zip(self.outputs, session.run(None, dict(feeds)), strict=True))
-        return {name: value for name, value in computed.items() if name in names}
+        unsigned = {name for node, name in self.graph.names.items() if node.type.dtype == "uint8"}
+        return {name: _as_imported(value, is_unsigned=name in unsigned) for name, value in computed.items() if name in names}
 
     def _session(self, names: tuple[str, ...], threads: int) -> Any:
         proto = onnx.ModelProto()
@@ -81,6 +83,11 @@ class Side:
         declared = {value.name for value in proto.graph.output}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in declared)
         return _open(proto.SerializeToString(), threads)
+
+
+def _as_imported(value: np.ndarray, *, is_unsigned: bool) -> np.ndarray:
+    """Return signed bytes as the unsigned ones that the importer makes of them."""
+    return as_unsigned(value) if is_unsigned and value.dtype == np.int8 else value
 
 
 def _open(model: bytes, threads: int) -> Any:
