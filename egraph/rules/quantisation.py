@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
 from egraph.rule_operators import (
     cast,
     concat,
@@ -55,17 +55,23 @@ def number_of_difference(x: Tensor, y: Tensor) -> Equation:
 # Integer products
 
 
+def _scaled(total: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """Return number(total - zero) * scale as one product and one sum: what does not depend on the total is computed once."""
+    scaled = cast(total, to="float32") * scale
+    return scaled if zero is None else scaled + -(cast(zero, to="float32") * scale)
+
+
 @rule(rounding="assumes finite")
-def matmul_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y: Weight) -> Steps:
-    """dequantize(x, s, z) dequantize(w, t, 0) = dequantize(x w, s * t, z * sum w)"""
+def matmul_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight) -> Steps:
+    """dequantize(x, s, z) dequantize(w, t, 0) = number(x w) * (s * t) - number(z * sum w) * (s * t)"""
     yield dequantize(x, s, z) @ dequantize(w, t, y)
     require_number(y, 0.0)
     require(w.rank == 2 and x.rank >= 2, "the weight must be a matrix")
     require(w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
     _require_numbers(s, z)
     scale = s * row_vector(t, w.rank, w.shape[1])
-    zero = cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
-    yield dequantize(x @ w, scale, zero)
+    zero = None if z.number is not None and z.number == 0 else cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
+    yield _scaled(x @ w, scale, zero)
 
 
 @rule(rounding="assumes finite")
@@ -104,31 +110,20 @@ def _require_int32(w: Tensor) -> None:
 
 
 @rule(rounding="assumes finite")
-def conv_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
-    """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, z * sum w)"""
+def conv_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
+    """conv(dequantize(x, s, z), dequantize(w, t, 0)) = number(conv(x, w)) * (s * t) - number(z * sum w) * (s * t)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
     require_number(y, 0.0)
     _require_numbers(s, z)
-    require(not any(a.pads), "nothing must be padded")
+    is_around_zero = z.number is not None and z.number == 0
+    require(is_around_zero or not any(a.pads), "nothing must be padded where the zero point is not 0")
     _require_int32(w)
-    yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
-
-
-@rule(rounding="assumes finite")
-def conv_of_dequantized_around_zero(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
-    """conv(dequantize(x, s, 0), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, 0)"""
-    yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
-    require_number(y, 0.0)
-    require_number(z, 0.0)
-    _require_numbers(s, z)
-    require(any(a.pads), "something must be padded")
-    _require_int32(w)
-    yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), cast(z, to="int32"))
+    yield _scaled(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), None if is_around_zero else _conv_zero(z, w, a, x.rank))
 
 
 @rule(rounding="assumes finite")
 def padded_conv_of_dequantized(x: Tensor, s: Weight, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
-    """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(pad(x, z), w), s * t, z * sum w)"""
+    """conv(dequantize(x, s, z), dequantize(w, t, 0)) = number(conv(pad(x, z), w)) * (s * t) - number(z * sum w) * (s * t)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
     require_number(y, 0.0)
     require(z.number is not None and z.number != 0, "the zero point must be one known number, and not zero")
@@ -143,7 +138,58 @@ def padded_conv_of_dequantized(x: Tensor, s: Weight, z: Weight, w: Weight, t: We
         padded = pad(x, before=(0, 0, *before), after=(0, 0, *after), mode="constant", value=z.number or 0.0)
     else:
         padded = pad(x, before=(0, *before, 0), after=(0, *after, 0), mode="constant", value=z.number or 0.0)
-    yield dequantize(conv(padded, w, a.but(pads=(0,) * (2 * n))), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
+    unpadded = a.but(pads=(0,) * (2 * n))
+    yield _scaled(conv(padded, w, unpadded), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
+
+
+# Sums that become bytes again
+
+
+FINITE: Rounding = "assumes finite"
+
+
+def _require_scale(u: Weight, v: Weight) -> None:
+    _require_positive(u)
+    _require_numbers(u, v)
+
+
+def _requantized(to: str) -> Rule:
+    def law(x: Tensor, s: Weight, u: Weight, v: Weight) -> Steps:
+        yield quantize(cast(x, to="float32") * s, u, v)
+        require_number(v, 0.0)
+        _require_scale(u, v)
+        yield saturate(cast(x, to="float32") * (s / u), to=to)
+
+    return named(law, f"requantized_to_{to}", f"quantize(number(x) * s, u, 0) = saturate(number(x) * (s / u)),  to {to}", rounding=FINITE)
+
+
+def _requantized_with_shift(to: str) -> Rule:
+    def law(x: Tensor, s: Weight, c: Weight, u: Weight, v: Weight) -> Steps:
+        yield quantize(cast(x, to="float32") * s + c, u, v)
+        require_number(v, 0.0)
+        _require_scale(u, v)
+        yield saturate(cast(x, to="float32") * (s / u) + c / u, to=to)
+
+    equation = f"quantize(number(x) * s + c, u, 0) = saturate(number(x) * (s / u) + c / u),  to {to}"
+    return named(law, f"requantized_to_{to}_with_shift", equation, rounding=FINITE)
+
+
+@rule(rounding="assumes finite")
+def requantized_by_one(x: Tensor, s: Weight, u: Weight, v: Weight) -> Steps:
+    """quantize(number(x) * s, u, v) = quantize(number(x) * (s / u), 1, v)"""
+    yield quantize(cast(x, to="float32") * s, u, v)
+    require(v.number is None or v.number != 0, "without a zero point there is nothing left but to saturate")
+    _require_scale(u, v)
+    yield quantize(cast(x, to="float32") * (s / u), u / u, v)
+
+
+@rule(rounding="assumes finite")
+def requantized_by_one_with_shift(x: Tensor, s: Weight, c: Weight, u: Weight, v: Weight) -> Steps:
+    """quantize(number(x) * s + c, u, v) = quantize(number(x) * (s / u) + c / u, 1, v)"""
+    yield quantize(cast(x, to="float32") * s + c, u, v)
+    require(v.number is None or v.number != 0, "without a zero point there is nothing left but to saturate")
+    _require_scale(u, v)
+    yield quantize(cast(x, to="float32") * (s / u) + c / u, u / u, v)
 
 
 # Rectifiers that saturation makes superfluous
@@ -239,7 +285,8 @@ def max_pool_before_quantize(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> 
 
 RULES: tuple[Rule, ...] = (
     number_of_sum, number_of_difference, matmul_of_dequantized, matmul_of_two_dequantized, conv_of_dequantized,
-    conv_of_dequantized_around_zero, padded_conv_of_dequantized, saturate_relu, quantize_relu,
+    padded_conv_of_dequantized, requantized_by_one, requantized_by_one_with_shift,
+    *(family(to) for to in ("uint8", "int8") for family in (_requantized, _requantized_with_shift)), saturate_relu, quantize_relu,
     *(_moved_dequantized(op) for op in ("Reshape", "Transpose", "Slice")), *(_moved_quantized(op) for op in ("Reshape", "Transpose")),
     *(_moved_out(op) for op in ("Reshape", "Transpose")),
     gather_of_dequantized, concat_of_dequantized, concat_before_quantize, max_pool_of_dequantized, max_pool_before_quantize,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from egraph.tensor.implementation import Implementation
 from egraph.tensor.node import Node
+
+INVERTIBLE_MOVES = ("Transpose", "Reshape")
+"""Operators that keep every element of their operand, each once."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,23 @@ class Graph:
     origins: Mapping[Node, tuple[str, ...]] = field(default_factory=dict)
     context: OnnxContext = OnnxContext()
     names: Mapping[Node, str] = field(default_factory=dict)
-    """Tensor names in the source model, for the values that had one."""
+    """Tensor names in the source model, for the values that had one. Of a program also at nodes that it does not compute: what the model
+    has in another layout than the program is named at the moves (``INVERTIBLE_MOVES``) that give it."""
 
     @property
     def roots(self) -> tuple[Node, ...]:
         return tuple(node for _, node in self.outputs)
+
+    def named_moves(self, values: Collection[Node]) -> list[Node]:
+        """Return the nodes with names that these values are in other layouts."""
+        return [node for node in self.names if node not in values and _moved(node) in values]
+
+
+def _moved(node: Node) -> Node:
+    """Return the value that a node has in another layout, itself where it is no move."""
+    while node.op in INVERTIBLE_MOVES:
+        (node,) = node.inputs
+    return node
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,8 @@ class Kernel:
     """The predicted time in microseconds."""
     steps: tuple[str, ...] = ()
     """The reasons that lead from the input program's node to the kernel's result, in their order."""
+    source_range: tuple[float, float] | None = None
+    """The least and the largest number that the operand was seen to hold which a kernel in bytes quantises; None for all others."""
 
 
 @dataclass(frozen=True)

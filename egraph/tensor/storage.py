@@ -133,18 +133,18 @@ def with_stored(
     for kernel in program.kernels:
         changed = _narrowed(kernel, values, dtype)
         inputs = tuple(new.get(node, node) for node in kernel.inputs)
-        before, after = _bound(kernel.fragment, kernel.inputs), _bound(changed[kernel.fragment], inputs)
+        before, after = bound(kernel.fragment, kernel.inputs), bound(changed[kernel.fragment], inputs)
         inside |= {before[old]: after[now] for old, now in changed.items() if old.op != "Placeholder"}
         new[kernel.output] = after[changed[kernel.fragment]]
         kernels.append(
             replace(kernel, fragment=changed[kernel.fragment], inputs=inputs, output=new[kernel.output], cost_us=cost_us(kernel))
         )
     total_us = program.cost_us + sum(after.cost_us - before.cost_us for before, after in zip(program.kernels, kernels, strict=True))
-    graph = replace(_renamed(program.graph, {**inside, **new}), tensors=tensors)
+    graph = replace(renamed(program.graph, {**inside, **new}), tensors=tensors)
     return replace(program, graph=graph, kernels=tuple(kernels), cost_us=total_us)
 
 
-def _bound(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
+def bound(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
     """Return what every node of a fragment is over these operands."""
 
     def change(old: Node, below: tuple[Node, ...]) -> Node:
@@ -153,7 +153,7 @@ def _bound(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
     return rewrite((fragment,), change)
 
 
-def _renamed(graph: Graph, new: Mapping[Node, Node]) -> Graph:
+def renamed(graph: Graph, new: Mapping[Node, Node]) -> Graph:
     """Return the graph of other nodes; names and origins go with them."""
     return replace(
         graph,
@@ -177,7 +177,7 @@ def without_stored(program: Program) -> Program:
         )
         for kernel in program.kernels
     )
-    return replace(program, graph=_renamed(program.graph, new), kernels=kernels)
+    return replace(program, graph=renamed(program.graph, new), kernels=kernels)
 
 
 def _in_types_of(fragment: Node, operands: Sequence[Node]) -> Node:

@@ -179,6 +179,8 @@ def supports(fragment: Node) -> str | None:
             return f"{node.op} has no meaning to generate code from"
         if node.op in OPS and OPS[node.op].category == "recurrence":
             return f"{node.op} is a fold, whose steps are not generated"
+        if node.op in ("ArgMax", "ArgMin") and node.inputs[0].op != "Placeholder":
+            return f"{node.op} compares elements with one of them: computed twice, they may differ in their last bit"
         if not node.type.is_static:
             return f"{node.op} has unknown sizes ({node.type})"
     try:

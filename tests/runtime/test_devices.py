@@ -28,13 +28,13 @@ from tests.support.paths import ROOT
 from tests.support.plans import matmul_relu, save
 
 MODEL = """<ir_version: 9, opset_import: ["" : 20]>
-net (float[2,4,8,8] x) => (float[2,6,6,6] y, int64[2,1,6,6] place) <float[6,4,3,3] w, float[6,1,1] b> {
+net (float[2,4,8,8] x) => (float[2,6,6,6] y, float[2,6,6,6] angle) <float[6,4,3,3] w, float[6,1,1] b> {
     c = Conv(x, w)
     biased = Add(c, b)
     a = Relu(biased)
     t = Tanh(a)
     y = Mul(t, a)
-    place = ArgMax<axis = 1>(y)
+    angle = Atan(y)
 }"""
 WITHOUT_COMPILER = """
 import sys

@@ -245,6 +245,12 @@ def _layer_normalization(e: Emitter, node: Node, operands: Sequence[str], output
     e.add("Add", [scaled, operands[2]], output=output)
 
 
+def _place(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    a = attributes_of(node)
+    last: dict[str, Any] = {"select_last_index": 1} if a["select_last_index"] else {}  # an older opset cannot say it
+    e.add(node.op, operands, axis=a["axis"], keepdims=1, **last, output=output)
+
+
 FORMS: Mapping[str, Form] = {
     **dict.fromkeys(PLAIN, _plain),
     **WINDOW_FORMS,
@@ -265,6 +271,7 @@ FORMS: Mapping[str, Form] = {
     "Slice": _slice,
     "Pad": _pad,
     "Resize": _resize,
+    **dict.fromkeys(("ArgMax", "ArgMin"), _place),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd"), _reduce),
     "Expression": expression,
     "Softmax": _softmax,

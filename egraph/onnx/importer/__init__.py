@@ -36,6 +36,7 @@ from egraph.onnx.importer.order import captured_names, label, ordered, used_name
 from egraph.onnx.importer.sequences import remember, taken
 from egraph.onnx.importer.sizes import give_sizes, input_types, shape_hints
 from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore, usable
+from egraph.onnx.importer.unsigned import with_unsigned_bytes
 from egraph.onnx.types import array_type, from_proto
 from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 
@@ -93,21 +94,18 @@ def load(
         _import_node(state, node, label(node, position))
     outputs = tuple((value.name, _value(state, value.name)) for value in graph.output)
     alive = set(walk(node for _, node in outputs))
-    return ImportResult(
-        Graph(
-            name=graph.name or (Path(source).stem if isinstance(source, str | Path) else "model"),
-            inputs=inputs,
-            outputs=outputs,
-            tensors={digest: data for digest, data in state.tensors.items() if _constant(digest, data) in alive},
-            origins={node: tuple(names) for node, names in state.origins.items() if node in alive},
-            context=OnnxContext(
-                tuple(sorted(opsets.items())), tuple(f.SerializeToString(deterministic=True) for f in model.functions), model.ir_version
-            ),
-            names=_names(state, alive),
+    imported = Graph(
+        name=graph.name or (Path(source).stem if isinstance(source, str | Path) else "model"),
+        inputs=inputs,
+        outputs=outputs,
+        tensors={digest: data for digest, data in state.tensors.items() if _constant(digest, data) in alive},
+        origins={node: tuple(names) for node, names in state.origins.items() if node in alive},
+        context=OnnxContext(
+            tuple(sorted(opsets.items())), tuple(f.SerializeToString(deterministic=True) for f in model.functions), model.ir_version
         ),
-        tuple(state.notes),
-        shape_hints(inputs),
+        names=_names(state, alive),
     )
+    return ImportResult(with_unsigned_bytes(imported), tuple(state.notes), shape_hints(inputs))
 
 
 def widened(model: onnx.ModelProto, folder: Path | None, fed: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, tuple[str, ...]]:

@@ -14,6 +14,7 @@ import numpy as np
 from egraph.onnx.importer.blocks import dequantized_blocks
 from egraph.onnx.importer.elementwise import Handler
 from egraph.onnx.importer.state import Call, NotCore, axis_of
+from egraph.onnx.importer.unsigned import SIGN
 from egraph.onnx.importer.window import window_of
 from egraph.onnx.types import dtype_name
 from egraph.tensor import Node
@@ -21,8 +22,6 @@ from egraph.tensor.ops.dtypes import BYTES
 
 MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 """Products of two bytes without their zero points that surely add up to an int32."""
-SIGN = 128
-"""What unsigned bytes are greater by than the signed ones of the same order."""
 
 
 HALF_BYTES: Mapping[str, str] = {"int4": "int8", "uint4": "uint8"}

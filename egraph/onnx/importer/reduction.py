@@ -56,6 +56,14 @@ def _log_sum_exp(call: Call) -> Node:
     return result if keep else call.reshape(result, [n for k, n in enumerate(call.shape(0)) if k not in axes])
 
 
+def _place(call: Call) -> Node:
+    """The place of the largest or smallest element along an axis: the first one, or the last one where that is asked for"""
+    axis = axis_of(int(call.attribute("axis", 0)), len(call.shape(0)))
+    result = call.apply(call.node.op_type, call[0], axis=axis, select_last_index=int(call.attribute("select_last_index", 0)))
+    is_kept = int(call.attribute("keepdims", 1)) == 1
+    return result if is_kept else call.reshape(result, [n for k, n in enumerate(call.shape(0)) if k != axis])
+
+
 def _global_pool(op: str) -> Handler:
     def handler(call: Call) -> Node:
         return call.apply(op, call[0], axes=tuple(range(2, len(call.shape(0)))))
@@ -136,6 +144,7 @@ HANDLERS: Mapping[str, Handler] = {
     "ReduceSumSquare": _reduction("ReduceSum", _square),
     "ReduceLogSum": _reduction("ReduceSum", None, "Log"),
     "ReduceLogSumExp": _log_sum_exp,
+    **dict.fromkeys(("ArgMax", "ArgMin"), _place),
     "GlobalAveragePool": _global_pool("ReduceMean"),
     "GlobalMaxPool": _global_pool("ReduceMax"),
     "MaxPool": _max_pool,

@@ -62,7 +62,7 @@ def _where(condition: Array, then: Array, otherwise: Array) -> Array:
     return np.asarray(np.where(condition != 0, then, otherwise))
 
 
-CONVERSIONS: Mapping[str, str] = {f"to_{dtype}": dtype for dtype in ("float32", "int32", "int8", "uint8")}
+CONVERSIONS: Mapping[str, str] = {f"to_{dtype}": dtype for dtype in ("float32", "int32", "int64", "int8", "uint8")}
 """Functions that say in which element type a number goes on, and what that type is. The number stays: it is one of the type,
 but for the rounding of float32."""
 

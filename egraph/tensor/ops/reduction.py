@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from egraph.tensor.expr.scope import Reduction, Scalar, Scope, Tensor
+from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.scope import IndexNumber, Reduction, Scalar, Scope, Tensor, number
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.dtypes import RING
 from egraph.tensor.ops.sampling import Sample, draw_shape
-from egraph.tensor.ops.scopes import as_number, grid, pointwise, read
-from egraph.tensor.ops.sizes import axis_of, product, refuse
+from egraph.tensor.ops.scopes import as_number, grid, pointwise, read, read_broadcast
+from egraph.tensor.ops.sizes import axis_of, known, product, refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 
@@ -60,10 +61,56 @@ def _reduce_spec(name: str, meaning: Callable[[Sequence[Tensor], Values], Scope]
     )
 
 
+LARGEST_PLACE = 1 << 24
+"""Up to here every whole number is one of float32, in which places are compared."""
+
+
+def _place_shape(shapes: Sequence[Shape], a: Values) -> Shape:
+    axis = axis_of(a["axis"], shapes[0])
+    if a["select_last_index"] not in (0, 1):
+        refuse(f"select_last_index must be 0 or 1, got {a['select_last_index']}")
+    if (size := known(shapes[0][axis])) is not None and size > LARGEST_PLACE:
+        refuse(f"an axis must have at most {LARGEST_PLACE} elements, got {size}")
+    return tuple(1 if k == axis else size for k, size in enumerate(shapes[0]))
+
+
+def _place(kind: Reduction) -> Callable[[Sequence[Tensor], Values], Scope]:
+    """Return the meaning: the least (greatest) k where x_k is the extreme, and 0 where none is, as NaN equals nothing."""
+
+    def meaning(operands: Sequence[Tensor], a: Values) -> Scope:
+        data, axis = operands[0], a["axis"]
+        extreme, count = reduce_axes(data, (axis,), kind, "e"), as_number(data.shape[axis])
+        order, none = (Reduction.MAX, number(0)) if a["select_last_index"] else (Reduction.MIN, count)
+
+        def place(i: tuple[Index, ...]) -> Scalar:
+            return call("where", call("equal", read(data, i), read_broadcast(extreme, i)), IndexNumber(i[axis]), none)
+
+        def known_place(i: tuple[Index, ...]) -> Scalar:
+            return call("to_int64", call("where", call("less", read(places, i), count), read(places, i), number(0)))
+
+        places = reduce_axes(pointwise("p", data.shape, place), (axis,), order, "r")
+        return pointwise("i", places.shape, known_place)
+
+    return meaning
+
+
+def _place_spec(name: str, kind: Reduction) -> OpSpec:
+    def sample(random: Random) -> Sample:
+        shape = draw_shape(random)
+        return (shape,), {"axis": random.randrange(len(shape)), "select_last_index": random.randint(0, 1)}
+
+    return OpSpec(
+        name, 1, "reduction", _place_shape, _place(kind), sample, attributes=("axis", "select_last_index"), dtype=lambda _: "int64",
+        dtypes=frozenset({"float32"}), flops=lambda shapes, _: 2 * math.prod(shapes[0]), notes="the axis's size is kept as 1",
+    )  # fmt: skip
+
+
 REDUCTION: tuple[OpSpec, ...] = (
     replace(_reduction("ReduceSum", Reduction.SUM), dtypes=RING),
     _reduction("ReduceMax", Reduction.MAX),
     _reduction("ReduceMin", Reduction.MIN),
     _reduction("ReduceProd", Reduction.PROD),
     _reduce_spec("ReduceMean", _mean_meaning),
+    _place_spec("ArgMax", Reduction.MAX),
+    _place_spec("ArgMin", Reduction.MIN),
 )

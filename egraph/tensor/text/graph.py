@@ -46,7 +46,8 @@ def format_program(program: Program) -> str:
     lines = [_head("program", graph, f"cost_us={program.cost_us!r} {rules}"), *_values(graph, names)]
     for kernel in kernels:
         operands = ", ".join(names[node] for node in kernel.inputs)
-        fields = f"by={kernel.implementation.text!r} cost_us={kernel.cost_us!r}{format_reasons(kernel)}"
+        seen = f" source_range={kernel.source_range!r}" if kernel.source_range else ""
+        fields = f"by={kernel.implementation.text!r} cost_us={kernel.cost_us!r}{format_reasons(kernel)}{seen}"
         lines.append(f"  kernel {names[kernel.output]} = {format_fragment(kernel.fragment)}({operands}) {fields}")
     return "\n".join([*lines, *_outputs(graph, names), "}"]) + "\n"
 
@@ -248,7 +249,8 @@ class _Block:
         reader.expect("(")
         inputs = reader.listed(")", reader.term)
         names = reader.tuple_of(reader.string)
-        fields = reader.fields(by=reader.string, cost_us=reader.real, rules=names, steps=names)
+        ranges = reader.tuple_of(reader.real)
+        fields = reader.fields(by=reader.string, cost_us=reader.real, rules=names, steps=names, source_range=ranges)
         if any(node.integer("index") >= len(inputs) for node in placeholders(fragment)):
             raise reader.error(f"the kernel reads more operands than the {len(inputs)} that it is given", start)
         if bind(fragment, inputs) is not output:

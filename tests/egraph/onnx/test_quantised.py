@@ -315,6 +315,30 @@ def test_bytes_on_the_way_to_bytes_are_computed_in_the_same_call(q: np.ndarray) 
     assert is_one_call or not ONEDNN_MATCH.multiplies_bytes()
 
 
+SCALED = """(uint8[5,37] q) => (uint8[5,9] p)
+<float s = {{0.013}}, uint8 z = {{{z}}}, int8[37,9] w = {{{weights}}}, float[9] t = {{{scales}}}, int8[9] o = {{0, 0, 0, 0, 0, 0, 0, 0, 0}},
+float[9] b = {{0, 1, -3.5, 7, 0.25, -64, 9, 2, 5}}, float u = {{0.37}}, uint8 v = {{{v}}}> {{
+d = DequantizeLinear(q, s, z) e = DequantizeLinear <axis = 1> (w, t, o) c = MatMul(d, e) f = Add(c, b) p = QuantizeLinear(f, u, v) }}"""
+
+
+@drawn
+@pytest.mark.parametrize(("z", "v"), [(0, 0), (0, 119), (128, 0), (128, 119)])
+@given(q=of_bytes(MATRIX, "uint8"))
+def test_a_sum_that_becomes_a_byte_is_scaled_once(z: int, v: int, q: np.ndarray) -> None:
+    """No division is left in the call; over the reals it is the same, so that only what lies between two bytes may be the other one."""
+    random = np.random.default_rng(z + v)
+    weights, scales = random.integers(-127, 128, WEIGHT), random.uniform(0.001, 0.1, 9).astype(np.float32)
+    text = SCALED.format(z=z, v=v, weights=_listed(weights), scales=_listed(scales))
+    ours, _, program = opened(text, by_rules=True)
+    numbers = (q.astype(np.float64) - z) * float(np.float32(0.013)) @ (weights * scales.astype(np.float64))
+    exact = (numbers + np.array([0, 1, -3.5, 7, 0.25, -64, 9, 2, 5])) / float(np.float32(0.37))
+    (bytes_,) = ours.run(None, {"q": q})
+    distance = np.abs(np.clip(exact + v, 0, 255) - bytes_.astype(np.float64))
+    assert distance.max() <= 0.5 + 1e-4
+    (product,) = [kernel for kernel in program.kernels if any(node.op == "MatMul" for node in walk((kernel.fragment,)))]
+    assert "Dequantize" not in {node.op for node in walk((product.fragment,))} or not ONEDNN_MATCH.multiplies_bytes()
+
+
 ACTIVATIONS = """(uint8[2,64,96] a, int8[2,96,80] b) => (float[2,64,80] c)
 <float s = {{0.25}}, uint8 z = {{{z}}}, float t = {{0.5}}, int8 y = {{{y}}}> {{
 d = DequantizeLinear(a, s, z) e = DequantizeLinear(b, t, y) c = MatMul(d, e) }}"""

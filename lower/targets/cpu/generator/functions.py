@@ -160,6 +160,7 @@ class Functions:
 
     f_to_float32 = staticmethod(lambda a: cast(a, "float32"))
     f_to_int32 = staticmethod(lambda a: cast(a, "int32"))
+    f_to_int64 = staticmethod(lambda a: cast(a, "int64"))
     f_to_int8 = staticmethod(lambda a: cast(cast(a, "int32"), "int8"))
     f_to_uint8 = staticmethod(lambda a: cast(cast(a, "int32"), "uint8"))
 

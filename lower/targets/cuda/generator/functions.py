@@ -78,6 +78,8 @@ def call(function: str, operands: Sequence[str]) -> str:
     match function:
         case "to_float32":
             return f"((float){first})"
+        case "to_int64":
+            return f"((long long){first})"
         case "neg":
             return f"(-{first})"
         case "not_":
