@@ -16,7 +16,9 @@ from egraph.errors import LowerError
 from egraph.tensor import Graph, Node, Program, Target, format_fragment
 from lower.drafts import Order, order
 from lower.eoperator import KernelRequest
+from lower.packing import packed
 from lower.placement import Placement, is_sized, place_all
+from lower.quantised import expanded
 from lower.steps import ExportGraph, StepWriter
 from lower.targets import default_target, lowering_for
 from lower.weights import write_weights
@@ -42,7 +44,7 @@ def compile_program(program: Program, folder: Path, options: CompileOptions | No
     plan, writer = plan_program(program, options)
     folder.mkdir(parents=True, exist_ok=True)
     used = dict.fromkeys(buffer.key for buffer in plan.buffers if buffer.area == "weight")
-    tensors = {key: program.graph.tensors[key] for key in used}
+    tensors = {key: writer.program.graph.tensors[key] for key in used}
     if tensors:
         write_weights(folder / WEIGHTS, tensors)
     if writer.requests:
@@ -71,7 +73,9 @@ def copies(program: Program, target: Target) -> dict[tuple[Node, Node], str]:
 
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
     """Return the plan and what has to be written beside it; compiles nothing."""
-    lowering, sequence = lowering_for(options.target), order(program)
+    lowering = lowering_for(options.target)
+    program = packed(expanded(program, lowering.generated), lowering.generator.constant_orders)
+    sequence = order(program)
     placement = _placed(program, sequence, options.target, options.threads)
     writer = StepWriter(program, placement, lowering, options.export_graph)
     inputs = tuple(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from egraph.errors import LowerError
-from egraph.tensor import OPAQUE, Graph, Kernel, Node, Program, bind, make, walk
+from egraph.tensor import OPAQUE, TUPLE, Graph, Kernel, Node, Program, bind, make, walk
+from egraph.tensor.ops.dtypes import EVERY
 from egraph.tensor.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
@@ -19,6 +20,8 @@ from runtime.plan import COPY_STEP, OPAQUE_STEP, Buffer, Step
 
 ExportGraph = Callable[[Graph], bytes]
 OPAQUE_FOLDER = "opaque"
+SMALL_BYTES = 1 << 18
+"""Operands and results of a step of onnxruntime's up to which it runs on the calling thread alone: waking its threads takes longer."""
 
 
 @dataclass
@@ -136,6 +139,7 @@ class StepWriter:
         for kernel in draft.kernels:
             values[kernel.output] = bind(kernel.fragment, [values[node] for node in kernel.inputs])
         spec = self._model(inputs, [values[node] for node in draft.outputs], constants, self.export_graph)
+        spec["is_small"] = _is_small(draft)
         step = Step(
             OPAQUE_STEP, _name(draft.kernels[0]), tuple(map(self.buffer, draft.inputs)), tuple(map(self.buffer, draft.outputs)), spec
         )
@@ -150,7 +154,7 @@ class StepWriter:
 
     def _model(
         self, inputs: Sequence[Node], outputs: Sequence[Node], constants: Sequence[Node], export_graph: ExportGraph
-    ) -> dict[str, str | list[str]]:
+    ) -> dict[str, str | bool | list[str]]:
         """Keep a model for onnxruntime; return how a step names it and its inputs and outputs."""
         name, source = f"{OPAQUE_FOLDER}/{len(self.models)}.onnx", self.program.graph
         named = tuple((f"einsat.out.{i}", node) for i, node in enumerate(outputs))
@@ -158,6 +162,13 @@ class StepWriter:
         tensors = {digest: source.tensors[digest] for digest in digests}
         self.models[name] = export_graph(Graph(f"opaque{len(self.models)}", tuple(inputs), named, tensors, context=source.context))
         return {"model": name, "input_names": [node.string("name") for node in inputs], "output_names": [each for each, _ in named]}
+
+
+def _is_small(draft: Draft) -> bool:
+    """Return whether a group of opaque kernels reads and writes too little for more than one thread."""
+    values = dict.fromkeys(node for kernel in draft.kernels for node in (*kernel.inputs, kernel.output) if node.type != TUPLE)
+    is_sized = all(node.type.is_static and node.type.dtype in EVERY for node in values)
+    return is_sized and sum(node.type.size_bytes for node in values) <= SMALL_BYTES
 
 
 def _computed(kernel: Kernel) -> list[Node]:

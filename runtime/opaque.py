@@ -38,7 +38,7 @@ class OpaqueStep:
         self.input_names: list[str] = list(step.spec["input_names"])
         self.output_names: list[str] = list(step.spec["output_names"])
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.intra_op_num_threads, options.inter_op_num_threads = 1 if step.spec.get("is_small") else threads, 1
         options.log_severity_level = 3
         if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
             options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -56,6 +56,7 @@ class Storage:
         self.arena = allocate(plan.arena_bytes)
         self.numbers = Areas(plan).numbers
         self.bound: list[np.ndarray] = []
+        self._views: dict[Buffer, np.ndarray] = {}
         for index, buffer in enumerate(plan.buffers):
             self._admit(index, buffer)
 
@@ -90,7 +91,14 @@ class Storage:
         raise ArtefactError(f"a kernel cannot work on a {buffer.area} buffer", where=str(buffer))
 
     def view(self, buffer: Buffer) -> np.ndarray:
-        """Return a buffer's present contents without copying."""
+        """Return a buffer's present contents without copying; what lies where it did before is the same array."""
+        if buffer.area not in ("arena", "weight"):
+            return self._view(buffer)
+        if buffer not in self._views:
+            self._views[buffer] = self._view(buffer)
+        return self._views[buffer]
+
+    def _view(self, buffer: Buffer) -> np.ndarray:
         dtype = numpy_dtype(buffer.dtype)
         match buffer.area:
             case "arena":

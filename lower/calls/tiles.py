@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from egraph.tensor import ENode, Node, walk
 from lower.calls.call import LibraryCall
 from lower.calls.epilogue import BINARY, CONVERTING, ELTWISE
 from lower.candidates.tile import Tile, Tiling, tensors_of
+from lower.roofline import node_flops
 from lower.views import Reason, Window, contiguous, read
 
+Effort: TypeAlias = tuple[float, int]
+"""The arithmetic of a tile, and its operators."""
 READINGS = 3
 """The largest number of ways to read one operand through views."""
 BEAM = 4
@@ -50,7 +55,7 @@ def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]
 
 
 class _Kept:
-    """The tiles to keep, by class: of those that read the same tensors in the same way, the shortest.
+    """The tiles to keep, by class: of those that read the same tensors in the same way, the one with the least arithmetic.
 
     Two such tiles differ in constants alone (a scale folded into the weights, or not), which cost nothing at run time.
     """
@@ -58,20 +63,20 @@ class _Kept:
     def __init__(self, tiling: Tiling, matcher: Matcher) -> None:
         self.tiling, self.matcher = tiling, matcher
         self._verdicts: dict[tuple[Node, str], bool] = {}
-        self._best: dict[int, dict[tuple[object, ...], tuple[int, Tile]]] = {}
+        self._best: dict[int, dict[tuple[object, ...], tuple[Effort, Tile]]] = {}
 
     def offer(self, number: int, tile: Tile) -> bool:
         """Take a tile unless it is superfluous or the class has enough."""
         best = self._best.setdefault(number, {})
-        signature, length = self._signature(tile)
+        signature, effort = self._signature(tile)
         old = best.get(signature)
         if old is None and sum(key[0] == tile.implementation for key in best) >= BEAM:
             return False
-        if old is not None and old[0] <= length:
+        if old is not None and old[0] <= effort:
             return False
         if not self.matches(tile.fragment, tile.implementation.name):
             return False
-        best[signature] = (length, tile)
+        best[signature] = (effort, tile)
         return True
 
     def tiles(self) -> Iterator[tuple[int, Tile]]:
@@ -79,13 +84,14 @@ class _Kept:
             for _, tile in best.values():
                 yield number, tile
 
-    def _signature(self, tile: Tile) -> tuple[tuple[object, ...], int]:
-        """Return what a tile reads and does at its anchor, and its number of operators."""
+    def _signature(self, tile: Tile) -> tuple[tuple[object, ...], Effort]:
+        """Return what a tile reads and does at its anchor, and its arithmetic and number of operators."""
         nodes = [node for node in walk((tile.fragment,)) if node.op != "Placeholder"]
         anchor = next(node for node in nodes if self.matcher.implementations(node.op))
         moved = tuple(node.attributes for node in nodes if node.op == "Transpose")
         shapes = tuple(operand.type.shape for operand in anchor.inputs)
-        return (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved), len(nodes)
+        signature = (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved)
+        return signature, (math.fsum(map(node_flops, nodes)), len(nodes))
 
     def matches(self, fragment: Node, implementation: str) -> bool:
         """Return whether the library computes a fragment in one call of this implementation."""

@@ -23,6 +23,8 @@ from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
 REDUCED = ("reduction", "normalization")
+COMPARING = ("ArgMax", "ArgMin")
+"""Operators that look for an element that is equal to one of them: what they read is stored, so that it is the same each time."""
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 SHIFTED = ("Softmax", "LogSoftmax")
 """Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
@@ -144,8 +146,8 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
 
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, implementation: Implementation) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), implementation)
-    if node.op == "Conv":
-        return  # what stands below would be computed again for each window
+    if node.op == "Conv" or node.op in COMPARING:
+        return  # what stands below would be computed again for each window, or, to be compared, with another last bit
     expanded: set[int] | None = None
     for style in STYLES if tiling.fused else ():
         if expanded is not None and not any(orders.is_inlined_differently(each, style) for each in expanded):

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.policy import CostPolicy
-from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, renumbered, walk
+from egraph.tensor import PLAIN, Candidate, Implementation, Node, Program, Target, format_fragment, renumbered, walk
 from egraph.tensor.boxes import cells, runs
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
 from lower.cost.prior import IGNORANT, Prior
-from lower.cost.rounding import ErrorModel
+from lower.cost.rounding import EXPECTED_SHARE, ErrorModel
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
 from lower.targets import default_target, lowering_for
@@ -78,6 +78,8 @@ class CostModel:
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
         """Measured over expected times of kernels, by the binary order of the bytes that they move."""
+        self._shares: dict[str, dict[KernelKey, float]] = {}
+        """The measured part of the time in float32 that kernels take in a precision."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
 
     def key(self, candidate: Candidate) -> KernelKey:
@@ -108,7 +110,11 @@ class CostModel:
             self._records[key] = self.recorded(self.device_of(candidate.fragment), candidate)
         filed = self._records[key]
         if filed is not None and filed.median_us is not None:
-            amount = self.work(candidate.fragment)
+            amount, precision = self.work(candidate.fragment), candidate.implementation.precision
+            if precision != PLAIN and key not in self._shares.get(precision, {}):
+                exact = self.record(_exact(candidate))
+                if exact is not None and exact.median_us:
+                    self._shares.setdefault(precision, {})[key] = filed.median_us / exact.median_us
             if (of := self.family(candidate)) is not None:
                 self._relatives.setdefault(of, {})[key] = amount.size_bytes, filed.median_us
             elif candidate.implementation.is_generated:
@@ -215,12 +221,27 @@ class CostModel:
         relatives = self._relatives.get(of) if of is not None else None
         if not relatives:
             implementation = candidate.implementation
+            if implementation.precision != PLAIN and (exact_us := self._exact_us(candidate)) is not None:
+                return exact_us * self._expected_share(implementation.precision)
             faster = self._faster_than_estimated(amount) if implementation.is_generated else 1.0
             return self.expected_us(candidate) * (self.policy.opaque if implementation.is_opaque else faster)
         key = min(relatives, key=lambda relative: (abs(relatives[relative][0] - amount.size_bytes), relative))
         size_bytes, time_us = relatives[key]
         moving_us = (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3)
         return max(self.policy.least_of_relative * time_us, time_us + moving_us)
+
+    def _exact_us(self, candidate: Candidate) -> float | None:
+        """Return what the same kernel takes in float32, by its own time or by a relative's; None where neither is measured."""
+        exact = _exact(candidate)
+        record = self.record(exact)
+        if record is not None:
+            return record.median_us
+        return self.estimate_us(exact) if self.has_relatives(exact) else None
+
+    def _expected_share(self, precision: str) -> float:
+        """Return which part of the time in float32 a kernel is expected to take in a precision, by those that were measured."""
+        measured = self._shares.get(precision, {})
+        return statistics.median(measured.values()) if len(measured) >= self.policy.enough_alike else EXPECTED_SHARE[precision]
 
     def _faster_than_estimated(self, amount: Work) -> float:
         order = amount.size_bytes.bit_length()
@@ -277,6 +298,11 @@ class CostModel:
                 for candidate, cost_us in zip(right, costs_us, strict=True)
             )
         return priced
+
+
+def _exact(candidate: Candidate) -> Candidate:
+    """Return the same kernel in float32."""
+    return replace(candidate, implementation=candidate.implementation.in_precision(PLAIN))
 
 
 def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:

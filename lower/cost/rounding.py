@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from egraph.tensor import PLAIN, Candidate, ENode
 from egraph.tolerance import Tolerance
 
-UNIT_ROUNDOFF: Mapping[str, float] = {PLAIN: 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}
-"""The largest relative error of rounding to nearest, by precision: half of the distance between 1 and the next number."""
+UNIT_ROUNDOFF: Mapping[str, float] = {PLAIN: 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 2.0**-6}
+"""The largest relative error of rounding to nearest, by precision: half of the distance between 1 and the next number. Bytes are evenly
+spaced: half a step, of 127 up to the largest number, relative to a quarter of that number."""
+EXPECTED_SHARE: Mapping[str, float] = {"tf32": 0.5, "bf16": 0.5, "fp16": 0.5, "int8": 0.3}
+"""The part of the time in float32 that a product is expected to take in a precision, before some are measured in it."""
 USUAL_PART = math.sqrt(1 / (8 * math.log(2)))
 """The root mean square of rounding errors over the largest, for numbers whose logarithms are evenly distributed."""
 MEASURED_IN = "bf16"

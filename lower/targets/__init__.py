@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from egraph.errors import LowerError
 from egraph.tensor import PLAIN, Implementation, Kernel, Node, Target, placeholders
 from lower.eoperator import KernelRequest
+from lower.packing import Orders
 from lower.roofline import DeviceSpeed
 from runtime.plan import Plan
 
@@ -112,12 +113,18 @@ class CodeCompiler(Protocol):
     def digest(self) -> str: ...
 
 
+def as_given(_: Node) -> Mapping[int, tuple[int, ...]]:
+    """Return that all constants are stored as they are given."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Generator:
     """What runs where no library has a kernel: code that is made for the fragment, or its meaning.
 
     ``tiles`` covers an e-graph, asking for each fragment whether it can be generated; ``supports`` is the
     default answer. ``spec`` is a step's recipe. Without a ``compiler`` the recipe is all that the device needs.
+    ``constant_orders`` says in which order of axes a fragment's constants are stored.
     """
 
     tiles: Callable[[Tiling, Callable[[Node], str | None], Implementation], Iterator[tuple[int, Tile]]]
@@ -127,6 +134,7 @@ class Generator:
     compiler: CodeCompiler | None = None
     file: str = "kernels.so"
     """The artefact's file of compiled kernels."""
+    constant_orders: Orders = as_given
 
 
 def no_compiler(source: Path) -> Path:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 
 import pytest
 
 from egraph.errors import LowerError
 from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
+from lower.eoperator import KernelRequest
 from lower.targets.cpu.generator import compile_library
 from lower.targets.cpu.generator import library as library_module
 from lower.targets.cpu.generator import process as process_module
+from lower.targets.cpu.generator.library import TOGETHER
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, kept_compiler
 
 
@@ -107,12 +113,37 @@ def test_an_error_elsewhere_ends_all_that_compile() -> None:
 def test_many_kernels_are_compiled_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "most_processes", lambda: 2)
     monkeypatch.setattr(library_module, "LEAST_A_PROCESS", 1)
+    monkeypatch.setattr(library_module, "TOGETHER", 1)
     fragments = [_fragment(size) for size in (3, 5, 7)]
     both = compile_library(fragments, tmp_path / "a.so", threads=1, cache=tmp_path / "cache")
     monkeypatch.setattr(library_module, "most_processes", lambda: 1)
     alone = compile_library(fragments, tmp_path / "b.so", threads=1, cache=tmp_path / "other")
     assert (both.compiled, alone.compiled) == (3, 3)
     assert both.path.read_bytes() == alone.path.read_bytes()
+
+
+def test_processes_that_run_share_few_kernels_and_none_waits_for_a_slow_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first compiler is not done before the second has answered for all that is left."""
+    others_done = Semaphore(0)
+    counts = [0, 0]
+
+    @dataclass
+    class Fake:
+        number: int
+
+        def compile(self, jobs: Sequence[object], threads: int, seconds: float) -> tuple[list[str], str]:
+            counts[self.number] += len(jobs)
+            if self.number == 1:
+                others_done.release()
+            elif not (others_done.acquire(timeout=20) and others_done.acquire(timeout=20)):
+                return [], "the other one took nothing more"
+            return [""] * len(jobs), ""
+
+    monkeypatch.setattr(library_module, "running_compilers", lambda: 2)
+    monkeypatch.setattr(library_module, "borrowed_compilers", lambda count: nullcontext([Fake(number) for number in range(count)]))
+    requests = [KernelRequest(_fragment(size)) for size in range(3, 3 + 3 * TOGETHER)]
+    failures = library_module._compile(requests, {each: tmp_path / each.symbol for each in requests}, 1)
+    assert failures == {} and counts == [TOGETHER, 2 * TOGETHER]
 
 
 @pytest.mark.usefixtures("fake")

@@ -13,6 +13,7 @@ from egraph.tensor import OPAQUE, Candidate, ENode, Graph, Implementation, Node,
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, family, jobs, without_twins
+from lower.cost.rounding import EXPECTED_SHARE
 from lower.roofline import DeviceSpeed
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
@@ -47,6 +48,24 @@ def test_a_family_is_one_operator_over_what_it_reads() -> None:
     assert family(_candidate(apply("Transpose", _product(), perm=(1, 0)))) != family(PLAIN)
     assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither decides
     assert family(_candidate(apply("Relu", leaf(0, 4)))) is None
+
+
+def test_a_kernel_that_rounds_is_estimated_by_its_twin_in_float32() -> None:
+    """By an expected part of its time, or of a relative's; once some are measured in the precision, by the part that they took."""
+    shapes = [_candidate(_product(columns=columns)) for columns in (32, 64, 96, 128)]
+    lowered = [replace(one, implementation=one.implementation.in_precision("int8")) for one in shapes]
+    model = _model()
+    assert model.estimate_us(lowered[0]) == pytest.approx(model.expected_us(lowered[0]))
+    for one in shapes:
+        model.file(Record("here", *model.key(one), "ok", (100.0,)))
+    model.look_up({1: (*shapes, *lowered)})
+    assert model.estimate_us(lowered[0]) == pytest.approx(100.0 * EXPECTED_SHARE["int8"])
+    fused = replace(FUSED, implementation=lowered[0].implementation)
+    assert 100.0 * EXPECTED_SHARE["int8"] < model.estimate_us(fused) < 110.0 * EXPECTED_SHARE["int8"]
+    for one, time_us in zip(lowered[:3], (80.0, 120.0, 130.0), strict=True):
+        model.file(Record("here", *model.key(one), "ok", (time_us,)))
+    model.look_up({1: (*shapes, *lowered)})
+    assert model.estimate_us(lowered[3]) == pytest.approx(120.0)
 
 
 def test_a_measured_relative_tells_more_than_arithmetic() -> None:

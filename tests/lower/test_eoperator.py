@@ -13,7 +13,8 @@ import pytest
 
 import lower.targets.cpu.generator.library as library_module
 from egraph.errors import LowerError
-from egraph.tensor import Node, TensorType, format_fragment, make, placeholders
+from egraph.optimize.estimated import estimated_program
+from egraph.tensor import Graph, Node, TensorType, attributes, format_fragment, make, placeholders
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.dtypes import INTEGERS
 from egraph.tensor.ops.reference import evaluate
@@ -242,6 +243,17 @@ def test_a_compiler_that_dies_or_hangs_costs_one_kernel(tmp_path: Path, monkeypa
 def test_fragments_survive_the_way_to_the_compiling_process() -> None:
     for fragment in chains():
         assert parse_fragment(format_fragment(fragment)) is fragment
+
+
+def test_what_is_compared_with_its_largest_element_is_stored() -> None:
+    """Computed once for the maximum and once more to be compared with it, no element might be equal to it."""
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (5, 7)))
+    place = apply("ArgMax", apply("Exp", x), axis=1, select_last_index=0)
+    assert supports(apply("ArgMax", leaf(0, 5, 7), axis=1, select_last_index=0)) is None
+    reason = supports(apply("ArgMax", apply("Exp", leaf(0, 5, 7)), axis=1, select_last_index=0))
+    assert reason is not None and "computed twice" in reason
+    program = estimated_program(Graph("g", (x,), (("y", place),), {}), [])
+    assert [kernel.fragment.op for kernel in program.kernels] == ["Exp", "ArgMax"]
 
 
 def test_generated_code_is_stable(golden: Callable[[str, str], None]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from egraph.optimize.estimated import open_session
 from lower.plan_text import parse_plan
 from runtime import Session
 from runtime.errors import ExecutionError, InvalidArgument
@@ -64,6 +65,20 @@ def test_threads_spin_during_an_opaque_step_and_not_after_it() -> None:
         idle_seconds.append(time.process_time() - started)
     assert min(idle_seconds) < 0.003
     executable.close()
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(100, 1), (300, 2)])
+def test_a_step_with_little_data_has_no_threads_of_its_own(rows: int, threads: int) -> None:
+    """Waking them takes longer than the step, and the next kernel's threads find the cores taken."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 320]) for name in "xy"]
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Atan", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with open_session(proto, threads=2) as session:
+        (opaque,) = session.executable._opaque.values()
+        assert opaque.session.get_session_options().intra_op_num_threads == threads
+        x = draw(rows, 320)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], np.arctan(np.maximum(x, 0)), rtol=1e-6)
 
 
 def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from lower.eoperator.request import may_overwrite, supports_by_parts
 from lower.targets import Compiler, Generator, Library, Lowering
 from lower.targets.cpu.generator import library as generator
 from lower.targets.cpu.generator import process
+from lower.targets.cpu.generator.constants import constant_orders
 from runtime.devices.cpu.native import build
 
 LIBRARIES = (
@@ -58,9 +59,12 @@ TARGET = Target("cpu", platform.machine(), generator.processor())
 LOWERING = Lowering(
     TARGET,
     Implementation.parse("tvm", TARGET),
-    Generator(eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler()),
+    Generator(
+        eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(),
+        constant_orders=constant_orders,
+    ),
     tuple(_library(name) for name in LIBRARIES),
     Implementation.parse("onednn.matmul", TARGET),
     build.build, build.build, build.build_openmp, build.copy_into, source_digest=cache(build.source_digest),
-    precisions=("bf16",),
+    precisions=("bf16", "int8"),
 )  # fmt: skip

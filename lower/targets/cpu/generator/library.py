@@ -16,16 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
 
 from egraph.errors import LowerError
 from egraph.tensor import Node, format_fragment
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
-from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, most_processes
+from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, most_processes, running_compilers
 from runtime import cache as user_cache
 
 SECONDS_PER_KERNEL = 20.0
 LEAST_A_PROCESS = 8
 """Kernels from which starting another compiling process pays."""
+TOGETHER = 3
+"""Kernels that one of several processes takes at once: some take ten times as long as others."""
 DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
 """Texts of compilers' errors where object files cannot be written, independent of the kernel."""
 _SOURCES = ("lower/targets/cpu/generator", "lower/eoperator", "egraph/tensor")
@@ -153,12 +156,23 @@ def _unwritable(folder: Path, problem: str) -> LowerError:
 def _compile(
     missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int
 ) -> dict[KernelRequest, LowerError]:
-    """Compile in as many processes as are worth starting."""
-    count = max(1, min(most_processes(), len(missing) // LEAST_A_PROCESS))
+    """Compile in all processes that run, or in as many as are worth starting; each takes the next few when it is done with its last."""
+    count = min(len(missing), max(1, running_compilers(), min(most_processes(), len(missing) // LEAST_A_PROCESS)))
     failures: dict[KernelRequest, LowerError] = {}
+    idle: SimpleQueue[Compiler] = SimpleQueue()
+
+    def compile_some(some: list[KernelRequest]) -> dict[KernelRequest, LowerError]:
+        compiler = idle.get()
+        try:
+            return _compile_part(some, objects, threads, compiler)
+        finally:
+            idle.put(compiler)
+
     with ThreadPoolExecutor(count) as pool, borrowed_compilers(count) as compilers:
-        parts = [pool.submit(_compile_part, missing[slot::count], objects, threads, compiler) for slot, compiler in enumerate(compilers)]
-        for part in parts:
+        for compiler in compilers:
+            idle.put(compiler)
+        length = TOGETHER if count > 1 else len(missing)
+        for part in [pool.submit(compile_some, missing[start : start + length]) for start in range(0, len(missing), length)]:
             failures |= part.result()
     return failures
 

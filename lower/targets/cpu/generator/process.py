@@ -100,6 +100,10 @@ class Compiler:
         line, self._unread = self._unread.split(b"\n", 1)
         return line
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def close(self) -> None:
         """End the process, and wait for the threads that wait for it."""
         process = self._process
@@ -145,6 +149,11 @@ def kept_compiler() -> Iterator[Compiler]:
         _kept.remove(compilers)
         for compiler in compilers:
             compiler.close()
+
+
+def running_compilers() -> int:
+    """Return how many of the kept compilers have been started: another one takes a second to load."""
+    return sum(compiler.is_running for compiler in _kept[-1]) if _kept else 0
 
 
 @contextmanager

@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from egraph.tensor import Kernel, walk
+from egraph.tensor.ops.dtypes import BYTES
 from lower.calls.call import LibraryCall
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
 from lower.targets.cpu.onednn.match import implementations, match, operand_precisions
-from lower.views import Window
+from lower.views import Reason, Window
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter
 
 
+NEUTRAL: Mapping[str, float] = {"sub": 0.0, "add": 0.0, "mul": 1.0, "div": 1.0}
+"""The operand with which a binary post-operation changes nothing."""
+
+
 def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
     """Return the launch of a kernel of the library."""
-    return launch_call(writer, kernel, match)
+
+    def matched(*arguments: Any, **options: Any) -> LibraryCall | Reason:
+        call = match(*arguments, **options)
+        return call if isinstance(call, str) else without_neutral(call, kernel, writer.program.graph.tensors)
+
+    return launch_call(writer, kernel, matched)
+
+
+def without_neutral(call: LibraryCall, kernel: Kernel, tensors: Mapping[str, np.ndarray]) -> LibraryCall:
+    """Return a call without steps whose constants leave every bit of the result: zero points of 0, scales of 1.
+
+    x + 0 is not x where x is -0.0, so that it is left out before bytes alone. A byte is rounded where it is stored.
+    """
+    is_byte = kernel.output.type.dtype in BYTES
+
+    def is_neutral(operation: Mapping[str, Any]) -> bool:
+        if operation["kind"] != "binary" or operation["algorithm"] not in NEUTRAL or (operation["algorithm"] == "add" and not is_byte):
+            return False
+        node = kernel.inputs[call.arguments[operation["argument"]].operand]
+        data = tensors.get(node.string("digest")) if node.op == "Constant" else None
+        return data is not None and bool(np.all(data == NEUTRAL[operation["algorithm"]]))
+
+    kept = [operation for operation in call.post_operations if not is_neutral(operation)]
+    if is_byte and kept and kept[-1] == {"kind": "eltwise", "algorithm": "round", "alpha": 0.0, "beta": 0.0}:
+        kept.pop()
+    if len(kept) == len(call.post_operations):
+        return call
+    read = {operation["argument"] for operation in kept if "argument" in operation}
+    places = [i for i, argument in enumerate(call.arguments) if argument.role or i in read]
+    post_operations = [
+        {**operation, "argument": places.index(operation["argument"])} if "argument" in operation else operation for operation in kept
+    ]
+    return replace(call, arguments=tuple(call.arguments[i] for i in places), post_operations=tuple(post_operations))
 
 
 def writes(kernel: Kernel, window: Window) -> int:

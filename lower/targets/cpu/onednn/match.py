@@ -20,6 +20,8 @@ from egraph.tensor.storage import NARROW, WIDEN, stored
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Spine, spine
+from lower.quantised import PRECISION as IN_BYTES
+from lower.quantised import quantised
 from lower.targets.cpu.generator.library import processor
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
 from lower.views import Reason, Window, contiguous
@@ -98,6 +100,9 @@ def match(
     gaps, the call may be one of several pieces.
     """
     implementation, _, precision = implementation.partition("@")
+    if precision == IN_BYTES:
+        parts = quantised(fragment)
+        return parts if isinstance(parts, str) else match(parts.fragment, implementation, destination=destination)
     types, fragment = _stored_types(fragment), stored(fragment).fragment
     reason = _unsuitable(fragment)
     if reason:
@@ -132,6 +137,11 @@ def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, froz
     call = match(fragment, implementation)
     if isinstance(call, str):
         return call
+    if implementation.endswith(f"@{IN_BYTES}"):
+        parts = quantised(fragment)
+        assert not isinstance(parts, str), "it is matched in bytes"
+        indices = (leaf.integer("index") for leaf in placeholders(fragment))
+        return {index: frozenset({IN_BYTES if index in (parts.source, parts.weights) else PLAIN}) for index in indices}
     found: dict[int, frozenset[str]] = {}
     for argument in call.arguments:
         read_in = implementation.partition("@")[2] if argument.dtype else PLAIN

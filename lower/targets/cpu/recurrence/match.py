@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from egraph.tensor import Node
 from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
-from lower.attention.match import below_views, merged
+from lower.axes import below_views, merged
 from lower.candidates.tile import Tile, Tiling
 from lower.views import Reason, Window, contiguous, read
 
