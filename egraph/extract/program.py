@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 
 from egraph.errors import ExtractError
 from egraph.extract.schedule import schedule
-from egraph.tensor import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, instantiate, make, walk
+from egraph.tensor import (
+    INVERTIBLE_MOVES,
+    LEAVES,
+    Attributes,
+    Candidate,
+    ENode,
+    FrozenEGraph,
+    Graph,
+    Kernel,
+    Node,
+    Program,
+    Selection,
+    TensorType,
+    attributes,
+    instantiate,
+    make,
+    walk,
+)
 
 MOST_ORIGINS = 8
 """The largest number of source nodes that a node made by a rule inherits from its users."""
@@ -23,6 +41,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
     origins: dict[Node, dict[str, None]] = {}
     sources = _sources(frozen)
     kernels: list[Kernel] = []
+    inside: dict[int, Node] = {}
     root_rules: dict[int, set[str]] = {}
     for number, named in zip(frozen.roots, frozen.root_rules, strict=False):
         root_rules.setdefault(number, set()).update(named)
@@ -32,6 +51,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
         built = instantiate(candidate.fragment, inputs)
         values[number] = built[candidate.fragment]
         for inner, at in _classes_inside(frozen, number, candidate):
+            inside.setdefault(at, built[inner])
             _note(origins, built[inner], _names(sources, graph, at))
         rules = {rule for node in candidate.covered for rule in node.rules} | root_rules.get(number, set())
         rules |= {rule for operand in candidate.operands for rule in constant_rules.get(operand, ())}
@@ -46,7 +66,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
         graph,
         outputs=outputs,
         origins={node: tuple(names) for node, names in origins.items() if names},
-        names=_source_names(frozen, graph, values),
+        names=_source_names(frozen, graph, inside | values),
     )
     outside = {rule for root in frozen.roots if root not in chosen for rule in _leaf_rules(frozen, root, constant_rules)}
     used = sorted(outside.union(*root_rules.values(), *(kernel.rules for kernel in kernels)))
@@ -126,11 +146,46 @@ def _sources(frozen: FrozenEGraph) -> Mapping[int, Node]:
 
 
 def _source_names(frozen: FrozenEGraph, graph: Graph, values: Mapping[int, Node]) -> dict[Node, str]:
-    """Return the names of the source model's values, also for the nodes that compute them in another way."""
+    """Return the names of the source model's values, also for the nodes that compute them in another way or in another layout.
+
+    A value that the program has in another layout alone is named at a node that no kernel computes: the moves of it that give the value.
+    """
     computed = ((node, frozen.source[number]) for number, node in values.items() if number in frozen.source)
     names = {node: graph.names[source] for node, source in computed if source in graph.names}
     taken = set(names.values())
-    return names | {node: name for node, name in graph.names.items() if name not in taken}
+    names |= {node: name for node, name in graph.names.items() if name not in taken}
+    missing = {number: graph.names[source] for number, source in frozen.source.items() if graph.names.get(source, "") not in (*taken, "")}
+    moved = _moved(frozen, {number: node for number, node in values.items() if number not in frozen.leaves}, missing)
+    return names | {node: missing[number] for number, node in moved.items() if node not in names}
+
+
+def _moved(frozen: FrozenEGraph, values: Mapping[int, Node], targets: Collection[int]) -> dict[int, Node]:
+    """Return the target classes that transposes and reshapes of the program's values are, by the fewest moves."""
+    ways: dict[int, list[tuple[int, str, Attributes]]] = {}
+    for number, nodes in frozen.classes.items():
+        for node in nodes:
+            (child,) = node.children if node.op in INVERTIBLE_MOVES else (number,)
+            if child != number and frozen.types[number].is_static and frozen.types[child].is_static:
+                ways.setdefault(child, []).append((number, node.op, node.attributes))
+                ways.setdefault(number, []).append((child, node.op, _inverse(node, frozen.types[child])))
+    reached = dict(values)
+    queue = deque(values)
+    while queue:
+        number = queue.popleft()
+        for to, op, moves in ways.get(number, ()):
+            if to not in reached and to not in frozen.leaves:
+                reached[to] = make(op, (reached[number],), moves, frozen.types[to])
+                queue.append(to)
+    return {number: node for number, node in reached.items() if number in targets and number not in values}
+
+
+def _inverse(node: ENode, operand: TensorType) -> Attributes:
+    """Return the attributes of the move that undoes a transpose or a reshape of a value of this type."""
+    if node.op == "Reshape":
+        return attributes(shape=operand.sizes)
+    perm = dict(node.attributes)["perm"]
+    assert isinstance(perm, tuple)
+    return attributes(perm=tuple(perm.index(axis) for axis in range(len(perm))))
 
 
 def _names(sources: Mapping[int, Node], graph: Graph, number: int) -> tuple[str, ...]:

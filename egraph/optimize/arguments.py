@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --shape batch=1/8 --shape seq=1/32..512   sizes by the names that the model gives them
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
   python -m egraph.optimize model.onnx --precision auto --tolerance 1e-2   round to bf16 what that makes faster, within 1e-2
+  python -m egraph.optimize model.onnx --precision int8 --inputs real.npz --tolerance 2e-2   in bytes, in the ranges of your inputs
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
   python -m egraph.optimize model.onnx --to saturated.txt       write the e-graph as text and end
@@ -177,8 +178,8 @@ def build_parser() -> argparse.ArgumentParser:
         choices=list(OFFERED),
         default="fp32",
         help="to what products and convolutions may round their operands (sums stay float32): 'fp32' to nothing (default), 'bf16' or, on "
-        "GPUs, 'tf32' or 'fp16' (infinite beyond 65504) wherever that is faster, 'auto' to tf32 or bf16 as --tolerance allows; what is "
-        "beyond --tolerance is never written",
+        "GPUs, 'tf32' or 'fp16' (infinite beyond 65504) wherever that is faster, 'auto' to tf32 or bf16 as --tolerance allows, 'int8' "
+        "also to bytes, in products by weights, within the ranges of your --inputs; what is beyond --tolerance is never written",
     )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument

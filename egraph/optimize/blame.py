@@ -12,7 +12,7 @@ the rule, however far from the wrong output it was used.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from egraph.errors import EinsatError
 from egraph.onnx import exporter
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative_error, shaken
-from egraph.optimize.kernels import compile_batch, leaf_values, rounded
+from egraph.optimize.kernels import compile_batch, in_bytes, leaf_values, rounded
 from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
 from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, bind, make, numpy_dtype, rewrite, walk
 from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.dtypes import BYTES
 from egraph.tensor.storage import without_stored
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
@@ -108,8 +109,9 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
             if not (k.implementation.is_free or k.implementation.is_opaque) and all(n in values or n.op == "Constant" for n in m.inputs)
         ]
         wrong = _wrong_kernels(program.graph, meant.graph, alone, values, Path(folder) / "kernels", options)
-        rules, nodes = ((), ()) if wrong else changed(original, meant, values, feeds, Path(folder), options.threads)
         parts = Parts() if wrong else compare_parts(original, meant, values, Path(folder), options.threads, tolerance)
+        is_explained = wrong or parts.agree
+        rules, nodes = ((), ()) if is_explained else changed(original, meant, values, feeds, Path(folder), options.threads)
         noise = {} if wrong else noise_before_bytes(original, feeds, Path(folder), options.threads)
     for kernel, _ in wrong:
         nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
@@ -125,39 +127,48 @@ def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], folder: Path, 
     outputs = {name: node for name, node in original.outputs if node.type.dtype == "float32" and node.op not in LEAVES}
     if not outputs or not any(node.op in ROUNDING for node in walk(outputs.values())):
         return {}
-    exact = evaluate(original, list(outputs.values()), feeds, folder, threads)
-    moved = stirred(original, list(outputs.values()), feeds, folder, threads)
+    exact, moved = stirred(original, list(outputs.values()), feeds, folder, threads)
     return {name: max(relative_error(exact[node], each[node]) for each in moved) for name, node in outputs.items()}
 
 
-def stirred(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int) -> list[dict[Node, np.ndarray]]:
-    """Return what nodes of a graph are, some times, where inputs change by their last bit and numbers that become bytes by ``ROUNDED``."""
+def stirred(
+    graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int
+) -> tuple[dict[Node, np.ndarray], list[dict[Node, np.ndarray]]]:
+    """Return what nodes of a graph are, and, some times, where inputs change by their last bit and what becomes bytes by ``ROUNDED``."""
     becoming = (node.inputs[0] for node in walk(nodes) if node.op in ROUNDING)
     numbers = [node for node in dict.fromkeys(becoming) if node.op not in LEAVES and node.type.is_static]
     stirs = {node: make("Input", (), attributes(name=f"stir {i}"), node.type) for i, node in enumerate(numbers)}
-    values = evaluate(graph, numbers, feeds, folder, threads)
 
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
         same = make(old.op, operands, old.attributes, old.type)
         return apply("Add", same, stirs[old]) if old in stirs else same
 
-    changed_nodes = rewrite(tuple(nodes), change)
+    new = rewrite((*nodes, *numbers), change)
     stirred_graph = replace(graph, inputs=(*graph.inputs, *stirs.values()), names={}, origins={})
+    run = opened(stirred_graph, [new[node] for node in (*nodes, *numbers)], folder, threads)
+    exact = run({**feeds, **{stir.string("name"): np.zeros(node.type.sizes, np.float32) for node, stir in stirs.items()}})
     found = []
     for seed in range(SHAKEN):
         generator, moved_feeds = np.random.default_rng(seed), shaken(feeds, seed)
         for node, stir in stirs.items():
-            most = ROUNDED * np.max(np.abs(values[node]), initial=0.0)
-            moved_feeds[stir.string("name")] = np.asarray(most * generator.uniform(-1, 1, values[node].shape), np.float32)
-        moved = evaluate(stirred_graph, [changed_nodes[node] for node in nodes], moved_feeds, folder, threads)
-        found.append({node: moved[changed_nodes[node]] for node in nodes})
-    return found
+            most = ROUNDED * np.max(np.abs(exact[new[node]]), initial=0.0)
+            moved_feeds[stir.string("name")] = np.asarray(most * generator.uniform(-1, 1, node.type.sizes), np.float32)
+        moved = run(moved_feeds)
+        found.append({node: moved[new[node]] for node in nodes})
+    return {node: exact[new[node]] for node in nodes}, found
 
 
 def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
-    """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled."""
+    """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled.
+
+    Values of the model that the program has in another layout are among them, in the model's; and bytes inside of kernels that the model
+    has too, since it is where numbers become bytes that two ways to compute them part.
+    """
     made = [k.output for k in program.kernels if not k.implementation.is_free and k.output.type.shape is not None]
-    values = evaluate(program.graph, made, feeds, folder, threads)
+    bytes_inside = frozenset(node for node in walk(made) if node.type.dtype in BYTES)
+    named = [node for node in program.graph.names if node in bytes_inside and node.op not in LEAVES]
+    moved = program.graph.named_moves(bytes_inside.union(made))
+    values = evaluate(program.graph, [*made, *named, *moved], feeds, folder, threads)
     values |= {n: np.asarray(feeds[n.string("name")]) for n in program.graph.inputs if n.string("name") in feeds}
     values |= {n: program.graph.tensors[n.string("digest")] for n in walk(program.graph.roots) if n.op == "Constant"}
     return values
@@ -165,15 +176,25 @@ def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, thre
 
 def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
     """Return what nodes of a graph are, by onnxruntime without optimisations."""
-    computed = [node for node in dict.fromkeys(nodes) if node.op not in ("Input", "Constant")]
+    return opened(graph, nodes, folder, threads)(feeds)
+
+
+def opened(
+    graph: Graph, nodes: Sequence[Node], folder: Path, threads: int
+) -> Callable[[Mapping[str, Any]], dict[Node, np.ndarray]]:
+    """Return what gives the nodes of a graph by its inputs, in onnxruntime without optimisations; leaves are left out."""
+    computed = [node for node in dict.fromkeys(nodes) if node.op not in LEAVES]
     if not computed:
-        return {}
+        return lambda feeds: {}
     path = folder / "values.onnx"
     exporter.save(replace(graph, outputs=tuple((f"einsat value {i}", node) for i, node in enumerate(computed))), path)
     session = open_onnxruntime(path, threads, optimise=False)
     names = {port.name for port in session.get_inputs()}
-    results = session.run(None, {name: value for name, value in feeds.items() if name in names})
-    return dict(zip(computed, results, strict=True))
+
+    def run(feeds: Mapping[str, Any]) -> dict[Node, np.ndarray]:
+        return dict(zip(computed, session.run(None, {name: feeds[name] for name in names if name in feeds}), strict=True))
+
+    return run
 
 
 def _wrong_kernels(
@@ -197,7 +218,7 @@ def _wrong_kernels(
         feeds = {name: np.require(stored[name], values[node].dtype, "C") for name, _, node in operands}
         meant, expected = _alone(meant_graph, plain), values[plain.output]
         if kernel.implementation.precision != PLAIN or kernel.fragment is not plain.fragment:
-            meant = replace(meant, graph=rounded(meant.graph, kernel.implementation.precision))
+            meant = replace(meant, graph=rounded(in_bytes(meant).graph, kernel.implementation.precision))
             (expected,) = evaluate(meant.graph, meant.graph.roots, feeds, folder, options.threads).values()
         try:
             with Session(compiled, threads=options.threads, on=name_of(options.target)) as session:
@@ -247,7 +268,8 @@ def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: 
 
     roots = [stepped(byte) for byte in inner]
     graph = replace(alone.graph, inputs=(*alone.graph.inputs, step))
-    up, down = (evaluate(graph, roots, {**feeds, "step": np.asarray(size, np.float32)}, folder, threads) for size in (1, -1))
+    run = opened(graph, roots, folder, threads)
+    up, down = (run({**feeds, "step": np.asarray(size, np.float32)}) for size in (1, -1))
     reach = sum(np.maximum(np.abs(up[node] - expected), np.abs(down[node] - expected)) for node in roots)
     return bool(np.all(difference <= accepted + reach))
 
@@ -310,8 +332,7 @@ def compare_parts(
     inputs = {node: values[node] for node in original.inputs if node in values}
     feeds |= {node.string("name"): value for node, value in inputs.items()}
     graph = replace(original, inputs=(*inputs, *cuts.values()), names={}, origins={})
-    expected = evaluate(graph, list(parts.values()), feeds, folder, threads)
-    moved = stirred(graph, list(parts.values()), feeds, folder, threads)
+    expected, moved = stirred(graph, list(parts.values()), feeds, folder, threads)
     wrong, worst_error = {}, 0.0
     for node, part in parts.items():
         error, difference = _part_error(expected[part], shared[node], [each[part] for each in moved], tolerance)
@@ -328,7 +349,7 @@ def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], 
     if want.dtype.kind in "iub":
         steps = np.abs(want.astype(np.int64) - got.astype(np.int64))
         off, most_off, most_steps = int(np.count_nonzero(steps)), 0, 1
-        if want.dtype.name in ("int8", "uint8"):
+        if want.dtype.name in BYTES:
             moved_steps = [np.abs(want.astype(np.int64) - each.astype(np.int64)) for each in moved]
             most_steps = max(1, *(int(np.max(each, initial=0)) for each in moved_steps))
             moved_off = NOISE_FACTOR * max(int(np.count_nonzero(each)) for each in moved_steps)

@@ -145,9 +145,13 @@ class Budget:
         compile_seconds = self.seconds_to_compile(unmeasured) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
         return compile_seconds + self.race_seconds + self.check_seconds
 
-    def may_check(self) -> bool:
-        """Return whether the check continues with another input: while there is time, or few inputs are required."""
-        return self.inputs * self.input_seconds <= self.policy.check.seconds or self.left_seconds > self.input_seconds
+    def may_check(self, compared_seconds: float = 0.0) -> bool:
+        """Return whether the check continues with another input: while there is time, or few inputs are required.
+
+        ``compared_seconds``: how long each took so far, where kernels and parts were compared alone more than running it.
+        """
+        seconds = max(self.input_seconds, compared_seconds)
+        return self.inputs * seconds <= self.policy.check.seconds or self.left_seconds > seconds
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float, float]:

@@ -40,7 +40,8 @@ class Folder:
                 self._folded[node] = make("Constant", (), attributes(digest=digest), array_type(array))
         folded = self._folded
         kept = [*program.graph.roots, *read, *made]
-        new = rewrite(kept, lambda old, operands: folded.get(old) or make(old.op, operands, old.attributes, old.type))
+        moved = program.graph.named_moves(frozenset(walk(made)))
+        new = rewrite((*kept, *moved), lambda old, operands: folded.get(old) or make(old.op, operands, old.attributes, old.type))
         kernels = tuple(replace(k, inputs=tuple(new[node] for node in k.inputs), output=new[k.output]) for k in program.kernels)
         alive = {node.string("digest") for node in walk(new[node] for node in kept) if node.op == "Constant"}
         return replace(program, graph=_rebuilt(program.graph, new, alive, self._tensors), kernels=kernels)

@@ -155,7 +155,8 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                             database.put(Record(*key[:3], "failed", (), str(compiled)[:SHOWN_CHARACTERS], generator))
                             failed += 1
                             continue
-                        write_weight_specs(job, compiled, options.seed)
+                        if not (job.implementation.is_generated and lowers.generator.constant_orders(job.fragment)):
+                            write_weight_specs(job, compiled, options.seed)
                         if is_elsewhere:
                             write_expected(program, job, compiled, archived.feeds, options.seed)
                         else:

@@ -40,6 +40,9 @@ from egraph.tensor.storage import in_one_type
 from lower.compile import PLAN, WEIGHTS, CompileOptions, plan_program
 from lower.cost.rounding import ROUNDED_OPERATORS
 from lower.eoperator import KernelRequest
+from lower.placement import is_sized
+from lower.quantised import MEASURED_RANGE, Scale, expanded, is_quantised
+from lower.quantised import PRECISION as IN_BYTES
 from lower.targets import CodeCompiler, Compiled, lowering_for
 from lower.weights import write_weights
 from runtime.errors import LibraryMissing
@@ -101,15 +104,16 @@ def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatErro
     except EinsatError as error:
         return error
     carried = {name: writer.lowering.build(source) for name, source in writer.carried.items()}
-    return _Planned(program, plan, writer.models, writer.requests, carried)
+    return _Planned(writer.program, plan, writer.models, writer.requests, carried)
 
 
 def _written(planned: _Planned, folder: Path, shared: Path) -> Path:
     """Write the folder of a program whose generated kernels are in a ``shared`` library."""
     folder.mkdir(parents=True)
     weights = dict.fromkeys(buffer.key for buffer in planned.plan.buffers if buffer.area == "weight")
-    if weights:
-        write_weights(folder / WEIGHTS, {key: planned.program.graph.tensors[key] for key in weights})
+    if weights:  # and as they are given, for what the result is compared with
+        given = (node.string("digest") for node in walk(planned.program.graph.roots) if node.op == "Constant" and is_sized(node))
+        write_weights(folder / WEIGHTS, {key: planned.program.graph.tensors[key] for key in dict.fromkeys((*weights, *given))})
     for name, model in planned.models.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(model)
@@ -154,7 +158,8 @@ def kernel_program(fragment: Node, implementation: Implementation, *, seed: int)
     operands = tuple(leaves.values())
     inputs = tuple(node for node in operands if node.op == "Input")
     graph = Graph("kernel", inputs, (("y", root),), tensors)
-    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
+    kernel = Kernel(fragment, operands, root, implementation)
+    return Program(graph, (replace(kernel, source_range=MEASURED_RANGE) if is_quantised(kernel) else kernel,), 0.0)
 
 
 def _weight(leaf: Node) -> str:
@@ -227,8 +232,11 @@ def in_float32(graph: Graph) -> Graph:
 
 
 def rounded(graph: Graph, precision: str) -> Graph:
-    """Return the graph with the operands of its products rounded: what kernels of this precision compute."""
-    if precision == PLAIN:
+    """Return the graph with the operands of its products rounded: what kernels of this precision compute.
+
+    Those in bytes compute what their program says once it is expanded.
+    """
+    if precision in (PLAIN, IN_BYTES):
         return graph
 
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
@@ -240,6 +248,16 @@ def rounded(graph: Graph, precision: str) -> Graph:
     new = rewrite(roots, change)
     tensors = {**graph.tensors, TF32_SPLIT: np.array(TF32_FACTOR, np.float32)} if precision == "tf32" else graph.tensors
     return replace(graph, outputs=tuple((name, new[node]) for name, node in graph.outputs), tensors=tensors)
+
+
+def in_bytes(program: Program) -> Program:
+    """Return the program of one kernel with what it computes in bytes, where it does."""
+    return expanded(program, program.kernels[0].implementation)
+
+
+def quantised_operand(node: Node, scale: Scale) -> Node:
+    """Return a value as bytes, and back."""
+    return apply("Dequantize", apply("Quantize", node, *scale.constants), *scale.constants)
 
 
 def rounded_operand(node: Node, precision: str) -> Node:

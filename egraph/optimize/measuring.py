@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from egraph.errors import EinsatError, LowerError
-from egraph.optimize.kernels import compile_batch, feed_specs, in_float32, kernel_program, reference_graph, rounded
+from egraph.optimize.kernels import compile_batch, feed_specs, in_bytes, in_float32, kernel_program, reference_graph, rounded
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
@@ -174,7 +174,7 @@ def write_reference(program: Program, implementation: Implementation, folder: Pa
         # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
         reference = program.graph
         if not implementation.is_opaque:
-            reference = rounded(in_float32(reference_graph(reference)), implementation.precision)
+            reference = rounded(in_float32(reference_graph(in_bytes(program).graph)), implementation.precision)
         (folder / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
 
 

@@ -12,12 +12,15 @@ from egraph.tolerance import Tolerance
 from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
-Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "auto"]
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "int8", "auto"]
 """What products may round their operands to: nothing; one precision wherever that is faster; or as far as the tolerance allows."""
 OFFERED: Mapping[Precision, tuple[str, ...]] = {
-    "fp32": (), "tf32": ("tf32",), "bf16": ("bf16",), "fp16": ("fp16",), "auto": ("tf32", "bf16"),
+    "fp32": (), "tf32": ("tf32",), "bf16": ("bf16",), "fp16": ("fp16",), "int8": ("bf16", "int8"), "auto": ("tf32", "bf16"),
 }  # fmt: skip
-"""The precisions that kernels are offered in besides float32, of those that the target's have; fp16, of a small range, by name alone."""
+"""The precisions that kernels are offered in besides float32, of those that the target's have; by name alone fp16, of a small range,
+and int8, whose ranges are those of the user's inputs; what bytes do not suit may do in bf16."""
+CONSTRAINED: tuple[Precision, ...] = ("auto", "int8")
+"""Where the search itself keeps to the tolerance, kernel by kernel; otherwise a program that is beyond it is given up."""
 Choice: TypeAlias = tuple[range, ...]
 """The sizes that an axis may have: ranges, a number being a range of one."""
 DEFAULT_BUCKETS = 4

@@ -27,12 +27,13 @@ from egraph.optimize.job_export import import_profiles
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
-from egraph.optimize.options import OFFERED, Options
+from egraph.optimize.options import CONSTRAINED, OFFERED, Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
-from egraph.optimize.precision import Rounding, rounding_kernels
+from egraph.optimize.precision import Rounding, rounding_kernels, unoffered
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, not_raced, race, recorded_race
+from egraph.optimize.ranges import Ranges, compared_within, refuse_without_inputs
 from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
@@ -74,6 +75,7 @@ TOGETHER_BELOW_BYTES = 1 << 30
 
 def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
+    refuse_without_inputs(options)
     output = destination(options.model, options.output)
     if options.report is not None:
         check_report(options.report)
@@ -91,7 +93,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
     options, imported, user_inputs = read(options, progress.note)
     session, open_seconds = opening.result()
     answers = Answers()
-    runs = accepted(session, imported.graph, user_inputs, options.seed, answers.keep)
+    runs = compared_within(accepted(session, imported.graph, user_inputs, options.seed, answers.keep), options)
     compared = options
     if wide != options.model:
         answers = Answers()
@@ -126,6 +128,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
                 results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
                 Rounding(reference.samples, options.threads, options.device), Storage(target_lowering),
+                Ranges(user_inputs.feeds, options.threads, user_inputs.key if options.precision == "int8" else ""),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes + outline.notes)
             progress.stage("write")
@@ -170,6 +173,7 @@ class Run:
     lowering: Lowering
     rounding: Rounding
     storage: Storage
+    ranges: Ranges
     model: CostModel | None = None
     searches: int = 0
     """How often programs were extracted to be timed."""
@@ -179,7 +183,7 @@ class Run:
         if not self.device.is_timed:
             return None  # a memo tells which program won a race
         options, device = self.options, self.device.key(self.options.threads)
-        path = memo_path(self.model_digest.result(), device, options)
+        path = memo_path(self.model_digest.result() + self.ranges.key, device, options)
         memo = read_memo(path, self.graph) if path else None
         earlier = usable_search(self.database, device, memo.search_key, options) if memo else None
         if options.dump_folder or memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
@@ -244,7 +248,10 @@ class Run:
             trial, self.graph, model, checked, rules, self.derivations, options, is_timed=self.device.is_timed,
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
-        outcome = replace(outcome, notes=(*outcome.notes, *self.repair.notes), check_notes=tuple(self.repair.learnt))
+        lacking = unoffered(trial.searched, model)
+        for text in lacking:
+            progress.note(text)
+        outcome = replace(outcome, notes=(*outcome.notes, *lacking, *self.repair.notes), check_notes=tuple(self.repair.learnt))
         outcome = replace(outcome, precisions=compared[0], precision_note=compared[1])
         self._remember(trial, outcome)
         return self._finish(outcome, checked, trial.best)
@@ -272,7 +279,7 @@ class Run:
 
     def _remember(self, trial: Trial, outcome: Outcome) -> None:
         """Keep which program the search led to, where the profile database can say again that it does."""
-        path = memo_path(self.model_digest.result(), outcome.device, self.options)
+        path = memo_path(self.model_digest.result() + self.ranges.key, outcome.device, self.options)
         if path is not None and read_search(self.database, outcome.device, trial.search_key) is not None:
             digests = {ORIGINAL: outcome.model_digest, **{e.contender.name: e.contender.digest for e in trial.entries}}
             contenders = tuple((name, digests[name]) for name in trial.preferred)
@@ -283,7 +290,8 @@ class Run:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, self._prices(device, self.lowering.speed or DeviceSpeed()), seed=options.seed)
-        key = search_key(self.graph, rules, options, (*self.derivations.decisive(), self.lowering.generator_digest))
+        accepted_error = (str(options.tolerance.relative), self.ranges.key) if options.precision in CONSTRAINED else ()
+        key = search_key(self.graph, rules, options, (*self.derivations.decisive(), self.lowering.generator_digest, *accepted_error))
         earlier = usable_search(self.database, device, key, options)
         needed: list[Program] = []
         if measurer is not None and earlier is None:
@@ -327,11 +335,12 @@ class Run:
         measurer.measure_candidates(model, candidates, time_left, progress.update)
 
     def _stored(self, searched: Search, device: str) -> Search:
-        """Return what a search found with values stored in the precision that they are rounded to, where that is faster."""
+        """Return what a search found with values stored in the precision that they are rounded to, where that is faster, and ranges."""
         if not OFFERED[self.options.precision]:
             return searched
         model = self._calibrated(None, device)
-        return replace(searched, programs=tuple(self.storage.applied(program, model) for program in searched.programs))
+        ranged = map(self.ranges.applied, searched.programs)
+        return replace(searched, programs=tuple(self.storage.applied(program, model) for program in ranged))
 
     def _file(self, searched: Search, key: str, device: str) -> None:
         """Keep what a search chose for the same command again."""
@@ -416,7 +425,7 @@ class Run:
                 return searched
             if may_raise and self.rounding.raise_kernels(searched, entry, error, model, time_left):
                 self.progress.note(f"{entry.contender.name}: {reason}; those that move outputs most return to float32")
-                return self.repair.extracted(searched, model)
+                return self.rounding.with_mixed(self.repair.extracted(searched, model), model, self.options.finalists)
         return None
 
     def _contender(self, name: str, digest: str) -> Contender:
@@ -449,7 +458,7 @@ class Run:
         return CostModel(
             self.database, device, speed, is_from_memory, model=outputs, target=stages.target_of(self.options, self.lowering),
             generator=self.lowering.generator_digest, policy=self.options.policy.cost, prior=shipped(self.lowering.target.kind),
-            errors=ErrorModel(self.options.tolerance, derived=self._derived_errors) if self.options.precision == "auto" else None,
+            errors=ErrorModel(self.options.tolerance, derived=self._derived_errors) if self.options.precision in CONSTRAINED else None,
         )  # fmt: skip
 
     def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:
@@ -462,7 +471,7 @@ class Run:
                 exporting.result()  # both at once would keep too much in memory
             if best is None:
                 save_unchanged(self.graph, original_file, self.artefact, keep_subnormals=self.repair.keep_subnormals)
-            elif not is_compiled:
+            elif not is_compiled or not Path(best.contender.path).exists():  # of a race that was read, only the winner was compiled
                 compile_entry(best, self.repair.compile_options)
             if best is not None:
                 Path(best.contender.path).rename(self.artefact)
@@ -513,9 +522,12 @@ class Run:
         """
         device, digest = self.device.key(self.options.threads), self.model_digest.result() + self.reference.given.key
         checked_before = read_checked(self.database, device, digest) if is_repeated else None
+        started_seconds = self.budget.spent_seconds
 
         def goes_on(inputs: int) -> bool:
-            return checked_before is None or inputs < checked_before if is_repeated else self.budget.may_check()
+            if is_repeated:
+                return checked_before is None or inputs < checked_before
+            return self.budget.may_check((self.budget.spent_seconds - started_seconds) / inputs)
 
         candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
         if saved is not None:

@@ -9,6 +9,7 @@ extracted again, with the tolerance as a constraint: those kernels return to flo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,11 +22,11 @@ from egraph.errors import EinsatError
 from egraph.extract.schedule import schedule
 from egraph.onnx import exporter
 from egraph.optimize.check_noise import open_onnxruntime, relative_error
-from egraph.optimize.kernels import rounded_operand
+from egraph.optimize.kernels import quantised_operand, rounded_operand
 from egraph.optimize.outcome import RoundedProgram
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.repeats import Outline
-from egraph.optimize.search import Search, program_digest
+from egraph.optimize.search import Mixed, Search, program_digest, with_mixed
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import (
@@ -44,8 +45,11 @@ from egraph.tensor import (
     walk,
 )
 from egraph.tensor.storage import without_stored
-from lower.cost.model import CostModel
-from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, ErrorModel, rounded_node
+from lower.cost.model import FAILED_COST_US, CostModel
+from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF, ErrorModel, rounded_node
+from lower.quantised import PRECISION as IN_BYTES
+from lower.quantised import Scale, is_quantised, kernel_scale
+from lower.targets import lowering_for
 from runtime import Session
 from runtime.devices import device
 
@@ -55,6 +59,8 @@ ROUNDS = 4
 """Programs that are found to be too far off, at most; then none rounds its operands any more."""
 NOTHING_FITS = 1e6
 """A scale of errors with which no kernel that rounds is accepted."""
+LEAST_SAVED_US = 1e-3
+"""Microseconds that a kernel counts as saving, at least."""
 SWITCH = "einsat.switch."
 SWITCHED_SHARE = 0.3
 """Part of the time that is left which may be spent on finding out how far each kernel moves the outputs."""
@@ -95,9 +101,11 @@ def contributions(
     each product, neighbours are switched together and share what they do.
     """
     nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
+    scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
+    bytes_share = UNIT_ROUNDOFF[MEASURED_IN] / UNIT_ROUNDOFF[IN_BYTES]
     with TemporaryDirectory(prefix="einsat-rounding-") as folder:
         path = Path(folder) / "switched.onnx"
-        graph, both = switched(program.graph, nodes)
+        graph, both = switched(program.graph, nodes, scales)
         exporter.save(graph, path)
         session = open_onnxruntime(path, threads, optimise=False)
         names = {port.name for port in session.get_inputs()}
@@ -118,7 +126,7 @@ def contributions(
             group = range(start, min(start + together, len(nodes)))
             error = _difference(exact, outputs(group)) / math.sqrt(len(group))
             found |= {nodes[i]: error * (1.0 if nodes[i] in both else math.sqrt(2)) for i in group}
-    return found
+    return {node: error * bytes_share if node in scales else error for node, error in found.items()}
 
 
 def products(kernel: Kernel) -> list[Node]:
@@ -134,8 +142,11 @@ def products(kernel: Kernel) -> list[Node]:
     return found
 
 
-def switched(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, frozenset[Node]]:
-    """Return the graph with a switch for each of these products that rounds its operands, and those with no constant operand."""
+def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] = {}) -> tuple[Graph, frozenset[Node]]:
+    """Return the graph with a switch for each of these products that rounds its operands, and those with no constant operand.
+
+    Those with ``scales`` quantise instead.
+    """
     number = {node: i for i, node in enumerate(nodes)}
     switches = tuple(make("Input", (), attributes(name=f"{SWITCH}{i}"), TensorType("bool", (1,))) for i in range(len(nodes)))
     is_constant: dict[Node, bool] = {}
@@ -146,14 +157,20 @@ def switched(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, frozenset[Node
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
         if old in number:
             state, pairs = switches[number[old]], zip(old.inputs, operands, strict=True)
+
+            def coarser(node: Node) -> Node:
+                return quantised_operand(node, scales[old]) if old in scales else rounded_operand(node, MEASURED_IN)
+
             operands = tuple(
-                make("Where", (state, rounded_operand(new, MEASURED_IN), new), (), new.type) if i < 2 and not is_constant[before] else new
+                make("Where", (state, coarser(new), new), (), new.type) if i < 2 and not is_constant[before] else new
                 for i, (before, new) in enumerate(pairs)
             )
         return make(old.op, operands, old.attributes, old.type)
 
     new = rewrite(roots, change)
-    changed = replace(graph, inputs=graph.inputs + switches, outputs=tuple((name, new[node]) for name, node in graph.outputs))
+    tensors = {**graph.tensors, **{node.string("digest"): value for scale in scales.values() for node, value in scale.constants.items()}}
+    outputs = tuple((name, new[node]) for name, node in graph.outputs)
+    changed = replace(graph, inputs=graph.inputs + switches, outputs=outputs, tensors=tensors if scales else graph.tensors)
     return changed, frozenset(node for node in nodes if not any(is_constant[operand] for operand in node.inputs[:2]))
 
 
@@ -169,6 +186,11 @@ class Rounding:
     """By their digests."""
     raised: int = 0
     """How often kernels returned to float32."""
+    whole: Selection | None = None
+    """What rounds in equal blocks and was too far off; ``moved``: how far each kernel of its program moves the outputs, by its position."""
+    moved: dict[int, float] = field(default_factory=dict)
+    mixed: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Programs of it whose kernels returned to float32 one by one, by their digests: the kernels that still round."""
 
     def measure(self, entry: Entry, model: CostModel) -> float:
         """Return how far a compiled program is off, and keep it."""
@@ -190,6 +212,9 @@ class Rounding:
         if self.raised > ROUNDS or not math.isfinite(error):
             errors.scale = NOTHING_FITS
             return True
+        if rounding := self.mixed.get(extracted_digest(entry.program)):
+            errors.scale = SAFETY * error / math.sqrt(math.fsum(self.moved[at] ** 2 for at in rounding))
+            return True
         place = _selection_of(found, entry)
         if place is None:
             errors.scale = NOTHING_FITS
@@ -197,6 +222,8 @@ class Rounding:
         frozen, selection = place
         uses = found.outline.uses(frozen)
         self._learn(errors, found.outline, frozen, selection, without_stored(entry.program), time_left)
+        if frozen is not found.saturation.frozen:
+            self.whole = None
         squares = (uses.get(number, 1) * errors.error(candidate) ** 2 for number, candidate in selection.chosen.items())
         together = math.sqrt(math.fsum(squares))
         errors.scale = SAFETY * error / together if together > 0 else NOTHING_FITS
@@ -209,11 +236,38 @@ class Rounding:
         """Keep how far each chosen product moves the outputs: one of equal blocks, the root mean square of what it does in all of them."""
         feeds, _ = self.samples()[0]
         alone = contributions(program, feeds, self.threads, time_left)
+        self.whole, self.moved = selection if outline.runs else None, {}
         for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):
             node = rounded_node(candidate)
             if candidate.implementation.precision != PLAIN and node is not None:
-                squares = [alone[each] ** 2 for at in positions for each in products(program.kernels[at])]
-                errors.measured[node] = math.sqrt(math.fsum(squares) / len(positions))
+                squares = {at: math.fsum(alone[each] ** 2 for each in products(program.kernels[at])) for at in positions}
+                unit = UNIT_ROUNDOFF[candidate.implementation.precision] / UNIT_ROUNDOFF[MEASURED_IN]
+                self.moved |= {at: unit * math.sqrt(square) for at, square in squares.items()}
+                errors.measured[node] = math.sqrt(math.fsum(squares.values()) / len(positions))
+
+    def with_mixed(self, searched: Search, model: CostModel, finalists: int) -> Search:
+        """Return programs with one more, whose kernels return to float32 one by one, where equal blocks would return together.
+
+        Those that save most time for the part of the accepted error that they use up go on rounding.
+        """
+        errors, frozen = model.errors, searched.saturation.frozen
+        if errors is None or self.whole is None or errors.scale >= NOTHING_FITS:
+            return searched
+        kernels = searched.outline.program(frozen, self.whole).kernels
+        exact = {at: kernels[at].implementation.in_precision(PLAIN) for at in self.moved}
+        exact_us = {at: model.cost_us(Candidate(kernels[at].fragment, (), (), implementation)) for at, implementation in exact.items()}
+        part = {at: errors.part_of(self.moved[at]) for at in self.moved}
+        saved_us = {at: exact_us[at] - kernels[at].cost_us for at in self.moved}
+        rounding: set[int] = set()
+        for at in sorted(self.moved, key=lambda at: (part[at] / max(saved_us[at], LEAST_SAVED_US), at)):
+            if saved_us[at] > 0 and math.fsum(part[each] for each in (*rounding, at)) <= 1.0:
+                rounding.add(at)
+        mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding})
+        program = mixed.program(frozen, searched.outline)
+        if not rounding or any(cost_us >= FAILED_COST_US for cost_us in mixed.exact_us.values()):
+            return searched
+        self.mixed[program_digest(program)] = frozenset(rounding)
+        return with_mixed(searched, mixed, finalists)
 
     def described(self, trial: Trial, model: CostModel) -> tuple[dict[str, RoundedProgram], str]:
         """Return time and error of the programs that a report compares, and why nothing rounds where nothing does."""
@@ -250,6 +304,19 @@ class Rounding:
         if not any(record.median_us is not None for record in records):
             return f"nothing rounds: this processor lacks what the library needs for it ({records[0].message})"
         return "nothing rounds: on this processor, no kernel that does is faster where the tolerance allows it"
+
+
+def unoffered(found: Search, model: CostModel) -> tuple[str, ...]:
+    """Return which of the precisions that were asked for no product of the library has, and why most of them have none."""
+    offered = [one for options in found.space.everything.candidates.values() for one in options] if found.space else []
+    missing = [each for each in model.target.precisions if all(one.implementation.precision != each for one in offered)]
+    products = [one for one in offered if one.implementation.is_library and rounded_node(one)]
+    reads, notes = lowering_for(model.target).reads, []
+    for precision in missing:
+        refused = (reads(one.fragment, one.implementation.in_precision(precision)) for one in products)
+        reasons = Counter(reason for reason in refused if isinstance(reason, str))
+        notes += [f"nothing is computed in {precision}: {reason}" for reason, _ in reasons.most_common(1)]
+    return tuple(notes)
 
 
 def _finite(time_us: float) -> float | None:

@@ -25,9 +25,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from egraph.engine.saturate import Limits
 from egraph.errors import EinsatError
 from egraph.onnx import exporter
+from egraph.onnx.types import tensor_digest
 from egraph.optimize.blame import Blame, blame, wrong_rules
 from egraph.optimize.budget import Budget
 from egraph.optimize.check import CheckResult, Disagreement
@@ -95,10 +98,15 @@ def is_mispredicted(measured_us: float, predicted_us: float, factor: float = Pre
 def times_in_place(
     session: Session, program: Program, options: CompileOptions, runs: int = PredictionPolicy.runs
 ) -> list[tuple[tuple[Kernel, ...], float]]:
-    """Return the kernels of each step of a program and the microseconds that it takes, on the inputs of the last run."""
+    """Return the kernels of each step of a program and the microseconds that it takes, on the inputs of the last run.
+
+    None for what kernels in bytes are made of, which has no time alone.
+    """
     _, writer = plan_program(program, options)
     steps = session.profile(runs)
-    return [(kernels, time_us) for kernels, (_, time_us) in zip(writer.kernels, steps, strict=True)]
+    alone = {(kernel.fragment, kernel.implementation) for kernel in program.kernels}
+    rows = zip(writer.kernels, steps, strict=True)
+    return [(kernels if all((each.fragment, each.implementation) in alone for each in kernels) else (), us) for kernels, (_, us) in rows]
 
 
 def at_fault(
@@ -187,6 +195,8 @@ class Repair:
     """Notes on what was left out of programs before they were compiled."""
     attempts: int = 0
     """Programs that were found to be wrong."""
+    vouched: dict[tuple[str, ...], Blame] = field(default_factory=dict)
+    """How programs compare on inputs, part by part: a program and an input are met before the race and in the check."""
 
     @property
     def compile_options(self) -> CompileOptions:
@@ -280,8 +290,14 @@ class Repair:
         """Compare with the original on ``count`` inputs; raises Disagreement. ``entry``: the program that the candidates run."""
 
         def vouch(feeds: Mapping[str, Any]) -> Blame:
-            folded = entry and entry.folded(self.folder)
-            return blame(self.outline.model, folded.program, feeds, self.compile_options, self.options.tolerance) if folded else Blame()
+            if entry is None:
+                return Blame()
+            tensors = (each for name in sorted(feeds) for each in (feeds[name] if isinstance(feeds[name], list) else [feeds[name]]))
+            key = (program_digest(entry.program), *(tensor_digest(np.asarray(each)) for each in tensors))
+            if key not in self.vouched:
+                program = entry.folded(self.folder).program
+                self.vouched[key] = blame(self.outline.model, program, feeds, self.compile_options, self.options.tolerance)
+            return self.vouched[key]
 
         return self.reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from egraph.optimize.rehearsal import Rehearsal, RunProgram, derived_part
 from egraph.optimize.repeats import Outline
 from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
+from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
 from lower.cost.model import CostModel, without_twins
@@ -48,6 +49,29 @@ def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> 
 
 
 @dataclass(frozen=True)
+class Mixed:
+    """A selection that rounds, some of whose kernels return to float32: one by one in the model's program, not in all equal blocks."""
+
+    selection: Selection
+    exact_us: Mapping[int, float]
+    """What these kernels take in float32, by their positions in the program."""
+
+    def program(self, frozen: FrozenEGraph, outline: Outline) -> Program:
+        """Return the program with these kernels in float32."""
+        return returned(outline.program(frozen, self.selection), self.exact_us)
+
+
+def returned(program: Program, exact_us: Mapping[int, float]) -> Program:
+    """Return a program whose kernels at these positions do not round any more; ``exact_us``: what they take then."""
+    kernels = list(program.kernels)
+    for position, cost_us in exact_us.items():
+        kernel = kernels[position]
+        kernels[position] = replace(kernel, implementation=kernel.implementation.in_precision(PLAIN), cost_us=cost_us)
+    more_us = math.fsum(cost_us - program.kernels[position].cost_us for position, cost_us in exact_us.items())
+    return replace(program, kernels=tuple(kernels), cost_us=program.cost_us + more_us)
+
+
+@dataclass(frozen=True)
 class Choice:
     """What was chosen from an e-graph, the best predicted first."""
 
@@ -61,6 +85,7 @@ class Choice:
     """Chosen kernels without a time of their own, where the search could measure."""
     is_earlier: bool = False
     """Whether an earlier search chose it."""
+    mixed: Mixed | None = None
 
     @property
     def best(self) -> Selection:
@@ -160,7 +185,7 @@ def search(
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
 
-    choice, space = earlier and _read(earlier, saturation, model), None
+    choice, space = earlier and read_choice(earlier, saturation, model), None
     if not choice:
         choosing = Choosing(outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
         choice, space = choosing.choose(measurer, finalists)
@@ -202,8 +227,15 @@ def search_again(
     model.caution = 1.0
     selections, by_rules = space.everything.repriced(selections), space.first.repriced(by_rules) if space.first else ()
     other = refused(model, space.everything.candidates)
-    choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
+    choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False, mixed=None)
     return _search_result(outline, searched.saturation, choice, space, budget, finalists, is_timed=False)
+
+
+def with_mixed(searched: Search, mixed: Mixed, finalists: int) -> Search:
+    """Return a search with one more program."""
+    choice = replace(searched.choice, mixed=mixed)
+    programs = programs_of(choice, searched.saturation, searched.outline, finalists)
+    return replace(searched, choice=choice, programs=programs, text=_text(choice))
 
 
 def _search_result(
@@ -233,6 +265,8 @@ def _search_result(
 def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finalists: int) -> tuple[Program, ...]:
     """Return the ``finalists`` best programs of what was chosen."""
     programs = [outline.program(saturation.frozen, selection) for selection in choice.selections]
+    if choice.mixed:
+        programs = sorted([choice.mixed.program(saturation.frozen, outline), *programs], key=lambda program: program.cost_us)
     programs += [outline.program(saturation.by_rules, selection) for selection in choice.by_rules if saturation.by_rules]
     return contending(programs, len(choice.by_rules), finalists)
 
@@ -259,7 +293,9 @@ def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple
 
 def _text(choice: Choice) -> str:
     """Return what was chosen as text for the profile database."""
-    return json.dumps(["".join(map(format_selection, selections)) for selections in (choice.selections, choice.by_rules)])
+    texts: list[object] = ["".join(map(format_selection, selections)) for selections in (choice.selections, choice.by_rules)]
+    texts += [format_selection(choice.mixed.selection), sorted(choice.mixed.exact_us.items())] if choice.mixed else []
+    return json.dumps(texts)
 
 
 def read_selections(text: str, frozen: FrozenEGraph, model: CostModel) -> tuple[Selection, ...]:
@@ -274,16 +310,21 @@ def read_selections(text: str, frozen: FrozenEGraph, model: CostModel) -> tuple[
     return () if any(model.is_wrong(candidate) for selection in selections for candidate in selection.chosen.values()) else selections
 
 
-def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
+def read_choice(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
     """Return what an earlier search chose, None where that does not fit any more."""
     try:
-        text, by_rules_text = json.loads(earlier.choices)
+        text, by_rules_text, *mixed_texts = json.loads(earlier.choices)
     except (ValueError, TypeError):
         return None
     selections = read_selections(text, saturation.frozen, model) if text else ()
     by_rules = read_selections(by_rules_text, saturation.by_rules, model) if saturation.by_rules else ()
-    is_whole = (selections or not text) and (by_rules or saturation.by_rules is None)
-    return Choice(selections, by_rules, earlier.refused, is_earlier=True) if is_whole else None
+    mixed = read_selections(mixed_texts[0], saturation.frozen, model) if mixed_texts else ()
+    is_whole = (selections or not text) and (by_rules or saturation.by_rules is None) and (mixed or not mixed_texts)
+    if not is_whole:
+        return None
+    return Choice(
+        selections, by_rules, earlier.refused, is_earlier=True, mixed=Mixed(mixed[0], dict(mixed_texts[1])) if mixed else None
+    )
 
 
 @dataclass
@@ -328,7 +369,6 @@ class Choosing:
         saturation, model, budget = self.saturation, self.model, self.budget
         progress, policy = budget.progress, budget.policy.measure
         settled: tuple[Selection, ...] = ()
-        by_rules: tuple[Selection, ...] = ()
         if measurer is not None:
             progress.stage("measure")
         first = self.chooser(saturation.by_rules)[0] if saturation.by_rules else None
@@ -336,7 +376,7 @@ class Choosing:
         if measurer is not None and first is not None:
             later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
             kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
-            by_rules = first.settle(measurer, lambda: budget.measuring_seconds() - kept_seconds, exact(policy))
+            first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
         space: Space | None = None
         if first is not None and later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds()):
             everything = first  # there is no time to measure the kernels of derived programs
@@ -348,10 +388,11 @@ class Choosing:
         progress.stage("extract")
         model.caution = budget.policy.extract.caution
         selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
+        by_rules: tuple[Selection, ...] = ()
         if everything is first:
             selections, by_rules = (), selections
         elif first is not None:
-            by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
+            by_rules = first.choose_in_time(1, is_timed=measurer is not None)
         model.caution = 1.0
         selections, by_rules = everything.repriced(selections), (first or everything).repriced(by_rules)
         chosen = [(selections, everything), (by_rules, first or everything)]

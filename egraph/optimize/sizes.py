@@ -42,6 +42,7 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
+from egraph.optimize.ranges import refuse_without_inputs
 from egraph.optimize.size_plan import SizePlan, point_text, size_plan
 from egraph.tensor import Graph, Node, TensorType, attributes, make
 from lower.compile import PLAN, WEIGHTS, compile_model, write_json
@@ -131,6 +132,7 @@ class SizesOutcome:
 
 def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
     """Optimise a model for several sizes and write one artefact; raises EinsatError, and then nothing is written."""
+    refuse_without_inputs(options)
     output = destination(options.model, options.output)
     plan = size_plan(options, read_model(options.model)[0])
     points = plan.points(options.size_request.buckets)

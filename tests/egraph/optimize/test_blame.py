@@ -25,20 +25,22 @@ from egraph.optimize.blame import (
     kernel_values,
     noise_before_bytes,
 )
-from egraph.optimize.check import Disagreement, check
+from egraph.optimize.check import CheckResult, Disagreement, check
 from egraph.optimize.check_noise import relative_error, shaken
-from egraph.optimize.estimated import compile_options
+from egraph.optimize.estimated import compile_options, estimated_program
 from egraph.optimize.options import Options
-from egraph.optimize.pipeline import optimize
+from egraph.optimize.pipeline import Run, optimize
 from egraph.optimize.progress import Progress
 from egraph.optimize.repair import Repair
 from egraph.optimize.search import plain_program
-from egraph.tensor import Graph, Kernel, Program, TensorType, attributes, make
+from egraph.optimize.trial import Entry
+from egraph.tensor import Graph, Kernel, Program, TensorType, attributes, make, walk
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.calls import epilogue
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
+from runtime import Session
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
 from tests.support.commands import build_model, first_program, model_of_bytes
@@ -143,6 +145,25 @@ def test_a_wrong_program_that_nothing_explains_gives_way_to_the_next(tmp_path: P
     assert len(outcome.check_notes) == 1 and "nothing was found that could be left out" in outcome.check_notes[0]
 
 
+def test_the_next_program_of_a_race_that_was_read_is_compiled_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command again compiles the winner alone; where that proves wrong now, another one is written."""
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
+    assert optimize(options, Progress(-1, 60.0)).shipped == "program 1"
+    unpatched = Run._check
+
+    def check_of(run: Run, session: Session, saved: Any, best: Entry | None, *, is_repeated: bool) -> CheckResult:
+        if best is not None and best.contender.name == "program 1":
+            raise Disagreement(CheckFailed("it is wrong now"), run.reference.raced_feeds)
+        return unpatched(run, session, saved, best, is_repeated=is_repeated)
+
+    monkeypatch.setattr(Run, "_check", check_of)
+    monkeypatch.setattr("egraph.optimize.repair.blame", lambda *_: Blame())
+    outcome = optimize(options, Progress(-1, 60.0))
+    assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"
+
+
 def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path) -> None:
     """A difference of nearly equal values: whoever computes it in float32 is off by as much as its operands' last bits."""
     x, z = (make("Input", (), attributes(name=name), TensorType("float32", (5, 12))) for name in "xz")
@@ -183,6 +204,26 @@ def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: P
     scaled = compared(d7=moved[names["d7"]] * np.float32(1.001))
     assert [*scaled.wrong] == ["d7"] and "an error of 0.001 (accepted: 0.0001" in scaled.wrong["d7"]
     assert "1 of " in str(Blame(parts=scaled)) and str(scaled) in str(Blame(parts=scaled)), "what vouches for no program says why"
+
+
+def test_bytes_that_a_program_has_in_another_layout_and_inside_of_kernels_are_compared(tmp_path: Path) -> None:
+    """The model's bytes lie channels first, the program's never do: the transposes around them are gone."""
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 3, 5, 4)))
+    tensors: dict[str, np.ndarray] = {"s": np.array(0.25, np.float32), "z": np.array(3, np.uint8)}
+    scale, zero = (make("Constant", (), attributes(digest=name), TensorType(each.dtype.name, ())) for name, each in tensors.items())
+    first = apply("Quantize", apply("Transpose", x, perm=(0, 3, 1, 2)), scale, zero)
+    second = apply("Quantize", apply("Relu", apply("Dequantize", first, scale, zero)), scale, zero)
+    output = apply("Transpose", apply("Tanh", apply("Dequantize", second, scale, zero)), perm=(0, 2, 3, 1))
+    graph = Graph("g", (x,), (("y", output),), tensors, names={first: "first", second: "second"})
+    program = estimated_program(graph)
+    assert all(node.op != "Transpose" for node in walk(program.graph.roots))
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)}
+    values = kernel_values(program, feeds, tmp_path, 1)
+    right = compare_parts(graph, program, values, tmp_path, 1, Tolerance())
+    assert right.agree and right.count == 3
+    named = {name: node for node, name in program.graph.names.items() if node in values}
+    turned = values | {named["second"]: values[named["second"]] ^ 1}
+    assert {*compare_parts(graph, program, turned, tmp_path, 1, Tolerance()).wrong} == {"second", "Transpose"}
 
 
 def test_a_kernel_may_be_off_by_single_steps_of_the_bytes_on_its_way(tmp_path: Path) -> None:

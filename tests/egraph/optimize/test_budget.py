@@ -85,6 +85,11 @@ def test_a_check_of_a_quick_model_is_never_shortened() -> None:
     assert early.may_check() and not late.may_check()
 
 
+def test_a_check_that_compares_parts_asks_for_the_time_that_it_took() -> None:
+    quick = schedule(spent_seconds=55.0)
+    assert quick.may_check() and quick.may_check(compared_seconds=4.0) and not quick.may_check(compared_seconds=6.0)
+
+
 def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     program, options, known = _plain(), CompileOptions(threads=1), schedule()

@@ -24,7 +24,7 @@ from runtime.profile import Database
 from tests.support.paths import ROOT
 from verify.__main__ import summary
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
-from verify.comparison import ASKED, FRACTION, WHOLE, Comparison, compare_sides
+from verify.comparison import ASKED, FRACTION, MOST_TERMS, WHOLE, Comparison, compare_sides
 from verify.fingerprint import rule_key, verifier_key
 from verify.proof import Proof
 
@@ -425,6 +425,22 @@ def test_a_wrong_row_of_a_large_result_is_seen() -> None:
     cuts = [(apply("Neg", x), 0, 770), (x, 770, 771), (apply("Neg", x), 771, 1009)]
     parts = [apply("Slice", each, starts=(0, low, 0), ends=(3, high, 401), steps=(1, 1, 1)) for each, low, high in cuts]
     assert ", 770, " in compare_sides([apply("Neg", x)], [apply("Concat", *parts, axis=1)], {}).reason
+
+
+def test_long_sums_are_compared_at_fewer_positions_and_the_bound_says_so() -> None:
+    """A convolution of 1,024 channels adds 9,216 products for an element: at 13,809 positions that took seconds beside a proof of 0.2 s."""
+    x = placeholder(0, TensorType("float32", (1, 1024, 30, 30)))
+    weight = placeholder(1, TensorType("float32", (512, 1024, 3, 3)), constant=True)
+
+    def conv(some: Node) -> Node:
+        return apply("Conv", x, some, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
+
+    product = conv(weight)
+    halves = [apply("Slice", weight, starts=(low, 0, 0, 0), ends=(low + 256, 1024, 3, 3), steps=(1, 1, 1, 1)) for low in (0, 256)]
+    found = compare_sides([product], [apply("Concat", *(conv(half) for half in halves), axis=1)], {})
+    assert not found.reason and 9216 * found.positions <= MOST_TERMS and 0.1 > found.fraction > FRACTION
+    swapped = apply("Concat", *(conv(half) for half in halves[::-1]), axis=1)
+    assert "differ" in compare_sides([product], [swapped], {}).reason
 
 
 def test_roots_of_negative_numbers_are_compared_on_positive_ones() -> None:

@@ -27,8 +27,9 @@ from egraph.optimize.pipeline import optimize
 from egraph.optimize.precision import NOTHING_FITS, SAFETY, Rounding, contributions, products, program_error, rounding_kernels
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
+from egraph.optimize.records import Earlier
 from egraph.optimize.repeats import outlined
-from egraph.optimize.search import program_digest
+from egraph.optimize.search import Choice, Search, program_digest, programs_of, read_choice
 from egraph.optimize.trial import Entry
 from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, Program
 from egraph.tensor.ops import apply
@@ -142,6 +143,12 @@ class Prices:
     def program_us(self, program: Program) -> float:
         return float(len(program.kernels))
 
+    def cost_us(self, candidate: Candidate) -> float:
+        return 100.0
+
+    def is_wrong(self, candidate: Candidate) -> bool:
+        return False
+
 
 def test_programs_are_taken_to_be_as_far_off_as_the_last_one_was(tmp_path: Path) -> None:
     """The scale makes what one program's kernels say together what was measured of it; after a few there is no more rounding."""
@@ -165,8 +172,9 @@ def test_programs_are_taken_to_be_as_far_off_as_the_last_one_was(tmp_path: Path)
     assert not more
 
 
-def test_equal_blocks_round_as_their_root_mean_square_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every instance moves the outputs by another amount; what one kernel stands for in the outline adds up to what all do together."""
+@pytest.fixture
+def four_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Search, Entry, dict[Node, float]]:
+    """Return a search of a model of four equal blocks, what rounds all of its products, and how far each of these moves the outputs."""
     b = Model()
     y: Node = b.input(16, 24)
     for _ in range(4):
@@ -184,20 +192,48 @@ def test_equal_blocks_round_as_their_root_mean_square_says(monkeypatch: pytest.M
 
     selection = replace(selection, chosen={number: lowered(candidate) for number, candidate in selection.chosen.items()})
     program = outline.program(frozen, selection)
-    found: Any = SimpleNamespace(
-        choice=SimpleNamespace(selections=(selection,), by_rules=()),
-        saturation=SimpleNamespace(frozen=frozen, by_rules=None), outline=outline,
-    )  # fmt: skip
+    saturation: Any = SimpleNamespace(frozen=frozen, by_rules=None)
+    searched = Search(saturation, Choice((selection,)), (program,), "", outline)
     alone = {node: 1e-3 * 2.0**at for at, node in enumerate(dict.fromkeys(n for k in rounding_kernels(program) for n in products(k)))}
     assert len(outline.runs[0].instances) == 4 and len(alone) == 8
     monkeypatch.setattr("egraph.optimize.precision.contributions", lambda *arguments: alone)
-    entry = Entry(Contender("program 1", program_digest(program), "einsat", str(tmp_path)), program)
+    return searched, Entry(Contender("program 1", program_digest(program), "einsat", str(tmp_path)), program), alone
+
+
+def test_equal_blocks_round_as_their_root_mean_square_says(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    """Every instance moves the outputs by another amount; what one kernel stands for in the outline adds up to what all do together."""
+    searched, entry, alone = four_blocks
     model: Any = Prices(ErrorModel(Tolerance(1e-9)))
-    assert Rounding(lambda: [({}, [])], 1).raise_kernels(found, entry, 0.5, model, lambda: math.inf)
+    assert Rounding(lambda: [({}, [])], 1).raise_kernels(searched, entry, 0.5, model, lambda: math.inf)
     together = math.sqrt(math.fsum(error**2 for error in alone.values()))
     assert len(model.errors.measured) == 2
     assert math.sqrt(math.fsum(4 * error**2 for error in model.errors.measured.values())) == pytest.approx(together)
     assert model.errors.scale == pytest.approx(SAFETY * 0.5 / together)
+
+
+def test_kernels_of_equal_blocks_return_to_float32_one_by_one(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    """Both kernels of a block would return in all instances; five of eight products may go on, and an earlier search is read as it was."""
+    searched, entry, alone = four_blocks
+    model: Any = Prices(ErrorModel(Tolerance(0.1)))
+    rounding = Rounding(lambda: [({}, [])], 1)
+    assert rounding.raise_kernels(searched, entry, 0.5, model, lambda: math.inf)
+    chosen = [each for each in searched.choice.selections[0].chosen.values() if each.implementation.precision == "bf16"]
+    assert all(4 * model.errors.part(candidate) > 1 for candidate in chosen)
+    closer = rounding.with_mixed(searched, model, 4)
+    mixed = next(program for program in closer.programs if program is not entry.program and len(rounding_kernels(program)) == 5)
+    assert {node for kernel in rounding_kernels(mixed) for node in products(kernel)} == set(list(alone)[:5])
+    assert mixed.cost_us == pytest.approx(math.fsum(kernel.cost_us for kernel in mixed.kernels)) and mixed.cost_us > entry.program.cost_us
+    earlier = Earlier(0, 0, 1.0, closer.text, ())
+    choice = read_choice(earlier, closer.saturation, model)
+    assert choice is not None and choice.mixed is not None
+    again = programs_of(choice, closer.saturation, closer.outline, 4)
+    assert [program_digest(each) for each in again] == [program_digest(each) for each in closer.programs]
+
+    before = model.errors.scale
+    failed = Entry(Contender("program 1", program_digest(mixed), "einsat", ""), mixed)
+    assert rounding.raise_kernels(closer, failed, 0.3, model, lambda: math.inf) and model.errors.scale > before
+    fewer = rounding.with_mixed(searched, model, 4)
+    assert 0 < min(len(rounding_kernels(program)) for program in fewer.programs) < 5
 
 
 def test_the_products_of_a_kernel_are_its_own() -> None:

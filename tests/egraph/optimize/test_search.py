@@ -236,13 +236,12 @@ def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) 
     """Before anything is measured, what the rules made is offered a part of the time that is there for everything."""
     offered: list[float] = []
 
-    def settle(
-        self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, *, is_final: bool = False
-    ) -> tuple[Selection, ...]:
+    def offer(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, **more: Any) -> tuple[Selection, ...]:
         offered.append(time_left())
         return ()
 
-    monkeypatch.setattr(Chooser, "settle", settle)
+    monkeypatch.setattr(Chooser, "refine", offer)
+    monkeypatch.setattr(Chooser, "settle", offer)
     searched(100.0, derive=True)
     by_rules, everything = offered
     assert by_rules == pytest.approx((1 - MeasurePolicy.derived_share) * everything) and 0.4 < by_rules / everything < 0.8
