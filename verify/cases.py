@@ -46,7 +46,7 @@ REST = "the rest of its paths"
 """The case of all paths beyond ``RUNS``."""
 MOST_NUMBERS = 64
 """Constants and attributes of one number, alone or together, that one rule may ask for."""
-RUNS = 16000
+RUNS = 8000
 """Runs of one rule after which the rest of its paths is left out."""
 
 
@@ -92,6 +92,7 @@ class Survey:
     """How often the guard refused, by reason."""
     pointwise: bool = False
     ranks: tuple[int, ...] = ()
+    windowed: tuple[int, ...] = Fixed.windowed
     runs: int = 0
     opaque: bool = False
     """Whether a function of integers was left opaque: an open case may then still hold."""
@@ -106,7 +107,7 @@ def cases(
 ) -> Iterator[Case]:
     """Yield the symbolic cases of a rule, in a fixed order; ``survey`` is filled with what else was seen.
 
-    ``ranks``: those of variables, where it is not left to the number of variables.
+    ``ranks``: those of variables, where it is not left to ``highest_rank``.
     ``fixed.sets`` enumerates attributes such as strides over small sets instead of leaving them unknown.
     """
     survey = Survey() if survey is None else survey
@@ -129,7 +130,7 @@ def cases(
         windowed = (3, 4, 5) if len(windows) < 2 else (3, 4)
         fixed = Fixed(tried, windowed if ranks is None else tuple(rank for rank in tried if rank >= 3))
     fixed = replace(fixed, looks_at_types=types)
-    survey.ranks = fixed.ranks
+    survey.ranks, survey.windowed = fixed.ranks, fixed.windowed
     yield from (case for case in _all(rule, fixed, survey, pointwise=False) if case is not None)
 
 

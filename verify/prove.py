@@ -47,6 +47,8 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 
 HIGHER = tuple(range(7))
 """Ranks that are tried where nothing passes a guard below."""
+LOWEST = 2
+"""The highest rank that is still tried where the paths of higher ones are too many."""
 LAWS = "laws of exponentials and logarithms"
 """The fact that one side may overflow where the other does not."""
 
@@ -177,13 +179,15 @@ def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
 def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
     """Judge the cases, functions of integers left opaque where that is enough, since their definitions fork every path.
 
-    A guard that nothing passes at the usual ranks is tried at higher ones.
+    A guard that nothing passes at the usual ranks is tried at higher ones; a rule with too many paths there is left to lower ones.
     """
     if isinstance(rule, Rule) and rule.ranks is not None:
         attempt = _attempt(rule, Fixed(opaque=True), effort)
         if not attempt.survey.opaque or (attempt.is_complete and attempt.broken is None and not attempt.left_out):
             return attempt
     attempt = _attempt(rule, None, effort)
+    while attempt.too_many_paths and effort.ranks is None and max(attempt.survey.ranks, default=0) > LOWEST:
+        attempt = _attempt(rule, Fixed(attempt.survey.ranks[:-1], attempt.survey.windowed), effort)
     nothing = not (attempt.proved or attempt.obligations or attempt.left_out or attempt.broken or attempt.gave_up)
     if nothing and effort.ranks is None and not (isinstance(rule, Rule) and rule.ranks is not None):
         return _attempt(rule, None, replace(effort, ranks=HIGHER))
