@@ -210,3 +210,9 @@ def test_rounding_to_integers_hides_no_last_bits() -> None:
     for kept in (floored_twice, quantized_after_clipping):
         drawn = [keeps_rounding(instance) for seed in range(4) for instance in islice(draws(kept, seed, 400), 8)]
         assert drawn and all(drawn), kept.name
+
+
+@pytest.mark.parametrize("each", [r for r in RULES if r.rounding == "exact" and "quant" in str(r.name)], ids=lambda each: str(each.name))
+def test_moved_bytes_are_exact_whatever_is_drawn(each: Rule) -> None:
+    """A rounded number and a zero point are integers: what is kept of last bits is not rounded once more by their sum."""
+    assert not any(objection(each, frozenset(), seed) for seed in range(3))
