@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,28 @@ FLIPS = 1e-3
 
 EXPECTED_FILE = "expected.npz"
 SUMMED = 64
-"""Elements of a large result that are summed in its summary: one wrong element still stands out of the others' rounding."""
+"""Elements of a large result that are summed in its summary, at least: one wrong element still stands out of the others' rounding."""
 SMALL = 4096
-"""Results of so many elements are kept whole."""
+"""Results of so many elements are kept whole, and a summary has so many sums at most: what travels stays small."""
 MIXED = 0x9E3779B97F4A7C15
 """An odd number: multiplied by it, positions have bits that look random."""
 SAME = 1e-6
 """How far sums of equal operands may differ, relative to their magnitudes: other mathematical libraries round what is drawn otherwise."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is judged of a result: some stretches of its elements in row-major order, and their values. It may be too large to hold."""
+
+    elements: int
+    """Of the whole result."""
+    stretches: tuple[range, ...]
+    values: Callable[[], Iterable[np.ndarray]]
+    """Gives the values stretch by stretch."""
+
+    @staticmethod
+    def whole(result: np.ndarray) -> Judged:
+        return Judged(result.size, (range(result.size),), lambda: [result])
 
 
 class WrongResult(Exception):
@@ -83,19 +98,25 @@ class Expected:
     magnitudes: tuple[float, ...]
     sizes: tuple[int, ...]
     """Elements that each sum has; 1 where a result is kept whole."""
+    elements: tuple[int, ...]
+    """Of each result."""
+    stretches: tuple[tuple[range, ...], ...]
+    """Of each result's elements in row-major order: those that are judged."""
 
     @staticmethod
-    def of(results: Sequence[np.ndarray], operands: Mapping[str, np.ndarray], tolerance: float) -> Expected:
+    def of(results: Sequence[Judged], operands: Mapping[str, np.ndarray], tolerance: float) -> Expected:
         """Summarise results in float64."""
-        sizes = tuple(_summed(np.asarray(result)) for result in results)
-        summaries = tuple(_stored(_summary(np.asarray(result), size), result) for result, size in zip(results, sizes, strict=True))
-        magnitudes = tuple(_magnitude(np.asarray(result)) if np.size(result) else 0.0 for result in results)
-        return Expected(fingerprint(operands), tolerance, summaries, magnitudes, sizes)
+        summarised = [_summarised(result) for result in results]
+        summaries, magnitudes, sizes = zip(*summarised, strict=True)
+        elements, stretches = zip(*((each.elements, each.stretches) for each in results), strict=True)
+        return Expected(fingerprint(operands), tolerance, summaries, magnitudes, sizes, elements, stretches)
 
     def write(self, folder: Path) -> None:
         """Write the summaries beside a plan."""
-        numbers = np.array([*self.operands, self.tolerance, *self.magnitudes, *self.sizes], np.float64)
+        numbers = np.array([*self.operands, self.tolerance, *self.magnitudes, *self.sizes, *self.elements], np.float64)
         stored: dict[str, Any] = {f"summary{k}": summary for k, summary in enumerate(self.summaries)}
+        for k, stretches in enumerate(self.stretches):
+            stored[f"stretches{k}"] = np.array([(each.start, each.stop) for each in stretches], np.int64)
         np.savez(folder / EXPECTED_FILE, numbers=numbers, **stored)
 
     @staticmethod
@@ -107,39 +128,43 @@ class Expected:
             count = sum(name.startswith("summary") for name in stored.files)
             weighted, total, tolerance, *rest = stored["numbers"].tolist()
             summaries = tuple(stored[f"summary{k}"].astype(np.float64) for k in range(count))
-        return Expected((weighted, total), tolerance, summaries, tuple(rest[:count]), tuple(int(size) for size in rest[count:]))
+            stretches = tuple(tuple(range(*pair) for pair in stored[f"stretches{k}"].tolist()) for k in range(count))
+        sizes, elements = tuple(map(int, rest[count : 2 * count])), tuple(map(int, rest[2 * count :]))
+        return Expected((weighted, total), tolerance, summaries, tuple(rest[:count]), sizes, elements, stretches)
 
     def judge(self, results: Sequence[Any], operands: Mapping[str, np.ndarray]) -> None:
         """Raise WrongResult where a result is too far from the expected one."""
-        limit = SAME * self.operands[1]
-        if any(abs(a - b) > limit for a, b in zip(fingerprint(operands), self.operands, strict=True)):
+        most = SAME * self.operands[1]
+        if any(abs(a - b) > most for a, b in zip(fingerprint(operands), self.operands, strict=True)):
             what = f"numpy {np.__version__} draws other operands than the one where kernels were exported: no result can be compared"
             raise LibraryMissing(what, fix="install the version of numpy that the archive was made with")
-        for result, expected, magnitude, size in zip(results, self.summaries, self.magnitudes, self.sizes, strict=True):
+        for k, (result, expected, magnitude, size) in enumerate(zip(results, self.summaries, self.magnitudes, self.sizes, strict=True)):
             actual = np.asarray(result)
-            if -(-actual.size // size) != expected.size:
-                raise WrongResult(f"the result has {actual.size} elements, it must have {size * expected.size}")
+            if actual.size != self.elements[k]:
+                raise WrongResult(f"the result has {actual.size} elements, it must have {self.elements[k]}")
+            flat = actual.reshape(-1)
+            pieces = (piece for each in self.stretches[k] for piece in _pieces(flat[each.start : each.stop]))
             with np.errstate(all="ignore"):
-                difference = np.abs(_summary(actual, size) - expected)
+                difference = np.abs(_sums(pieces, sum(map(len, self.stretches[k])), size) - expected)
             difference = np.where(np.isfinite(expected), np.where(np.isnan(difference), np.inf, difference), 0.0)
             is_float = actual.dtype.kind in "fV"
-            wrong = int(np.sum(difference > (self.tolerance * magnitude if is_float else 0.0)))
+            limit = self.tolerance * magnitude * max(1.0, math.sqrt(size / SUMMED))  # rounding adds up as its square root
+            wrong = int(np.sum(difference > (limit if is_float else 0.0)))
             if wrong > (0 if is_float else FLIPS * actual.size):
                 what = f"{wrong} of {expected.size} sums of {size} elements are wrong"
                 raise WrongResult(f"the largest error is {difference.max():.3g} where the largest magnitude is {magnitude:.3g} ({what})")
 
 
 def fingerprint(operands: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    """Return the sum of all operands' elements, with weights that look random, and the sum of their magnitudes."""
+    """Return the sum of operands' elements, with weights that look random, and that of their magnitudes; what is drawn repeats itself."""
     weighted = total = 0.0
     for name in sorted(operands):
         first, flat = zlib.crc32(name.encode()), np.asarray(operands[name]).reshape(-1)
         if flat.dtype.hasobject:
             flat = np.frombuffer(repr(flat.tolist()).encode(), np.uint8)
-        for start in range(0, flat.size, PART):
-            part = np.nan_to_num(flat[start : start + PART].astype(np.float64))
-            weighted += float(part @ (2.0**-63 * _mixed(first + start, part.size).astype(np.float64) - 1.0))
-            total += float(np.abs(part).sum())
+        part = np.nan_to_num(flat[:PART].astype(np.float64))
+        weighted += float(part @ (2.0**-63 * _mixed(first, part.size).astype(np.float64) - 1.0))
+        total += float(np.abs(part).sum())
     return weighted, total
 
 
@@ -149,26 +174,44 @@ def _mixed(first: int, count: int) -> np.ndarray:
     return mixed
 
 
-def _stored(summary: np.ndarray, result: np.ndarray) -> np.ndarray:
-    """Return the sums of floats in half the bytes: they are compared to four digits."""
-    return summary.astype(np.float32) if np.asarray(result).dtype.kind == "f" else summary
+def _summarised(result: Judged) -> tuple[np.ndarray, float, int]:
+    """Return the summary of a result, its largest magnitude, and how many elements each sum has."""
+    judged = sum(map(len, result.stretches))
+    size = 1 if judged <= SMALL else max(SUMMED, -(-judged // SMALL))
+    magnitude, is_finite, is_float = 0.0, True, False
+
+    def noted() -> Iterator[np.ndarray]:
+        nonlocal magnitude, is_finite, is_float
+        for part in result.values():
+            magnitude, is_float = max(magnitude, _magnitude(part) if part.size else 0.0), part.dtype.kind == "f"
+            for flat in _pieces(part):
+                is_finite = is_finite and bool(np.isfinite(flat).all())
+                yield flat
+
+    with np.errstate(all="ignore"):
+        summary = _sums(noted(), judged, size)
+    if not is_finite:  # a sum would hide which of its elements is not finite
+        size, summary = 1, _sums(noted(), judged, 1)
+    return summary.astype(np.float32) if is_float else summary, magnitude, size  # floats are compared to four digits
 
 
-def _summed(result: np.ndarray) -> int:
-    """Return how many elements each sum of a summary has: a sum would hide which of them is not finite."""
-    return 1 if result.size <= SMALL or not bool(np.isfinite(result.astype(np.float64)).all()) else SUMMED
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield an array's elements in float64, in row-major order, not too many at once."""
+    flat = array.reshape(-1)
+    return (flat[start : start + PART].astype(np.float64) for start in range(0, flat.size, PART))
 
 
-def _summary(result: np.ndarray, size: int) -> np.ndarray:
-    """Return sums of ``size`` elements that lie far apart, each with a sign of its own."""
-    flat = result.reshape(-1).astype(np.float64)
+def _sums(pieces: Iterable[np.ndarray], elements: int, size: int) -> np.ndarray:
+    """Return sums of ``size`` of so many elements, which lie far apart, each with a sign of its own."""
     if size == 1:
-        return flat
-    count = -(-flat.size // size)
-    signed = np.zeros(count * size)
-    signs = 1.0 - 2.0 * (_mixed(0, flat.size) >> np.uint64(63)).astype(np.float64)
-    signed[: flat.size] = flat * signs
-    sums: np.ndarray = signed.reshape(size, count).sum(axis=0)
+        return np.concatenate([*pieces, np.empty(0)])
+    sums, start = np.zeros(-(-elements // size)), 0
+    for piece in pieces:
+        signs = 1.0 - 2.0 * (_mixed(start, piece.size) >> np.uint64(63)).astype(np.float64)
+        padded = np.zeros((start % sums.size + piece.size + sums.size - 1) // sums.size * sums.size)
+        padded[start % sums.size : start % sums.size + piece.size] = piece * signs
+        sums += padded.reshape(-1, sums.size).sum(axis=0)
+        start += piece.size
     return sums
 
 

@@ -31,7 +31,7 @@ from runtime.profile.database import Database
 from runtime.profile.tables import PLAN_MARK, Record, read_line
 from runtime.profile.versions import from_memory
 
-MANIFEST, FILES, FORMAT = "jobs.jsonl", "files", "einsat-jobs-2"
+MANIFEST, FILES, FORMAT = "jobs.jsonl", "files", "einsat-jobs-3"
 CARRIED = (".py", ".h", ".c", ".typed")
 """The files of this package that an archive carries."""
 START = '''"""Measure this archive: python jobs.zip -o records.jsonl --seconds 540"""

@@ -19,7 +19,7 @@ from runtime.devices.cuda import program
 from runtime.devices.cuda.cudnn import EnginePlan
 from runtime.devices.cuda.program import WARM_UP_REPLAYS, CudaProgram
 from runtime.devices.cuda.recorded import RecordedDriver
-from runtime.judge import SMALL, SUMMED, Expected, WrongResult
+from runtime.judge import SMALL, SUMMED, Expected, Judged, WrongResult
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database, Record
 from runtime.profile import jobs as profile_jobs
@@ -176,7 +176,7 @@ def test_a_program_is_timed_on_copies_of_its_memory_in_turn(tmp_path: Path, monk
 def test_one_wrong_element_stands_out_of_a_summary(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     exact, operands = generator.standard_normal((500, 401)), {"x": X}
-    Expected.of([exact], operands, 1e-4).write(tmp_path)
+    Expected.of([Judged.whole(exact)], operands, 1e-4).write(tmp_path)
     expected = Expected.read(tmp_path)
     assert expected is not None and expected.summaries[0].size == -(-exact.size // SUMMED)
     noisy = (exact * (1 + 1e-6 * generator.standard_normal(exact.shape))).astype(np.float32)
@@ -196,11 +196,34 @@ def test_one_wrong_element_stands_out_of_a_summary(tmp_path: Path) -> None:
     for others in ({"x": 2 * X}, {"x": -X}, {"y": X}, {"x": X[::-1]}):
         with pytest.raises(Exception, match="draws other operands"):
             expected.judge([noisy], others)
-    small = Expected.of([np.array([1.0, np.nan, 2.0])], operands, 1e-4)
+    small = Expected.of([Judged.whole(np.array([1.0, np.nan, 2.0]))], operands, 1e-4)
     small.judge([np.array([1.0, 5.0, 2.0], np.float32)], operands)
     with pytest.raises(WrongResult):
         small.judge([np.array([1.0, 5.0, 2.1], np.float32)], operands)
-    assert small.sizes == (1,) and Expected.of([exact.reshape(-1)[:SMALL]], operands, 1e-4).sizes == (1,)
+    assert small.sizes == (1,) and Expected.of([Judged.whole(exact.reshape(-1)[:SMALL])], operands, 1e-4).sizes == (1,)
+
+
+def test_a_summary_of_a_large_result_is_small_and_still_finds_a_wrong_element(tmp_path: Path) -> None:
+    """Sums of many elements, of some stretches of the result alone: what travels does not grow with the result."""
+    generator = np.random.default_rng(0)
+    exact, operands = generator.standard_normal((1000, 3000)), {"x": X}
+    stretches = (range(1_000_000), range(2_500_000, 3_000_000))
+    flat = exact.reshape(-1)
+    judged = Judged(exact.size, stretches, lambda: (flat[each.start : each.stop] for each in stretches))
+    Expected.of([judged], operands, 1e-4).write(tmp_path)
+    expected = Expected.read(tmp_path)
+    assert expected is not None and expected.summaries[0].size <= SMALL and expected.stretches == (stretches,)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 5 * SMALL
+    noisy = (exact * (1 + 1e-6 * generator.standard_normal(exact.shape))).astype(np.float32)
+    expected.judge([noisy], operands)
+    for position, is_judged in ((0, True), (999_999, True), (1_000_000, False), (2_999_999, True)):
+        wrong = noisy.copy()
+        wrong.reshape(-1)[position] += 1e-2
+        if is_judged:
+            with pytest.raises(WrongResult, match="1 of"):
+                expected.judge([wrong], operands)
+        else:
+            expected.judge([wrong], operands)
 
 
 def product(size: int) -> onnx.ModelProto:

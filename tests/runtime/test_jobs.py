@@ -193,7 +193,7 @@ def test_an_interrupted_archive_is_not_there(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_archive_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
     job = {"fragment": "f", "implementation": "i", "generator": "", "engine": "kernel", "feeds": [], "files": {}}
-    origin = {"format": "einsat-jobs-2", "device": "cpu", "architecture": "p", "threads": 1}
+    origin = {"format": "einsat-jobs-3", "device": "cpu", "architecture": "p", "threads": 1}
     with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as zipped:
         zipped.writestr("jobs.jsonl", "\n".join(map(json.dumps, (origin, {**job, **change}))))
     with pytest.raises(ValueError, match=f"not a job archive .*{told}"):

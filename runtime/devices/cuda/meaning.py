@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape
     """Return the result of a call, computed in float64 from its recipe alone and rounded to float32."""
     try:
         from egraph.tensor import TensorType, placeholder
-        from egraph.tensor.ops.reference import evaluate
+        from egraph.tensor.ops.parts import evaluate_in_parts
     except ImportError as error:
         what = "library calls are executed by the meanings of their operators here, and the package that holds them is not installed"
         raise LibraryMissing(what, fix="pip install einsat") from error
@@ -31,8 +32,12 @@ def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape
     multiplied = [spec["arguments"][role] for role in ("src", "weights")]
     precision = spec.get("precision", "float32")
     leaves = {leaf: rounded(each, precision) if i in multiplied else each for i, (leaf, each) in enumerate(leaves.items())}
+    result, start = np.empty(math.prod(shape), np.float32), 0
     with np.errstate(all="ignore"):
-        return evaluate((fragment,), leaves)[0].astype(np.float32)
+        for part in evaluate_in_parts(fragment, leaves):
+            result[start : start + part.size] = part.reshape(-1)
+            start += part.size
+    return result.reshape(shape)
 
 
 def rounded(array: np.ndarray, precision: str) -> np.ndarray:
