@@ -17,12 +17,13 @@ from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering, name_of
 from runtime import Executable, Session
 from runtime.devices import DESCRIBED, device
-from runtime.devices.cuda import kernels
-from runtime.devices.cuda.driver import COMPUTE, COPIES, Location
+from runtime.devices.cuda import kernels, recorded
+from runtime.devices.cuda.driver import BRANCHES, COMPUTE, COPIES, Location
 from runtime.devices.cuda.gpus import GPUS, H100
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.program import CudaProgram
-from runtime.devices.cuda.recorded import RecordedDriver, check_live_ranges
+from runtime.devices.cuda.recorded import Event, RecordedDriver, check_live_ranges
+from runtime.devices.cuda.streams import NOTE, schedule
 from runtime.errors import ArtefactError, ExecutionError, KernelError
 from runtime.plan import COPY_STEP, Area, Buffer, Plan, Port, Step
 from tests.runtime.test_devices import constants
@@ -211,6 +212,110 @@ def test_a_program_that_forgets_an_event_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(RecordedDriver, "wait", lambda self, stream, event: None)
     with pytest.raises(KernelError, match="nothing orders them"):
         executable.run({"x": X})
+
+
+def diamond(streams: int) -> Plan:
+    """Return y = 64 x beside z = 32 x: x -> a, then a -> b -> d -> y and a -> c -> z, where d lies where a did."""
+    areas: tuple[tuple[Area, str, int], ...] = (
+        ("input", "x", 0), ("arena", "", 0), ("arena", "", SIZE), ("arena", "", 2 * SIZE), ("arena", "", 3 * SIZE),
+        ("arena", "", 0), ("output", "y", 0), ("output", "z", 0),
+    )  # fmt: skip
+    pairs = ((0, 1), (1, 2), (1, 3), (3, 4), (2, 5), (4, 7), (5, 6))
+    steps = tuple(Step("cuda", f"double {a} {b}", (a,), (b,), {"symbol": "twice"}) for a, b in pairs)
+    ports = (Port("x", "float32", (SIZE,), 0),), (Port("y", "float32", (SIZE,), 6), Port("z", "float32", (SIZE,), 7))
+    buffers = tuple(buffer(*each) for each in areas)
+    return Plan(buffers, steps, *ports, 16 * SIZE, device="cuda", notes={NOTE: streams} if streams > 1 else {})
+
+
+def test_branches_run_on_streams_of_their_own(tmp_path: Path) -> None:
+    """One stream unless the plan says otherwise; what is written over waits for those who read it, on another stream too."""
+    assert schedule(diamond(2), 0, 7, 1).streams == {COMPUTE}
+    planned = schedule(diamond(2), 0, 7, 2)
+    stream = {each.step: each.stream for each in planned.placed}
+    assert planned.streams == {COMPUTE, BRANCHES[0]} and stream[0] == stream[1] == stream[4] == stream[6]
+    assert stream[2] == stream[3] == stream[5] != stream[0]
+    waits = {each.step: each.waits for each in planned.placed if each.waits}
+    assert waits == {2: (0,), 4: (2,)} and planned.joined == (5,)
+    for streams in (1, 2, 9):
+        executable = opened(diamond(streams), tmp_path)
+        for factor in (1, 2, 3, 4):  # launched one by one, captured, replayed twice
+            result = executable.run({"x": factor * X})
+            np.testing.assert_array_equal(result["y"], 16 * factor * X)
+            np.testing.assert_array_equal(result["z"], 16 * factor * X)
+        loaded = executable.loaded
+        assert isinstance(loaded, CudaProgram) and isinstance(loaded.driver, RecordedDriver)
+        (graph,) = loaded._graphs.values()
+        assert isinstance(graph, recorded.Graph) and len(graph.clocks) == min(streams, 2)
+
+
+@pytest.mark.parametrize("earlier_runs", [0, 1], ids=["launched", "captured"])
+@pytest.mark.parametrize("left_out", [1, 2, 3])
+def test_a_forgotten_event_between_branches_is_refused(
+    left_out: int, earlier_runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the three waits between the streams of a program is left out in turn; the first wait of a run is for its inputs."""
+    executable = opened(diamond(2), tmp_path)
+    for _ in range(earlier_runs):
+        executable.run({"x": X})
+    usual, events = RecordedDriver.wait, []
+
+    def wait(self: RecordedDriver, stream: int, event: Event) -> None:
+        events.append(event)
+        if len(events) != left_out + 1:
+            usual(self, stream, event)
+
+    monkeypatch.setattr(RecordedDriver, "wait", wait)
+    with pytest.raises(KernelError, match=r"nothing orders them|waited for all others|waits for an event that is not"):
+        executable.run({"x": X})
+
+
+def test_capturing_several_streams_has_rules() -> None:
+    driver = RecordedDriver(H100)
+    source, target = (Location(buffer("arena"), driver.allocate(4 * SIZE, name)) for name in ("source", "target"))
+    driver.upload(source.address, X, COPIES)
+    outside = driver.record(COPIES)
+    driver.synchronise(COPIES)
+    driver.begin_capture(COMPUTE)
+    with pytest.raises(KernelError, match="waits for an event that is not"):
+        driver.wait(COMPUTE, outside)
+    inside = driver.record(COMPUTE)
+    driver.wait(BRANCHES[0], inside)
+    driver.copy(source, target, BRANCHES[0])
+    forked = driver.record(BRANCHES[0])
+    assert not (driver._view(target) == X).any(), "what is captured does not run"
+    with pytest.raises(KernelError, match="has waited for all others"):
+        driver.end_capture(COMPUTE)
+    driver.begin_capture(COMPUTE)
+    with pytest.raises(KernelError, match="of a capture that is over"):
+        driver.wait(COMPUTE, forked)
+    with pytest.raises(KernelError, match="another stream than"):
+        driver.end_capture(BRANCHES[0])
+
+
+def test_streams_do_not_share_a_workspace(tmp_path: Path) -> None:
+    """Two products that depend on the same operand alone: a workspace for each stream, and one for both is refused."""
+    x, weights = ((16, 16), (16, 1)), [((16, 16), (16, 1))] * 2
+    buffers = (
+        Buffer("float32", *x, "input", "x"), *(Buffer("float32", *each, "input", f"w{k}") for k, each in enumerate(weights)),
+        Buffer("float32", *x, "output", "y"), Buffer("float32", *x, "output", "z"),
+    )  # fmt: skip
+    spec: dict[str, object] = {
+        "primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": [], "post_ops": [], "precision": "float32",
+        "workspace_bytes": 512,
+    }  # fmt: skip
+    steps = tuple(Step("cublas", f"product {k}", (0, 1 + k), (3 + k,), spec) for k in range(2))
+    ports = tuple(Port(each.key, "float32", each.shape, k) for k, each in enumerate(buffers))
+    plan = Plan(buffers, steps, ports[:3], ports[3:], 0, device="cuda", notes={NOTE: 2})
+    feeds = {name: np.random.default_rng(k).standard_normal((16, 16), dtype=np.float32) for k, name in enumerate(("x", "w0", "w1"))}
+    executable = Executable(plan, {}, on="cuda:h100")
+    for _ in range(3):
+        result = executable.run(feeds)
+        np.testing.assert_allclose(result["z"], feeds["x"] @ feeds["w1"], rtol=1e-4, atol=1e-4)
+    shared = Executable(plan, {}, on="cuda:h100")
+    assert isinstance(shared.loaded, CudaProgram)
+    shared.loaded._workspaces = dict.fromkeys(shared.loaded._workspaces, shared.loaded._workspaces[COMPUTE])
+    with pytest.raises(KernelError, match="same bytes of workspace and nothing orders them"):
+        shared.run(feeds)
 
 
 def test_operands_where_cudnn_does_not_take_them_are_copied(tmp_path: Path) -> None:

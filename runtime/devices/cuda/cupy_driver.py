@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from runtime.devices.cuda import cublas, cudnn
-from runtime.devices.cuda.driver import COMPUTE, STREAMS, LibraryCall, Location
+from runtime.devices.cuda.driver import STREAMS, LibraryCall, Location
 from runtime.devices.cuda.gpus import STATIC_SHARED_BYTES
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.dtypes import numpy_dtype
@@ -162,7 +162,12 @@ class CupyDriver:
         needed = graph.build(spec, spec["precision"])
         if needed > cudnn.WORKSPACE_BYTES:
             raise KernelError(f"a plan of cuDNN needs {needed} bytes of workspace, more than {cudnn.WORKSPACE_BYTES}")
-        return _Call(needed, names, lambda addresses, workspace, size, stream: graph.run(addresses, workspace))
+
+        def run(addresses: Mapping[str, int], workspace: int, size: int, stream: int) -> None:
+            cudnn.library().set_stream(handle=self._cudnn(), stream=stream)
+            graph.run(addresses, workspace)
+
+        return _Call(needed, names, run)
 
     def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> list[cudnn.EnginePlan]:
         if kind == cublas.CUBLAS_STEP:
@@ -180,10 +185,9 @@ class CupyDriver:
         return self._cublas_handle
 
     def _cudnn(self) -> Any:
-        """Return the library's handle, bound to the stream that computes."""
+        """Return the library's handle; each call binds it to its stream."""
         if self._cudnn_handle is None:
             self._cudnn_handle = cudnn.library().create_handle()
-            cudnn.library().set_stream(handle=self._cudnn_handle, stream=self._streams[COMPUTE].ptr)
         return self._cudnn_handle
 
     def launch(self, code: _Code, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:

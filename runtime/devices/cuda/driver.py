@@ -14,7 +14,9 @@ from runtime.plan import Buffer
 
 COMPUTE, COPIES = 0, 1
 """Streams: what computes, and what moves inputs and outputs beside it."""
-STREAMS = (COMPUTE, COPIES)
+BRANCHES = (2, 3, 4)
+"""Streams on which steps run beside those of the one that computes."""
+STREAMS = (COMPUTE, COPIES, *BRANCHES)
 ALIGNMENT_BYTES = 256
 """What the driver's own allocations are aligned to."""
 
@@ -78,10 +80,10 @@ class Driver(Protocol):
         """Let a stream wait for an event."""
 
     def begin_capture(self, stream: int) -> None:
-        """Capture the work of a stream instead of running it."""
+        """Capture the work of a stream instead of running it, and that of each stream that waits for an event of what is captured."""
 
     def end_capture(self, stream: int) -> Any:
-        """Return the captured work as a graph."""
+        """Return the captured work as a graph; the stream has to have waited for all others."""
 
     def replay(self, graph: Any, stream: int) -> None:
         """Launch a graph."""

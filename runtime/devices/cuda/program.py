@@ -15,7 +15,8 @@ from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.cublas import CUBLAS_STEP
 from runtime.devices.cuda.cudnn import ALIGNMENT_BYTES as ALIGNED_BYTES
 from runtime.devices.cuda.cudnn import CUDNN_STEP, EnginePlan, alignment_bytes, with_packed
-from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, COPIES, Driver, Location
+from runtime.devices.cuda.driver import ALIGNMENT_BYTES, BRANCHES, COMPUTE, COPIES, Driver, Location
+from runtime.devices.cuda.streams import Schedule, schedule, streams_of
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError
 from runtime.plan import COPY_STEP, Buffer, Plan, Step
@@ -26,8 +27,8 @@ MOST_COPIES = 64
 """Copies of a program's memory that are run in turn while it is timed, at most."""
 WARM_UP_REPLAYS = 10
 """Replays before the first that is timed: clocks rise under load."""
-Command = Callable[[], None]
-"""Enqueues a step in the stream that computes."""
+Command = Callable[[int], None]
+"""Enqueues a step in a stream."""
 
 
 @dataclass
@@ -42,7 +43,8 @@ class _Memory:
 class CudaProgram:
     """Steps of one plan on one driver.
 
-    Inputs are uploaded on a stream of their own, for which the steps wait; outputs are downloaded on it once the steps are done. The
+    Inputs are uploaded on a stream of their own, for which the steps wait; outputs are downloaded on it once the steps are done. Steps
+    follow each other on one stream, or where the plan's notes say so run on several (``runtime.devices.cuda.streams``). The
     first time a run of steps is launched its kernels are launched one by one, so that libraries have made what they make only once;
     the second time they are captured.
     """
@@ -68,7 +70,11 @@ class CudaProgram:
         self._workspace_bytes = 0
         for index in sorted(native):
             self._commands[index] = self._command(plan.steps[index])
-        self._workspace = driver.allocate(self._workspace_bytes, "workspace")
+        self._streams = streams_of(plan)
+        self._schedules: dict[tuple[int, int], Schedule] = {}
+        self._workspaces = {
+            stream: driver.allocate(self._workspace_bytes, "workspace") for stream in (COMPUTE, *BRANCHES)[: self._streams]
+        }
         self._upload_weights()
         self._written = {index: self._outputs_of(plan.steps[index]) for index in native}
         self._graphs: dict[tuple[int, int], object] = {}
@@ -113,7 +119,7 @@ class CudaProgram:
         output = self.plan.buffers[step.outputs[0]]
         driver = self.driver
         if step.kind == COPY_STEP:
-            return lambda: driver.copy(self.location(operands[0]), self.location(output), COMPUTE)
+            return lambda stream: driver.copy(self.location(operands[0]), self.location(output), stream)
         if step.kind == kernel_file.GENERATED_STEP:
             return self._generated(step, operands, output)
         if step.kind in LIBRARY_STEPS:
@@ -128,10 +134,10 @@ class CudaProgram:
         code = self.driver.load(step.spec["symbol"], kernel)
         named = {f"in{i}": buffer for i, buffer in enumerate(operands)} | {"out": output}
 
-        def run() -> None:
+        def run(stream: int) -> None:
             for launch in kernel.launches:
                 arguments = [self.location(named[name]) for name in launch.parameters]
-                self.driver.launch(code, launch, arguments, launch.parameters.index("out"), COMPUTE)
+                self.driver.launch(code, launch, arguments, launch.parameters.index("out"), stream)
 
         return run
 
@@ -142,19 +148,19 @@ class CudaProgram:
         moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
         staged = {buffer: self._staged(buffer) for buffer in (*packed, output) if step.kind == CUDNN_STEP and not _is_aligned(buffer)}
 
-        def run() -> None:
+        def run(stream: int) -> None:
             constants = self._memory.constants
             locations = [
                 Location(buffer, constants[moved[i]]) if i in moved else self.location(buffer) for i, buffer in enumerate(packed)
             ]
             for buffer in dict.fromkeys(packed):
                 if buffer in staged:
-                    driver.copy(self.location(buffer), staged[buffer], COMPUTE)
+                    driver.copy(self.location(buffer), staged[buffer], stream)
             locations = [staged.get(location.buffer, location) for location in locations]
             result = self.location(output)
-            driver.call(call, locations, staged.get(output, result), self._workspace, self._workspace_bytes, COMPUTE)
+            driver.call(call, locations, staged.get(output, result), self._workspaces[stream], self._workspace_bytes, stream)
             if output in staged:
-                driver.copy(staged[output], result, COMPUTE)
+                driver.copy(staged[output], result, stream)
 
         return run
 
@@ -204,8 +210,22 @@ class CudaProgram:
             self._fresh.update(self._written.get(index, ()))
 
     def _run(self, first: int, last: int) -> None:
-        for index in range(first, last):
-            self._commands[index]()
+        """Enqueue steps, on several streams where the plan says so: these are forked from the one that computes, and joined again."""
+        driver, planned = self.driver, self._schedules.get((first, last))
+        if planned is None:
+            planned = self._schedules[first, last] = schedule(self.plan, first, last, self._streams)
+        start = driver.record(COMPUTE) if len(planned.streams) > 1 else None
+        events: dict[int, Any] = {}
+        for each in planned.placed:
+            if each.is_first:
+                driver.wait(each.stream, start)
+            for awaited in each.waits:
+                driver.wait(each.stream, events[awaited])
+            self._commands[each.step](each.stream)
+            if each.step in planned.awaited:
+                events[each.step] = driver.record(each.stream)
+        for awaited in planned.joined:
+            driver.wait(COMPUTE, events[awaited])
 
     def array(self, name: str) -> Any:
         """Return an input or output where it lies on the device: ``torch.from_dlpack(program.array("x")).copy_(x)`` fills an input."""
@@ -313,7 +333,7 @@ class CudaProgram:
     def _timed(self, first: int, last: int) -> int:
         return self._elapsed_ns(partial(self.launch, first, last))
 
-    def _elapsed_ns(self, launch: Command) -> int:
+    def _elapsed_ns(self, launch: Callable[[], None]) -> int:
         start = self.driver.record(COMPUTE)
         launch()
         end = self.driver.record(COMPUTE)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from runtime.devices.cuda import cublas, cudnn
-from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, STREAMS, Location
+from runtime.devices.cuda.driver import ALIGNMENT_BYTES, STREAMS, Location
 from runtime.devices.cuda.gpus import MOST_BLOCK, MOST_BLOCK_THREADS, MOST_GRID, Gpu
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.meaning import evaluate_call
@@ -59,9 +59,10 @@ class _Access:
 
 @dataclass(frozen=True)
 class Event:
-    """What every stream had done when it was recorded."""
+    """What every stream had done when it was recorded; ``graph``: the one in which it was captured."""
 
     clock: tuple[int, ...]
+    graph: Graph | None = None
 
 
 @dataclass
@@ -74,11 +75,15 @@ class _Work:
     run: Callable[[], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Graph:
-    """What was captured."""
+    """What was captured, from one stream on: work and waits of streams, and by which clocks these are ordered."""
 
-    works: list[_Work] = field(default_factory=list)
+    origin: int
+    clocks: dict[int, list[int]]
+    """By stream that takes part: how much captured work of each stream comes before its next."""
+    works: list[tuple[int, _Work | tuple[int, ...]]] = field(default_factory=list)
+    """By stream: its work, or the clock of an event that it waits for."""
 
 
 @dataclass(frozen=True)
@@ -209,29 +214,56 @@ class RecordedDriver:
         return self._view(location)
 
     def record(self, stream: int) -> Event:
+        if self._captured is not None and stream in self._captured.clocks:
+            return Event(tuple(self._captured.clocks[stream]), self._captured)
         return Event(tuple(self._clocks[stream]))
 
     def wait(self, stream: int, event: Event) -> None:
-        self._clocks[stream] = [max(pair) for pair in zip(self._clocks[stream], event.clock, strict=True)]
+        captured = self._captured
+        if event.graph is not None and event.graph is not captured:
+            refuse("a wait for an event of a capture that is over")
+        if captured is not None and event.graph is not None:
+            clock = captured.clocks.setdefault(stream, [0] * len(STREAMS))  # the stream is captured from now on
+            captured.clocks[stream] = _later(clock, event.clock)
+            captured.works.append((stream, event.clock))
+            return
+        if captured is not None and stream in captured.clocks:
+            refuse("a stream that is captured waits for an event that is not")
+        self._clocks[stream] = _later(self._clocks[stream], event.clock)
 
     def begin_capture(self, stream: int) -> None:
         self._refuse_captured("another capture")
-        self._captured = Graph()
+        self._captured = Graph(stream, {stream: [0] * len(STREAMS)})
 
     def end_capture(self, stream: int) -> Graph:
-        if self._captured is None:
-            refuse("a capture ends that was not begun")
         graph, self._captured = self._captured, None
+        if graph is None:
+            refuse("a capture ends that was not begun")
+        if stream != graph.origin:
+            refuse("a capture ends on another stream than it was begun on")
+        if any(clock[other] > graph.clocks[stream][other] for other, clock in graph.clocks.items()):
+            refuse("a capture ends before its stream has waited for all others that are captured")
         return graph
 
     def replay(self, graph: Graph, stream: int) -> None:
+        """Give a graph's work to streams of the same numbers, after what its stream did so far."""
         self._refuse_captured("launching a graph")
-        for work in graph.works:
-            self._give(stream, work)
+        lanes = {each: stream if each == graph.origin else each for each in graph.clocks}
+        for lane in lanes.values():
+            self._clocks[lane] = _later(self._clocks[lane], self._clocks[stream])
+        begun = {each: self._clocks[lane][lane] for each, lane in lanes.items()}
+        for each, work in graph.works:
+            if isinstance(work, _Work):
+                self._give(lanes[each], work)
+                continue
+            awaited = [0] * len(STREAMS)
+            for other, lane in lanes.items():
+                awaited[lane] = begun[other] + work[other]
+            self._clocks[lanes[each]] = _later(self._clocks[lanes[each]], awaited)
 
     def synchronise(self, stream: int) -> None:
         self._refuse_captured("waiting for a stream")
-        self._host = [max(pair) for pair in zip(self._host, self._clocks[stream], strict=True)]
+        self._host = _later(self._host, self._clocks[stream])
         self._accesses = [each for each in self._accesses if each.time > self._host[each.stream]]
 
     def elapsed_us(self, start: Event, end: Event) -> float:
@@ -246,11 +278,12 @@ class RecordedDriver:
 
     def _give(self, stream: int, work: _Work) -> None:
         """Run work, or record it where the stream is captured."""
-        if self._captured is not None and stream == COMPUTE:
-            self._captured.works.append(work)
+        if self._captured is not None and stream in self._captured.clocks:
+            self._captured.clocks[stream][stream] += 1
+            self._captured.works.append((stream, work))
             return
         # What the host waited for is before whatever it asks for next.
-        self._clocks[stream] = [max(pair) for pair in zip(self._clocks[stream], self._host, strict=True)]
+        self._clocks[stream] = _later(self._clocks[stream], self._host)
         self._clocks[stream][stream] += 1
         for writes, spans in ((False, work.reads), (True, work.writes)):
             for start, size_bytes in spans:
@@ -292,6 +325,10 @@ class RecordedDriver:
         """Return the elements from a window's first to its last in memory, as a kernel's pointer shows them."""
         start, size_bytes = _span(location)
         return self._bytes(start, size_bytes, "an argument").view(numpy_dtype(location.buffer.dtype))
+
+
+def _later(clock: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [max(pair) for pair in zip(clock, other, strict=True)]
 
 
 def _span(location: Location) -> tuple[int, int]:

@@ -1,0 +1,107 @@
+"""Which steps of a plan run beside each other: steps on streams, ordered by events where one reads or overwrites what another uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.devices.cuda.driver import BRANCHES, COMPUTE
+from runtime.dtypes import numpy_dtype
+from runtime.plan import Buffer, Plan
+from runtime.storage import extent
+
+NOTE = "streams"
+"""The plan's note of how many streams its steps run on; without it, one."""
+Span = tuple[str, str, int, int]
+"""An area, its key, and the first and the last byte of a window in it."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A step on a stream. ``waits``: earlier steps on other streams that it waits for."""
+
+    step: int
+    stream: int
+    is_first: bool
+    """Whether the stream begins with it, after what the computing stream did before all steps."""
+    waits: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps in the order in which they are enqueued. ``joined``: those that the computing stream waits for in the end."""
+
+    placed: tuple[Placed, ...]
+    joined: tuple[int, ...]
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """The steps after which an event is recorded."""
+        return frozenset(self.joined).union(*(each.waits for each in self.placed))
+
+    @property
+    def streams(self) -> frozenset[int]:
+        return frozenset(each.stream for each in self.placed)
+
+
+def streams_of(plan: Plan) -> int:
+    """Return on how many streams a plan's steps run."""
+    return max(1, min(int(plan.notes.get(NOTE, 1)), 1 + len(BRANCHES)))
+
+
+def schedule(plan: Plan, first: int, last: int, most: int) -> Schedule:
+    """Place the steps from ``first`` to before ``last`` on ``most`` streams at most.
+
+    A step follows one that it needs on its stream, else takes a stream that has nothing left to do by then, else a new one, else the
+    one with the least work.
+    """
+    needed = dependences(plan, first, last)
+    before: dict[int, frozenset[int]] = {}
+    for step, direct in needed.items():
+        before[step] = frozenset(direct).union(*(before[each] for each in direct))
+    streams = (COMPUTE, *BRANCHES)[:most]
+    stream_of: dict[int, int] = {}
+    tails: dict[int, int] = {}
+    work_us = dict.fromkeys(streams, 0.0)
+    known: dict[int, frozenset[int]] = {}
+    placed = []
+    for step in range(first, last):
+        direct = [each for each in needed[step] if not any(each in before[other] for other in needed[step])]
+        continued = [tails[stream] for stream in tails if tails[stream] in direct]
+        idle = [stream for stream in streams if stream in tails and tails[stream] in before[step]]
+        unused = [stream for stream in streams if stream not in tails]
+        if continued:
+            stream = stream_of[max(continued)]
+        else:
+            stream = (idle or unused or sorted(streams, key=lambda each: work_us[each]))[0]
+        seen = known.get(stream, frozenset())
+        waits = tuple(each for each in sorted(direct) if stream_of[each] != stream and each not in seen)
+        placed.append(Placed(step, stream, stream != COMPUTE and stream not in tails and not waits, waits))
+        known[stream] = seen | before[step] | {step}
+        stream_of[step], tails[stream] = stream, step
+        work_us[stream] += plan.steps[step].predicted_us
+    joined = [tail for stream, tail in tails.items() if stream != COMPUTE and tail not in known.get(COMPUTE, frozenset())]
+    return Schedule(tuple(placed), tuple(sorted(joined)))
+
+
+def dependences(plan: Plan, first: int, last: int) -> Mapping[int, Sequence[int]]:
+    """Return for each step the earlier ones that it has to follow: one of both writes bytes that the other uses."""
+    reads = {step: [_span(plan.buffers[i]) for i in plan.steps[step].inputs] for step in range(first, last)}
+    writes = {step: [_span(plan.buffers[i]) for i in plan.steps[step].outputs] for step in range(first, last)}
+    return {
+        step: [
+            earlier for earlier in range(first, step)
+            if _meet(writes[earlier], reads[step] + writes[step]) or _meet(reads[earlier], writes[step])
+        ]
+        for step in range(first, last)
+    }  # fmt: skip
+
+
+def _span(buffer: Buffer) -> Span:
+    itemsize = numpy_dtype(buffer.dtype).itemsize
+    first, last = extent(buffer)
+    return buffer.area, buffer.key, first * itemsize, last * itemsize
+
+
+def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
+    return any(a[:2] == b[:2] and a[2] < b[3] and b[2] < a[3] for a in some for b in others)
