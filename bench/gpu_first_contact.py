@@ -4,7 +4,7 @@
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
 
-The first writes artefacts with inputs and the outputs that onnxruntime computes, the kernels to be timed of these networks, or of
+The first writes artefacts, which are compared with onnxruntime, with inputs and outputs, the kernels to be timed of these networks, or of
 all that --jobs names, each kernel once, and cuDNN's frontend for Python 3.12 as a wheel, which is unpacked where the GPU is; it goes on
 where it was interrupted, and says whether all of it is small enough to travel. The second downloads nothing. It asks one question after
 another and writes each answer down at once, into $OUT where that is set: versions; the device beside its description; code, plans
@@ -40,20 +40,24 @@ from typing import Any
 
 import numpy as np
 
+from bench.drawn_weights import leave_out
+from bench.drawn_weights import opened as opened_artefact
 from runtime import Session
 from runtime.artefact import Artefact
 from runtime.devices import DESCRIBED
 from runtime.devices.cuda import cublas, cudnn, kernels
+from runtime.devices.cuda.driver import BRANCHES
 from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.program import CudaProgram
+from runtime.devices.cuda.streams import NOTE, schedule
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Plan, Step
 from runtime.profile.jobs import count_statuses, measure_archive, merge
 
-PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "longformer_block")
-"""Networks whose artefacts together are small enough to travel."""
+PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
+"""The networks of the published comparison."""
 TOLERANCE = 1e-3
-"""The largest difference from onnxruntime, relative to the largest output."""
+"""The largest difference from what must be computed, relative to the largest output."""
 RUNS = 50
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
@@ -93,7 +97,7 @@ def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: st
     archives: list[Path] = []
     for name in dict.fromkeys((*names, *timed)):
         if name in names and not (folder / name / WANTED).exists():
-            prepare_artefact(name, folder / name, options)
+            prepare_artefact(name, folder / name, target, options)
         for batch in MODELS[name].batches if name in timed else (1,):
             archives.append(parts / f"{name}.{batch}.{target.rpartition(':')[2]}.zip")
             if not archives[-1].exists():
@@ -107,10 +111,12 @@ def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: st
     return is_portable(folder)
 
 
-def prepare_artefact(name: str, folder: Path, options: Sequence[str]) -> None:
-    """Write a network's artefact, with inputs and what onnxruntime computes from them."""
+def prepare_artefact(name: str, folder: Path, target: str, options: Sequence[str]) -> None:
+    """Write a network's artefact, which is compared with onnxruntime, then leave its random weights out.
+
+    Beside it lie inputs, and what the recorded device computes from them and the weights that are drawn instead.
+    """
     import onnx
-    import onnxruntime
 
     from bench.models import MODELS
 
@@ -118,15 +124,14 @@ def prepare_artefact(name: str, folder: Path, options: Sequence[str]) -> None:
     path, model = folder / f"{name}.onnx", MODELS[name].make(1)
     onnx.save(model, path)
     subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options], check=True)
-    feeds = MODELS[name].feeds(model)
-    reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names_out = [output.name for output in reference.get_outputs()]
-    outputs: dict[str, Any] = dict(zip(names_out, reference.run(None, feeds), strict=True))
-    arrays: dict[str, Any] = dict(feeds)
-    path.unlink()
-    (folder / f"{name}.opt.onnx").unlink()
-    np.savez(folder / FEEDS, **arrays)
-    np.savez(folder / WANTED, **outputs)
+    feeds: dict[str, Any] = dict(MODELS[name].feeds(model))
+    for written in folder.glob("*.onnx*"):
+        written.unlink()
+    leave_out(folder / f"{name}.einsat")
+    with Session(opened_artefact(folder / f"{name}.einsat"), on=target) as session:
+        outputs: dict[str, Any] = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
+    np.savez_compressed(folder / FEEDS, **feeds)
+    np.savez_compressed(folder / WANTED, **outputs)
     print(f"prepared {folder}", flush=True)
 
 
@@ -293,7 +298,7 @@ def by_favourites(plan: Plan) -> Plan:
 
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
-    """Run a program launched one by one, captured and replayed, and compare each with onnxruntime."""
+    """Run a program launched one by one, captured and replayed, and compare each with what it must compute."""
     with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as expected, opened(artefact, on) as (session, answer):
         feeds = dict(stored)
         errors = []
@@ -311,19 +316,36 @@ def _error(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def times(artefact: Artefact) -> Answer:
-    """Return the median time of a replay, and of each step beside its estimate, by the device's events."""
+    """Return the median time of a replay, on one stream and on more where there are branches, and of each step beside its estimate."""
     planned = artefact.plan.steps
     if any(step.kind == "onnxruntime" for step in planned):
         raise Skipped("some steps run on the host")
     with opened(artefact) as (session, answer):
-        loaded = session.executable.loaded
-        assert isinstance(loaded, CudaProgram), "the program is for CUDA"
-        replays_ns = loaded.time(RUNS, evict=False, weights_from_memory=False)
+        loaded = _program(session)
+        replay_us = _replay_us(loaded)
         steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
+    branches_us = {}
+    for streams in range(2, 2 + len(BRANCHES)):
+        if len(schedule(artefact.plan, 0, len(planned), streams).streams) == streams:
+            several = replace(artefact, plan=replace(artefact.plan, notes={**artefact.plan.notes, NOTE: streams}))
+            with opened(several) as (session, _):
+                branches_us[streams] = _replay_us(_program(session))
     estimated_us = [step.predicted_us for step in planned]
     rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
-    replay_us = statistics.median(replays_ns) / 1e3
-    return {"replay_us": replay_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows, **answer}
+    return {
+        "replay_us": replay_us, "replay_on_streams_us": branches_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us),
+        "steps": rows, **answer,
+    }  # fmt: skip
+
+
+def _program(session: Session) -> CudaProgram:
+    loaded = session.executable.loaded
+    assert isinstance(loaded, CudaProgram), "the program is for CUDA"
+    return loaded
+
+
+def _replay_us(loaded: CudaProgram) -> float:
+    return statistics.median(loaded.time(RUNS, evict=False, weights_from_memory=False)) / 1e3
 
 
 def torch_calls(artefact: Artefact) -> Answer:
@@ -395,7 +417,7 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
 
         def of_artefact(question: Callable[..., Answer], *rest: Any, path: Path = path) -> Answer:
-            return question(Artefact.open(path), *rest)
+            return question(opened_artefact(path), *rest)
 
         if on is None:
             asked.append((f"{name}: code", partial(of_artefact, code)))

@@ -152,6 +152,8 @@ def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     assert made == ["tiny 1", "tiny 1", "other 2"]
     files = {"tiny.einsat", gpu_first_contact.FEEDS, gpu_first_contact.WANTED}
     assert {path.name for path in (folder / "tiny").iterdir()} == files and downloaded == [folder / "wheels"]
+    assert not list(folder.rglob("*.safetensors")), "weights are drawn where they are needed"
+    assert (folder / gpu_first_contact.JOBS).stat().st_size < gpu_first_contact.MOST_ARCHIVE_BYTES
     merged = Archive.open(folder / gpu_first_contact.JOBS)
     assert merged.origin.architecture == "sm_80" and len({job.problem for job in merged.jobs}) == len(merged.jobs) > 0
     assert f"{len(merged.jobs)} kernels to be timed, " in capsys.readouterr().out

@@ -235,6 +235,18 @@ def product(size: int) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
+def test_an_archive_does_not_grow_with_the_sizes_of_tensors(tmp_path: Path) -> None:
+    """Neither weights nor results travel: a kernel takes its code and a summary, beside the package that measures it."""
+    taken = {}
+    for size in (64, 1024):
+        path = tmp_path / f"{size}.zip"
+        optimised(tmp_path, product(size), "--database", tmp_path / f"{size}.sqlite", "--export-jobs", path)
+        with zipfile.ZipFile(path) as zipped:
+            files = [entry.compress_size for entry in zipped.infolist() if entry.filename.startswith("files/")]
+        taken[size] = max(files)
+    assert taken[1024] < 5 * SMALL < 4 * 1024 * 1024 / 100, taken
+
+
 @pytest.mark.parametrize(
     ("precision", "tolerance", "offered"), [("auto", "1e-2", {"tf32", "bf16"}), ("auto", "1e-5", set()), ("fp16", "1e-2", {"fp16"})]
 )

@@ -1,0 +1,72 @@
+"""Let an artefact travel without its random weights: what does not compress is drawn anew where the artefact is opened.
+
+A program is the same for all values of its weights, so a GPU's results on drawn ones are compared with what the recorded device
+computes from the same. Tables, masks, positions and whatever else has a structure compress, and are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.artefact import WEIGHTS, Artefact
+from runtime.errors import LibraryMissing
+from runtime.feeds import FeedSpec, random_feeds
+from runtime.judge import SAME, fingerprint
+from runtime.weights import Weights
+
+KEPT, DRAWN = "kept.npz", "drawn.json"
+LEAST_BYTES = 1 << 14
+"""Smaller arrays are kept."""
+EXAMINED_BYTES = 1 << 18
+RANDOM = 0.85
+"""What compresses to more than this part of its size looks random: mantissas of drawn numbers do not compress, their exponents do."""
+
+
+def leave_out(folder: Path, seed: int = 0) -> None:
+    """Replace the weights of an artefact's folder by how to draw those that look random, of the same mean and deviation."""
+    weights = Weights(folder / WEIGHTS)
+    random = {name: array for name, array in weights.items() if looks_random(array)}
+    rows = [(name, array.shape, float(array.mean()), float(array.std())) for name, array in sorted(random.items())]
+    drawn = _drawn(rows, seed)
+    described = {"seed": seed, "weights": rows, "fingerprint": fingerprint(drawn)}
+    (folder / DRAWN).write_text(json.dumps(described), encoding="utf-8")
+    kept: dict[str, Any] = {name: array for name, array in weights.items() if name not in random}
+    np.savez_compressed(folder / KEPT, **kept)
+    (folder / WEIGHTS).unlink()
+
+
+def looks_random(array: np.ndarray) -> bool:
+    """Return whether values are floats as a generator draws them."""
+    if array.dtype != np.float32 or array.nbytes < LEAST_BYTES:
+        return False
+    flat = np.ascontiguousarray(array).reshape(-1)
+    examined = flat[:: max(1, flat.nbytes // EXAMINED_BYTES)].tobytes()
+    return bool(np.isfinite(flat).all()) and len(zlib.compress(examined, 1)) > RANDOM * len(examined)
+
+
+def opened(path: Path) -> Artefact:
+    """Open an artefact, with its weights drawn where they were left out."""
+    artefact = Artefact.open(path)
+    if not (artefact.folder / DRAWN).exists():
+        return artefact
+    described = json.loads((artefact.folder / DRAWN).read_text(encoding="utf-8"))
+    drawn = _drawn(described["weights"], described["seed"])
+    weighted, total = described["fingerprint"]
+    if any(abs(a - b) > SAME * total for a, b in zip(fingerprint(drawn), (weighted, total), strict=True)):
+        what = f"numpy {np.__version__} draws other weights than the one that prepared {artefact.folder.name}"
+        raise LibraryMissing(what, fix="install the version of numpy that it was prepared with")
+    with np.load(artefact.folder / KEPT) as kept:
+        return replace(artefact, weights={**dict(kept), **drawn})
+
+
+def _drawn(rows: list[tuple[str, tuple[int, ...], float, float]], seed: int) -> Mapping[str, np.ndarray]:
+    specs = [FeedSpec(name, "float32", tuple(shape)) for name, shape, _, _ in rows]
+    normal = random_feeds(specs, seed, repeated=True)
+    return {name: np.float32(mean) + np.float32(deviation) * normal[name] for name, _, mean, deviation in rows}
