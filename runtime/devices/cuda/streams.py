@@ -55,6 +55,8 @@ def schedule(plan: Plan, first: int, last: int, most: int) -> Schedule:
     A step follows one that it needs on its stream, else takes a stream that has nothing left to do by then, else a new one, else the
     one with the least work.
     """
+    if most == 1:
+        return Schedule(tuple(Placed(step, COMPUTE, is_first=False, waits=()) for step in range(first, last)), ())
     needed = dependences(plan, first, last)
     before: dict[int, frozenset[int]] = {}
     for step, direct in needed.items():
