@@ -43,7 +43,7 @@ from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
 from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
-from verify.pairing import PAIRINGS, equations_of, pairings, pairs_of_terms
+from verify.pairing import PAIRINGS, equations_of, opposed, pairings, pairs_of_terms
 from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
 from verify.solver import holds, possible, solution
 from verify.summands import tidy, unrolled
@@ -135,7 +135,11 @@ class Pairing:
         return False
 
     def _paired(self, terms: list[Summand], facts: Facts) -> list[Summand]:
-        """Return the signed terms that remain when others have cancelled."""
+        """Return the signed terms that remain when others have cancelled.
+
+        At known sizes terms of one sign are added where they are alike, and never split by their overlap: coefficients, added up over all
+        positions, then become smaller with every split, and splitting ends.
+        """
         terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
         terms = [term for term in terms if not _alone(term, terms) or possible(facts.extended(term.conditions))]
         if any(_alone(term, terms) for term in terms):
@@ -147,6 +151,8 @@ class Pairing:
                 break
             chosen: tuple[int, Summand, Summand, Match] | None = None
             for first, second in pairs_of_terms(terms):
+                if chosen is not None and facts.at_sizes and not opposed(first, second):
+                    break
                 at = (id(first), id(second))
                 if at not in matches:
                     kept += [first, second]
@@ -154,6 +160,8 @@ class Pairing:
                 match = matches[at]
                 if match is not None:
                     open_count = len(match.of_first) + len(match.of_second)
+                    if open_count and facts.at_sizes and not opposed(first, second):
+                        continue
                     if chosen is None or open_count < chosen[0]:
                         chosen = open_count, first, second, match
                     if not open_count:

@@ -70,15 +70,19 @@ def pairs_of_terms(terms: list[Summand]) -> Iterable[tuple[Summand, Summand]]:
     for i, first in enumerate(terms):
         for j in range(i + 1, len(terms)):
             if names[i] == names[j]:
-                if _sign(first) * _sign(terms[j]) < 0:
+                if opposed(first, terms[j]):
                     yield first, terms[j]
                 else:
                     later.append((first, terms[j]))
     yield from later
 
 
+def opposed(first: Summand, second: Summand) -> bool:
+    """Return whether the coefficients of two terms have opposite signs, as far as the first ones tell: a hint, no proof rests on it."""
+    return _sign(first) != _sign(second)
+
+
 def _sign(term: Summand) -> int:
-    """Return the sign of the first coefficient: a hint for the order of trials only."""
     return -1 if next(iter(term.numerator.terms.values()), 1) < 0 else 1
 
 

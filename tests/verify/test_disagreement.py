@@ -85,6 +85,19 @@ def test_two_images_under_each_other_differ_where_they_touch() -> None:
     assert result.witness == (0, 27, 0, 0)
 
 
+def test_halves_of_an_image_beside_each_other_are_decided_with_little_work() -> None:
+    """Rows of both halves overlap in part, in terms of both signs: splitting these ends."""
+    x, w = leaf(0, 1, 2, 56, 56), leaf(1, 2, 2, 3, 3, constant=True)
+    halves = Regrouping(2, 3, 2, takes_major=True, puts_major=True)
+    beside = halves.of(x)
+    assert beside is not None
+    mutant = halves.inverse.of(conv(beside, w, (1, 1, 1, 1), 1, 1, "NCHW"))
+    assert mutant is not None
+    found = disagreement(fragment_expression(conv(x, w, (1, 1, 1, 1), 1, 1, "NCHW")), fragment_expression(mutant), LITTLE_WORK // 5)
+    assert found is not None
+    assert found.describe("nchw") == "equal except where h in 0..26, w = 55 or h in 27..28 or h in 29..55, w = 0"
+
+
 def test_an_image_in_blocks_of_rows_differs_at_their_ends() -> None:
     x, w = leaf(0, 1, 24, 5, 2), leaf(1, 3, 2, 2, 1, constant=True)
     folded = reshape(conv(reshape(x, 3, 8, 5, 2), w, (0, 0, 1, 0)), 1, 24, 5, 3)
