@@ -18,7 +18,7 @@ from egraph.errors import EinsatError
 from egraph.partial.arrangements import Nodes, arranged, exchanges, forms, led_back, padded_axes
 from egraph.partial.boundaries import tightened, unpadded
 from egraph.partial.moves import Regrouping
-from egraph.partial.mutants import Agreement, Bounds, Mutant, Where, decided
+from egraph.partial.mutants import Agreement, Bounds, Moves, Mutant, Where, decided
 from egraph.tensor import Attributes, AttributeValue, Node, make, placeholder, rewrite, walk
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.window import Layout
@@ -32,10 +32,11 @@ MOST_FORMS, ENOUGH_FORMS = 150, 8
 
 @dataclass(frozen=True, slots=True)
 class RegionBounds(Bounds):
-    """How far programs are generated; those that are compared are those with the least arithmetic."""
+    """How far programs are generated."""
 
     tried: int = 300
-    decided: int = 12
+    decided: int = 6
+    alike: int = 1
     kinds: int = 6
     """Ways to write the products that are arranged further, at most."""
     arithmetic: float = 1.5
@@ -89,10 +90,10 @@ def as_it_is(node: Node) -> Product:
 
 
 def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBounds = BOUNDS) -> tuple[Mutant, ...]:
-    """Return mutants of a region, those with the fewest cells to correct first, and of these the cheapest."""
+    """Return mutants of a region; those that are compared with it are those with the least arithmetic."""
     agrees = [cache(agreement(root)) for root in roots]
     limit = bounds.arithmetic * _arithmetic(roots)
-    made: dict[Nodes, tuple[str, ...]] = {}
+    made: dict[Nodes, Moves] = {}
     for programs, moves in _programs(roots, agreement, bounds):
         if programs != roots and programs not in made and _arithmetic(programs) <= limit:
             made[programs] = moves
@@ -105,9 +106,7 @@ def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBo
                 break
         else:
             shares[programs] = share
-    nearest = sorted(shares, key=lambda each: (-shares[each], estimate(*each), len(made[each])))[: bounds.decided]
-    found = [mutant for each in nearest if (mutant := decided(roots, each, made[each], where)) is not None]
-    return tuple(sorted(found, key=lambda each: (each.cells, estimate(*each.programs), [p.digest for p in each.programs])))
+    return decided(roots, shares, made.__getitem__, where, bounds)
 
 
 def _arithmetic(roots: Nodes) -> int:
@@ -118,7 +117,7 @@ def _arithmetic(roots: Nodes) -> int:
     return total
 
 
-def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Iterator[tuple[Nodes, Moves]]:
     yield from _regrouped(roots)
     if len(roots) == 1 and all(operand.op == "Placeholder" for operand in roots[0].inputs):
         yield from (((program,), (f"sum over {name}",)) for program, name in tightened(roots[0]))
@@ -234,7 +233,7 @@ def _integers(attributes: Attributes, name: str) -> tuple[int, ...]:
     return tuple(number for number in value if isinstance(number, int))
 
 
-def _arranged(row: Sequence[Product], goals: Sequence[tuple[int, ...]], *, whole: bool = False) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+def _arranged(row: Sequence[Product], goals: Sequence[tuple[int, ...]], *, whole: bool = False) -> Iterator[tuple[Nodes, Moves]]:
     """Yield results of arranged operands: of the shapes that the products' own have, or of the region's, and how they were made."""
     shapes = list(goals) if whole else [_result(each).type.sizes for each in row]
     first = row[0]
@@ -266,7 +265,7 @@ def _groups(each: Product) -> int:
     return int(data[1 if layout == "NCHW" else -1] // weight[1])
 
 
-def _regrouped(roots: Nodes) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+def _regrouped(roots: Nodes) -> Iterator[tuple[Nodes, Moves]]:
     """Yield the region itself over data of which a digit of one axis is one of another: windows then reach across what was apart."""
     windowed = [node for node in walk(roots) if node.op in ("Conv", "AveragePool")]
     if len(list(walk(roots))) - len([node for node in walk(roots) if node.op == "Placeholder"]) < 2 or not windowed:

@@ -6,10 +6,11 @@ What differs where is then proved, and a mutant is worth its corrections where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from egraph.derive.matching.views import moved_elements
+from egraph.derive.estimating import estimate
+from egraph.partial.arrangements import Nodes
 from egraph.partial.moves import Mutated, moved, start
 from egraph.tensor import Node
 from egraph.tensor.boxes import Box, cells
@@ -19,6 +20,7 @@ Agreement = Callable[[Node], Callable[[Node], float]]
 """Returns, for an operator, what says at which share of some positions a program is seen to agree with it on random operands."""
 Where = Callable[[Node, Node], tuple[Box, ...] | None]
 """Returns disjoint boxes outside of which two programs are proved equal; None where that is not decided."""
+Moves = tuple[str, ...]
 LARGEST_SHARE = 0.6
 """Corrections may compute at most this part of the output."""
 
@@ -30,7 +32,9 @@ class Bounds:
     tried: int
     """Programs that are compared with an operator or a region at some positions."""
     decided: int
-    """Programs of which it is proved where they differ; of an operator's, of those that agree at all positions tried and of the others."""
+    """Programs of which it is proved where they differ: so many of those that agree at all positions tried, and of the others."""
+    alike: int
+    """Of these, those of the same moves."""
     least_agreement: float = 0.4
 
 
@@ -40,12 +44,11 @@ class BeamBounds(Bounds):
 
     tried: int = 600
     decided: int = 10
+    alike: int = 2
     depth: int = 2
     """Moves one after the other."""
     beam: int = 4
     """States that are moved on."""
-    alike: int = 2
-    """Of the programs that are decided, those of the same moves."""
 
 
 BOUNDS = BeamBounds()
@@ -55,8 +58,8 @@ BOUNDS = BeamBounds()
 class Mutant:
     """Programs, one a result, how they came about, and disjoint boxes outside of which each is proved equal."""
 
-    programs: tuple[Node, ...]
-    moves: tuple[str, ...]
+    programs: Nodes
+    moves: Moves
     boxes: tuple[tuple[Box, ...], ...]
 
     @property
@@ -64,22 +67,43 @@ class Mutant:
         return sum(map(cells, self.boxes))
 
 
-def decided(roots: Sequence[Node], programs: tuple[Node, ...], moves: tuple[str, ...], where: Where) -> Mutant | None:
-    """Return programs as a mutant of results; None where it is not proved that they differ in a part that is worth a correction."""
+def decided(
+    roots: Nodes, seen: Mapping[Nodes, float], moves: Callable[[Nodes], Moves], where: Where, bounds: Bounds
+) -> tuple[Mutant, ...]:  # fmt: skip
+    """Return programs that are worth their corrections, those with the fewest cells to correct first, of these the cheapest.
+
+    ``seen``: at which share of some positions each agrees with the results. Of those by the same moves one is equal everywhere and one is
+    corrected: what agrees most, of these what is estimated the cheapest.
+    """
+    cost = {each: (estimate(*each), len(moves(each)), [program.digest for program in each]) for each in seen}
+    order = sorted(seen, key=lambda each: (-seen[each], cost[each]))
+    found: dict[tuple[Moves, bool], Mutant] = {}
+    for seems_equal in (True, False):
+        compared: list[Moves] = []
+        for each in (each for each in order if (seen[each] == 1.0) == seems_equal):
+            names = moves(each)
+            if len(compared) >= bounds.decided or (names, seems_equal) in found or compared.count(names) >= bounds.alike:
+                continue
+            compared.append(names)
+            boxes = _boxes(roots, each, where)
+            if boxes is not None:
+                found.setdefault((names, not any(boxes)), Mutant(each, names, boxes))
+    return tuple(sorted(found.values(), key=lambda each: (each.cells, cost[each.programs])))
+
+
+def _boxes(roots: Nodes, programs: Nodes, where: Where) -> tuple[tuple[Box, ...], ...] | None:
+    """Return where programs differ from results; None where it is not proved that this is a part that is worth a correction."""
     boxes: list[tuple[Box, ...]] = []
     for root, program in zip(roots, programs, strict=True):
         differ = where(root, program)
         if differ is None or cells(differ) > LARGEST_SHARE * root.type.elements:
             return None
         boxes.append(differ)
-    return Mutant(programs, moves, tuple(boxes))
+    return tuple(boxes)
 
 
 def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds = BOUNDS) -> tuple[Mutant, ...]:
-    """Return mutants of an operator over placeholders, those with the fewest cells to correct first.
-
-    Of those that the same moves make, one is equal everywhere (zeros keep the parts apart) and one moves the fewest elements.
-    """
+    """Return mutants of an operator over placeholders; zeros keep the parts apart in those that are equal everywhere."""
     if node.op != "Conv":
         return ()
     layout = Layout(node.string("layout"), node.type.rank - 2)
@@ -100,19 +124,8 @@ def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds =
                     if seen[program] < 1.0:  # what is equal everywhere is an operator of its own in the e-graph, with moves of its own
                         made.append((-seen[program], len(made), candidate))
         beam = _different(((-share, state) for share, _, state in sorted(made)), bounds.beam)
-    order = sorted(states, key=lambda p: (-seen[p], len(states[p].names), moved_elements(p), p.digest))
-    result: dict[tuple[tuple[str, ...], bool], Mutant] = {}
-    for seems_equal in (True, False):
-        compared: list[tuple[str, ...]] = []
-        for program in (program for program in order if (seen[program] == 1.0) == seems_equal):
-            names = states[program].names
-            if len(compared) >= bounds.decided or (names, seems_equal) in result or compared.count(names) >= bounds.alike:
-                continue
-            compared.append(names)
-            mutant = decided((node,), (program,), names, where)
-            if mutant is not None:
-                result.setdefault((names, not mutant.cells), mutant)
-    return tuple(sorted(result.values(), key=lambda m: (m.cells, moved_elements(m.programs[0]), m.programs[0].digest)))
+    shares: dict[Nodes, float] = {(program,): seen[program] for program in states}
+    return decided((node,), shares, lambda programs: states[programs[0]].names, where, bounds)
 
 
 def _different(states: Iterable[tuple[float, Mutated]], count: int) -> tuple[tuple[float, Mutated], ...]:
