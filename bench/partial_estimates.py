@@ -155,7 +155,8 @@ class Estimating:
         signatures = set(map(format_fragment, chosen))
         plain = self._grown(graph, DERIVATIONS, signatures)
         grown = self._grown(graph, (*DERIVATIONS, *PARTIAL), signatures)
-        offered = self._corrected(signatures)
+        found = self._proved(signatures)
+        offered, exact = ([each for each in found if _is_corrected(each.name) == wanted] for wanted in (True, False))
         share = sum(costs[fragment] for fragment in chosen) / max(1, sum(costs.values()))
         rows = []
         for way, target in zip(ways, targets, strict=True):
@@ -164,7 +165,8 @@ class Estimating:
             kinds = Counter(kind for one in best.chosen.values() for kind in _kinds(one))
             told, operator_us, corrected_us, launches = self._nearest(chosen, way)
             gained = without.cost_us / best.cost_us
-            why = _reason(gained, kinds["corrected"], len(offered), operator_us, corrected_us, launches, way.speed)
+            counts_found = len(chosen), len(offered), len(exact)
+            why = _reason(gained, kinds["corrected"], counts_found, operator_us, corrected_us, launches, way.speed)
             rows.append(Row(
                 name, batch, target, without.cost_us, best.cost_us, kinds["corrected"], kinds["exact"], len(chosen), share, len(offered),
                 told, operator_us, corrected_us, launches, why,
@@ -190,17 +192,17 @@ class Estimating:
         signatures |= regions
         return frozen
 
-    def _corrected(self, signatures: Collection[str]) -> list[Judged]:
-        """Return the corrected programs of operators and of regions that are proved."""
+    def _proved(self, signatures: Collection[str]) -> list[Judged]:
+        """Return the partial rewrites of operators and of regions that are proved."""
         names = {rule.name for rule in PARTIAL}
         judged = [each for (rule, of), found in self._deriver.judged.items() if rule in names and of in signatures for each in found]
-        return [each for each in judged if not each.reason and _is_corrected(each.name)]
+        return [each for each in judged if not each.reason]
 
     def _nearest(self, chosen: Sequence[Node], way: Lowering) -> tuple[str, float, float, int]:
         """Return which corrected program comes nearest to its operator, both priced alone, and the kernels that it has beyond those."""
         nearest: tuple[str, float, float, int] = ("", 0.0, 0.0, 0)
         for node in chosen:
-            found = self._corrected((format_fragment(node),))
+            found = [each for each in self._proved((format_fragment(node),)) if _is_corrected(each.name)]
             itself = _alone(node, way) if found else None
             for each in found:
                 corrected = _alone(each.program, way)
@@ -269,15 +271,19 @@ def _shapes(node: Node) -> str:
 
 
 def _reason(
-    gained: float, corrected: int, offered: int, operator_us: float, corrected_us: float, launches: int, speed: DeviceSpeed | None
-) -> str:
-    """Return why a program is not faster, as its costs say."""
+    gained: float, corrected: int, counts: tuple[int, int, int], operator_us: float, corrected_us: float, launches: int,
+    speed: DeviceSpeed | None,
+) -> str:  # fmt: skip
+    """Return why a program is not faster, as its costs say; ``counts``: of operators looked at, of corrected programs and of exact ones."""
+    operators, offered, exact = counts
     if gained * NO_DIFFERENCE > 1 and corrected:
         return "corrected programs gain"
     if gained * NO_DIFFERENCE > 1:
         return "what gains is exact"
+    if not operators:
+        return "it has no convolution, matrix product or average pool"
     if not offered:
-        return "no operator looked at has a corrected program that is proved and costs at most 1.5 times as many operations"
+        return f"no program differs in part and takes at most 1.5 times the operations; {exact} are equal everywhere"
     if not corrected_us:
         return "corrected programs have no kernels"
     added_us = launches * (speed or DeviceSpeed()).launch_us

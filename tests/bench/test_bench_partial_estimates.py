@@ -48,21 +48,22 @@ def test_both_programs_are_estimated_and_the_nearest_corrected_one_is_told(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("gained", "corrected", "offered", "operator_us", "corrected_us", "launches", "told"),
+    ("gained", "corrected", "counts", "operator_us", "corrected_us", "launches", "told"),
     [
-        (1.2, 3, 2, 10.0, 8.0, 2, "corrected programs gain"),
-        (1.2, 0, 2, 10.0, 12.0, 2, "what gains is exact"),
-        (1.0, 0, 0, 0.0, 0.0, 0, "no operator looked at has a corrected program"),
-        (1.0, 0, 2, 10.0, 12.0, 3, "3 more launches take 6 us, and without them 4.0 us would be gained"),
-        (1.0, 0, 2, 10.0, 20.0, 3, "its kernels take 4.0 us more, beside 3 more launches"),
-        (1.0, 0, 2, 10.0, 9.0, 1, "alone the operator would gain"),
+        (1.2, 3, (1, 2, 0), 10.0, 8.0, 2, "corrected programs gain"),
+        (1.2, 0, (1, 2, 0), 10.0, 12.0, 2, "what gains is exact"),
+        (1.0, 0, (0, 0, 0), 0.0, 0.0, 0, "it has no convolution"),
+        (1.0, 0, (1, 0, 3), 0.0, 0.0, 0, "no program differs in part and takes at most 1.5 times the operations; 3 are equal everywhere"),
+        (1.0, 0, (1, 2, 0), 10.0, 12.0, 3, "3 more launches take 6 us, and without them 4.0 us would be gained"),
+        (1.0, 0, (1, 2, 0), 10.0, 20.0, 3, "its kernels take 4.0 us more, beside 3 more launches"),
+        (1.0, 0, (1, 2, 0), 10.0, 9.0, 1, "alone the operator would gain"),
     ],
 )
 def test_why_nothing_is_gained_follows_from_the_costs(
-    gained: float, corrected: int, offered: int, operator_us: float, corrected_us: float, launches: int, told: str
+    gained: float, corrected: int, counts: tuple[int, int, int], operator_us: float, corrected_us: float, launches: int, told: str
 ) -> None:
     speed = DeviceSpeed(launch_us=2.0)
-    assert bench._reason(gained, corrected, offered, operator_us, corrected_us, launches, speed).startswith(told)
+    assert bench._reason(gained, corrected, counts, operator_us, corrected_us, launches, speed).startswith(told)
 
 
 def test_an_unknown_model_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
