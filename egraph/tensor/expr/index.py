@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     from egraph.tensor.expr.scope import Read
@@ -18,7 +18,24 @@ Size: TypeAlias = "int | Index"
 """A size or an index: a plain integer where it is known, an expression where it is symbolic."""
 
 
-@dataclass(frozen=True, slots=True)
+Kept = TypeVar("Kept")
+_ATOMS: dict[tuple[object, ...], Any] = {}
+"""Every iterator and symbol by what it is: equal ones are one object, so that to compare and to hash them costs next to nothing."""
+
+
+def _one(kind: type[Kept], *parts: object) -> Kept:
+    """Return the one atom with these parts."""
+    key = (kind, *parts)
+    made = _ATOMS.get(key)
+    if made is None:
+        made = object.__new__(kind)
+        for name, part in zip(kind.__match_args__, parts, strict=True):  # type: ignore[attr-defined]  # a dataclass has them
+            object.__setattr__(made, name, part)
+        made = _ATOMS.setdefault(key, made)
+    return cast("Kept", made)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Iterator:
     """A bound variable with the half-open range [low, high). Identity is the name, unique in a term."""
 
@@ -26,26 +43,38 @@ class Iterator:
     low: Size
     high: Size
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __new__(cls, name: str, low: Size, high: Size) -> Iterator:
+        return _one(cls, name, low if type(low) is Index else int(low), high if type(high) is Index else int(high))  # type: ignore[arg-type]
+
+    def __reduce__(self) -> tuple[type[Iterator], tuple[object, ...]]:
+        return Iterator, (self.name, self.low, self.high)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Symbol:
     """A size or attribute known only as a name (at least ``minimum``): proofs hold for all its values."""
 
     name: str
     minimum: int = 1
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __new__(cls, name: str, minimum: int = 1) -> Symbol:
+        return _one(cls, name, minimum)
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[object, ...]]:
+        return Symbol, (self.name, self.minimum)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class RealSymbol:
     """A number known only as a name (a float attribute): proofs hold for all its finite values. Never a size or a position."""
 
     name: str
+
+    def __new__(cls, name: str) -> RealSymbol:
+        return _one(cls, name)
+
+    def __reduce__(self) -> tuple[type[RealSymbol], tuple[object, ...]]:
+        return RealSymbol, (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +127,11 @@ class Index:
     def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
         return Index, (self.terms,)  # a hash is a process's own
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Index and self.terms == other.terms)
+
     def __add__(self, other: object) -> Index:
-        return _sum((self, index(other)))
+        return _sum(self, index(other), 1)
 
     __radd__ = __add__
 
@@ -107,10 +139,10 @@ class Index:
         return Index(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: object) -> Index:
-        return _sum((self, -index(other)))
+        return _sum(self, index(other), -1)
 
     def __rsub__(self, other: object) -> Index:
-        return _sum((index(other), -self))
+        return _sum(index(other), self, -1)
 
     def __mul__(self, other: object) -> Index:
         right = index(other)
@@ -176,18 +208,19 @@ def _place(term: tuple[Monomial, int]) -> str:
 _text = lru_cache(maxsize=1 << 16)(repr)
 
 
-def _sum(parts: tuple[Index, ...]) -> Index:
-    parts = tuple(part for part in parts if part.terms)
-    if len(parts) < 2:
-        return parts[0] if parts else Index(())
-    if len(parts) == 2:
-        for value, other in (parts, parts[::-1]):
-            if len(other.terms) == 1 and not other.terms[0][0]:
-                return _shifted(value, other.terms[0][1])
-    total: dict[Monomial, int] = {}
-    for part in parts:
-        for m, c in part.terms:
-            total[m] = total.get(m, 0) + c
+def _sum(value: Index, other: Index, times: int) -> Index:
+    """value + times * other, for 1 and -1"""
+    if not other.terms:
+        return value
+    if not value.terms:
+        return other if times == 1 else -other
+    if len(other.terms) == 1 and not other.terms[0][0]:
+        return _shifted(value, times * other.terms[0][1])
+    if len(value.terms) == 1 and not value.terms[0][0]:
+        return _shifted(other if times == 1 else -other, value.terms[0][1])
+    total = dict(value.terms)
+    for m, c in other.terms:
+        total[m] = total.get(m, 0) + times * c
     return polynomial(total)
 
 
@@ -203,6 +236,8 @@ def index(value: object) -> Index:
     """Return an integer, atom or index as an ``Index``."""
     if type(value) is Index:
         return value
+    if type(value) is int:
+        return _NUMBERS.get(value) or Index((((), value),))
     match value:
         case Iterator() | Symbol() | RealSymbol() | Floor() | Modulo() | DataIndex():
             return Index((((value,), 1),))
@@ -340,7 +375,8 @@ def substitute(value: Size, replace: Replacement, read: Callable[[Read], Read] |
     return polynomial(total)
 
 
-_ONE = Index((((), 1),))
+_NUMBERS = {number: Index((((), number),) if number else ()) for number in range(-64, 1025)}
+_ONE = _NUMBERS[1]
 
 
 def _substituted(atom: Atom, replace: Mapping[Any, Size | Iterator], read: Callable[[Read], Read] | None) -> Index:

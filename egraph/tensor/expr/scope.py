@@ -60,6 +60,14 @@ class Compare:
     operator: Literal["<", "<=", "==", "!="]
     right: Index
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            type(other) is Compare and self.operator == other.operator and self.right == other.right and self.left == other.left
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.left, self.operator, self.right))
+
     def __str__(self) -> str:
         return f"{format_index(self.left)}{self.operator}{format_index(self.right)}"
 

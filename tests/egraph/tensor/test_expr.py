@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +16,26 @@ from hypothesis import strategies as st
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.evaluate import EvaluationError, evaluate
 from egraph.tensor.expr.functions import PRIME
-from egraph.tensor.expr.index import Index, Iterator, Symbol, bounds, index, substitute
+from egraph.tensor.expr.index import Index, Iterator, RealSymbol, Symbol, bounds, index, substitute
 from egraph.tensor.expr.printing import format_scope
 from egraph.tensor.expr.scope import ZERO, Apply, Guarded, Number, Read, Reduction, Scope, Tensor, apply, inside, number
 
 ROW, COLUMN = Iterator("i", 0, 6), Iterator("j", -3, 4)
+
+
+@pytest.mark.parametrize("atom", [ROW, Iterator("i", index(1), index(Symbol("n")) - 1), Symbol("n"), Symbol("n", 0), RealSymbol("n")])
+def test_equal_atoms_are_one_object_however_they_are_made(atom: Iterator | Symbol | RealSymbol) -> None:
+    assert pickle.loads(pickle.dumps(atom)) is atom
+    assert copy.deepcopy(atom) is atom
+    assert dataclasses.replace(atom) is atom
+    assert atom != dataclasses.replace(atom, name="other")
+
+
+def test_the_ends_of_an_iterator_are_plain_integers() -> None:
+    low: Any = np.int64(0)
+    assert type(Iterator("of numpy's integers", low, 3).low) is int
+    assert len({Symbol("n"), RealSymbol("n")}) == 2
+    assert Symbol("n") is Symbol("n", 1)
 
 
 @st.composite
