@@ -5,7 +5,9 @@ Cheap on purpose: a question costs microseconds and may stay open. ``verify.assu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import gcd, prod
 
 from egraph.tensor.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, has_reals, index, over, polynomial
@@ -29,6 +31,8 @@ class Bounds:
     """Whether values are zero, under the facts so far."""
     _ranges: dict[tuple[Atom, bool], Interval] = field(default_factory=dict)
     """Ranges of divisions under the facts so far."""
+    _products: dict[Monomial, Interval] = field(default_factory=dict)
+    """Ranges of products of symbols under the facts so far."""
     _nested: bool = False
 
     def copy(self) -> Bounds:
@@ -52,6 +56,7 @@ class Bounds:
         self._open.clear()
         self._zeros.clear()
         self._ranges.clear()
+        self._products.clear()
 
     # Questions
 
@@ -99,7 +104,7 @@ class Bounds:
 
     def _reaches(self, value: Index, least: int, *, strict: bool, facts: int) -> bool:
         """Return whether the value minus some known polynomials is at least (more than) ``least`` by its range."""
-        low, _ = self.interval(value)
+        low = self._least(value.terms)
         if low is not None and (low > least or (low == least and not strict)):
             return True
         if not facts or not self.positive:
@@ -107,20 +112,40 @@ class Bounds:
         falling = {m for m, c in value.terms if m and (self._end(m, c) is None or (strict and isinstance(m[0], RealSymbol)))}
         if not falling:
             return False
-        return any(
-            self._reaches(value - fact, least, strict=strict and not is_strict, facts=facts - 1)
-            for fact, is_strict in self.positive
-            if any(m in falling and c < 0 for m, c in fact.terms) or self._shares(falling, fact)
-        )
+        terms = dict(value.terms)
+        for fact, is_strict in self.positive:
+            if falling.isdisjoint(_raised(fact)):
+                continue
+            remains = strict and not is_strict
+            if facts > 1:
+                if self._reaches(value - fact, least, strict=remains, facts=facts - 1):
+                    return True
+                continue
+            difference = terms.copy()  # its order does not matter to its least value
+            for monomial, coefficient in fact.terms:
+                difference[monomial] = difference.get(monomial, 0) - coefficient
+            low = self._least(difference.items())
+            if low is not None and (low > least or (low == least and not remains)):
+                return True
+        return False
 
     def _end(self, monomial: Monomial, coefficient: int) -> int | None:
         """Return the least value of a term, None where it has none."""
         low, high = self._product(monomial)
         return low if coefficient > 0 else high
 
-    def _shares(self, falling: set[Monomial], fact: Index) -> bool:
-        """Return whether a known polynomial has a falling term of a real or of a floor-division, whose sign may be either."""
-        return any(m in falling and any(not isinstance(atom, Symbol) for atom in m) for m, _ in fact.terms)
+    def _least(self, terms: Iterable[tuple[Monomial, int]]) -> int | None:
+        """Return the least value of a sum of terms that the ranges of the atoms imply, None where there is none."""
+        total = 0
+        for monomial, coefficient in terms:
+            if not coefficient:
+                continue
+            low, high = self._product(monomial)
+            end = low if coefficient > 0 else high
+            if end is None:
+                return None
+            total += coefficient * end
+        return total
 
     def interval(self, value: Index) -> Interval:
         """Return the interval that the ranges of the atoms imply, None for an open end."""
@@ -135,6 +160,14 @@ class Bounds:
         return low, high
 
     def _product(self, monomial: Monomial) -> Interval:
+        known = self._products.get(monomial)
+        if known is None:
+            known = self._range_of_product(monomial)
+            if all(isinstance(atom, Symbol | RealSymbol) for atom in monomial):  # else it hangs on what is being asked
+                self._products[monomial] = known
+        return known
+
+    def _range_of_product(self, monomial: Monomial) -> Interval:
         ranges = [self.range_of(atom) for atom in monomial]
         if len(ranges) == 1:
             return ranges[0]
@@ -259,6 +292,12 @@ class Bounds:
             parts = zip(monomial, ends, strict=True)
             extremes += [(atom, end) for atom, end in parts if end is not None and isinstance(atom, Symbol | RealSymbol)]
         return extremes
+
+
+@lru_cache(maxsize=1 << 14)
+def _raised(fact: Index) -> frozenset[Monomial]:
+    """Return the terms of a known polynomial that are raised where it is taken away: falling ones, those that may have either sign."""
+    return frozenset(m for m, c in fact.terms if c < 0 or any(not isinstance(atom, Symbol) for atom in m))
 
 
 def _single_atom(value: Index) -> tuple[Atom, int, int] | None:

@@ -59,18 +59,21 @@ class Solved:
                 answer = self.bounds.sign(difference, strict=condition.operator == "<")
                 if answer is None:
                     reduced = without_content(difference, self.bounds)
-                    if Compare(index(0), condition.operator, reduced) in self.conditions:
+                    if self._is_stated(condition.operator, reduced):
                         return True
-                    if Compare(index(0), "<" if condition.operator == "<=" else "<=", -reduced) in self.conditions:
+                    if self._is_stated("<" if condition.operator == "<=" else "<=", -reduced):
                         return False
                 return answer
             case _:
                 answer = self.bounds.zero(difference)
                 if answer is None and difference.terms:
                     reduced = without_content(difference, self.bounds)
-                    stated = (Compare(index(0), "==", reduced), Compare(index(0), "==", -reduced))
-                    answer = True if any(each in self.conditions for each in stated) else None
+                    answer = True if self._is_stated("==", reduced) or self._is_stated("==", -reduced) else None
                 return answer if answer is None or condition.operator == "==" else not answer
+
+    def _is_stated(self, operator: str, value: Index) -> bool:
+        """Return whether 0 OPERATOR value is one of the conditions."""
+        return any(c.operator == operator and c.right == value and not c.left.terms for c in self.conditions)
 
     def assume(self, condition: Compare) -> None:
         """Assume a condition; raise ``Ended`` when it contradicts the path."""
