@@ -8,7 +8,7 @@ cut before the next one is made.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,27 @@ class Fixed:
     """Whether functions of integers stand for any function."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """A part of a pattern: the operands of an operator are filled before it."""
+
+    term: Pattern | Variable
+    dtype: str = "float32"
+    ranks: Sequence[int] | None = None
+    """Those that a variable may have, where its place does not say it."""
+    above: str = ""
+    """The operator of which it is an operand, and which one."""
+    position: int = 0
+
+
+def steps_of(term: Pattern | Variable, dtype: str = "float32", above: str = "", position: int = 0) -> Iterator[Step]:
+    """Yield the parts of a pattern in the order in which they are filled."""
+    if isinstance(term, Pattern):
+        for number, operand in enumerate(term.operands):
+            yield from steps_of(operand, operand_type(term.op, number, dtype), term.op, number)
+    yield Step(term, dtype, None, above, position)
+
+
 class Binder:
     """Binds the variables of a pattern on one path."""
 
@@ -54,21 +75,29 @@ class Binder:
         self.path, self.workshop, self.fixed = path, workshop, fixed
         self.leaves: dict[str, SymbolicTerm] = {}
         self.bundles: dict[str, Attributes] = {}
+        self._operands: list[SymbolicTerm] = []
+        """What is filled, and no operand yet."""
 
     def saved(self) -> Any:
-        """Return what ``restore`` needs: everything is bound before a rule's function runs."""
-        return self.workshop.saved()
+        """Return what ``restore`` needs."""
+        return dict(self.leaves), dict(self.bundles), list(self._operands), self.workshop.saved()
 
     def restore(self, saved: Any) -> None:
-        self.workshop.restore(saved)
+        leaves, bundles, operands, built = saved
+        self.leaves, self.bundles, self._operands = dict(leaves), dict(bundles), list(operands)
+        self.workshop.restore(built)
 
-    def fill(self, term: Pattern | Variable, ranks: Sequence[int] | None = None, dtype: str = "float32") -> SymbolicTerm:
-        """Return the term with its variables bound; raise ``Ended`` where the operators refuse it."""
+    def fill(self, step: Step) -> None:
+        """Bind a variable, or build an operator over what was filled before; raise ``Ended`` where the operator refuses it."""
+        term = step.term
         if isinstance(term, Variable):
-            return self._leaf(term, self.fixed.ranks if ranks is None else ranks, dtype)
-        operands: list[SymbolicTerm] = []
-        for position, operand in enumerate(term.operands):
-            operands.append(self.fill(operand, self._ranks(term.op, operands), operand_type(term.op, position, dtype)))
+            ranks = step.ranks
+            if ranks is None and step.above:
+                ranks = self._ranks(step.above, self._operands[len(self._operands) - step.position :])
+            self._operands.append(self._leaf(term, self.fixed.ranks if ranks is None else ranks, step.dtype))
+            return
+        first = len(self._operands) - len(term.operands)
+        operands = self._operands[first:]
         if term.op in ("Pad", "Slice") and not operands[0].shape:
             raise Ended("scalars have no axes")
         bundle = term.attributes
@@ -77,7 +106,7 @@ class Binder:
                 self.bundles[bundle] = self._bundle(term.op, bundle, operands)
             bundle = self.bundles[bundle]
         try:
-            return self.workshop.apply(term.op, operands, bundle)
+            self._operands[first:] = [self.workshop.apply(term.op, operands, bundle)]
         except TypeMismatch as error:
             raise Ended(error.what) from error
 

@@ -13,8 +13,9 @@ refused. That holds if the rule has not looked at a type, which is observed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from egraph.errors import EinsatError, TypeMismatch
@@ -30,7 +31,7 @@ from egraph.tensor.expr.index import RealSymbol, atoms
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
 from verify.assumptions import Assumptions
-from verify.bindings import WINDOWED, Binder, Fixed
+from verify.bindings import WINDOWED, Binder, Fixed, Step, steps_of
 from verify.fragments import KnownNumber, SymbolicTerm, Workshop, operators
 from verify.numbers import OnPath, Quotient, SymbolicNumber, Unsettled, snapshot
 from verify.paths import LeftOut, Path, TooManyPaths, explore
@@ -93,7 +94,6 @@ class Survey:
     pointwise: bool = False
     ranks: tuple[int, ...] = ()
     windowed: tuple[int, ...] = Fixed.windowed
-    runs: int = 0
     opaque: bool = False
     """Whether a function of integers was left opaque: an open case may then still hold."""
 
@@ -193,25 +193,13 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
         now = waiting.pop(0)
         asked: list[Fixed] = []
 
-        def prepare(path: Path, now: Fixed = now) -> Binder:
+        def start(path: Path, now: Fixed = now, asked: list[Fixed] = asked) -> _Run:
             path.opaque = now.opaque
-            binder = Binder(path, Workshop(path), now)
-            survey.runs += 1
-            try:
-                _fill(rule, binder)
-            except LeftOut as leaving:  # a case all the same: the proof has to name it as not covered
-                path.left_out = str(leaving)
-            path.conclusion = True
-            return binder
-
-        def run(_: Path, binder: Binder, asked: list[Fixed] = asked) -> Case | None:
-            try:
-                return _run(rule, binder, survey, asked, pointwise)
-            finally:
-                survey.opaque = survey.opaque or bool(binder.path.values)
+            return _Run(rule, Binder(path, Workshop(path), now), survey, asked, pointwise)
 
         try:
-            yield from (case for _, case in explore(prepare, run, RUNS))
+            for case in explore(start, _stages(rule), RUNS):
+                yield None if case is _NOT_POINTWISE else case
         except TooManyPaths as reason:
             yield Case(REST, Assumptions(), left_out=str(reason))
         for each in asked:
@@ -224,20 +212,98 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             waiting.append(each)
 
 
-def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, asked: list[Fixed], pointwise: bool) -> Case | None:
-    path, workshop, fixed = binder.path, binder.workshop, binder.fixed
-    survey.runs += 1
+_NOT_POINTWISE = Case("a rule of more than pointwise operators", Assumptions())
+
+
+@dataclass
+class _Run:
+    """The state of a run of a rule, from stage to stage."""
+
+    rule: Rule | MergeRule
+    binder: Binder
+    survey: Survey
+    asked: list[Fixed]
+    pointwise: bool
+    sides: tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]] = ((), ())
+
+    def saved(self) -> Any:
+        return self.sides, self.binder.saved()
+
+    def restore(self, saved: Any) -> None:
+        self.sides, bound = saved
+        self.binder.restore(bound)
+
+
+Stage = Callable[[_Run], "Case | None"]
+
+
+def _stages(rule: Rule | MergeRule) -> list[Stage]:
+    """Return the stages of a run: the variables of the left side, part by part, the rule's function, the questions left open, the case."""
+    steps: list[tuple[int, Step]]
+    if isinstance(rule, MergeRule):
+        own_names = _member_variables(rule)
+        patterns = [_renamed(rule.member.pattern, own_names, number + 1) for number in range(max(MEMBERS))]
+        steps = [(number, step) for number, pattern in enumerate(patterns) for step in steps_of(pattern)]
+    elif rule.ranks is not None:
+        steps = [(0, Step(variable, ranks=(rule.ranks[variable.name],))) for variable in rule.variables]
+    else:
+        steps = [(0, step) for step in steps_of(rule.pattern)]
+    filling = [partial(_fill, number=number, step=step) for number, step in steps]
+    return [*filling, *(partial(_advance, of=of) for of in (_build, _settle, _end))]
+
+
+def _fill(run: _Run, number: int, step: Step) -> None:
+    """Bind a part of the left side, in a merge that of a member."""
+    path = run.binder.path
+    if path.left_out or (isinstance(run.rule, MergeRule) and number >= path.choose("members", MEMBERS)):
+        return
     try:
-        _refuse_left_out(path)
-        lefts, rights = _built(rule, binder)
-        _refuse_left_out(path)
-        path.settle_all()
-        for left, right in zip(lefts, rights, strict=True):
-            _agree(left, right)
+        run.binder.fill(step)
+    except LeftOut as leaving:  # a case all the same: the proof has to name it as not covered
+        path.left_out = str(leaving)
+
+
+def _build(run: _Run) -> None:
+    """Run the rule's function."""
+    path = run.binder.path
+    path.conclusion = True
+    _refuse_left_out(path)
+    run.sides = _built(run.rule, run.binder)
+    _refuse_left_out(path)
+
+
+def _settle(run: _Run) -> None:
+    """Answer what the right side leaves open, and compare the types of the sides."""
+    run.binder.path.settle_all()
+    for left, right in zip(*run.sides, strict=True):
+        _agree(left, right)
+
+
+def _end(run: _Run) -> Case:
+    """Return the case."""
+    (lefts, rights), binder, pointwise = run.sides, run.binder, run.pointwise
+    path, workshop = binder.path, binder.workshop
+    if pointwise and (workshop.looked or any(OPS[op].category != "elementwise" for side in rights for op in operators(side))):
+        return _NOT_POINTWISE
+    try:
+        equal = [tuple(_scope(workshop, term) for term in terms) for terms in run.sides]
+    except LeftOut as leaving:
+        return _case(path, binder, pointwise, left_out=str(leaving))
+    except EinsatError as error:
+        return _case(path, binder, pointwise, left_out=f"no meaning: {error.what}")
+    return _case(path, binder, pointwise, left=equal[0], right=equal[1], same=all(a is b for a, b in zip(lefts, rights, strict=True)))
+
+
+def _advance(run: _Run, of: Stage) -> Case | None:
+    """Return the case with which a run ends in a stage, None where it goes on."""
+    binder, survey, asked, pointwise = run.binder, run.survey, run.asked, run.pointwise
+    path, workshop, fixed = binder.path, binder.workshop, binder.fixed
+    try:
+        return of(run)
     except _Refused as refusal:
         survey.refused[str(refusal)] += 1
         if pointwise and workshop.looked:
-            return None
+            return _NOT_POINTWISE
         raise
     except LeftOut as leaving:
         return _case(path, binder, pointwise, left_out=str(leaving))
@@ -254,11 +320,11 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, asked: list[Fix
     except Mismatch as refusal:
         survey.refused[refusal.reason] += 1
         if pointwise and workshop.looked:
-            return None
+            return _NOT_POINTWISE
         raise Ended from refusal
     except TypeMismatch as error:
         if pointwise and workshop.looked:
-            return None
+            return _NOT_POINTWISE
         case = _case(path, binder, pointwise, ill_typed=error.what)
         if not case.assumptions.consistent():
             raise Ended from error
@@ -267,20 +333,13 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, asked: list[Fix
         raise
     except CRASHES as crash:
         if pointwise and workshop.looked:
-            return None
+            return _NOT_POINTWISE
         case = _case(path, binder, pointwise, failure=f"{type(crash).__name__}: {crash}")
         if not case.assumptions.consistent():
             raise Ended from crash
         return case
-    if pointwise and (workshop.looked or any(OPS[op].category != "elementwise" for side in rights for op in operators(side))):
-        return None
-    try:
-        equal = [tuple(_scope(workshop, term) for term in terms) for terms in (lefts, rights)]
-    except LeftOut as leaving:
-        return _case(path, binder, pointwise, left_out=str(leaving))
-    except EinsatError as error:
-        return _case(path, binder, pointwise, left_out=f"no meaning: {error.what}")
-    return _case(path, binder, pointwise, left=equal[0], right=equal[1], same=all(a is b for a, b in zip(lefts, rights, strict=True)))
+    finally:
+        survey.opaque = survey.opaque or bool(path.values)
 
 
 def _refuse_left_out(path: Path) -> None:
@@ -309,18 +368,6 @@ def _portable(number: Any) -> float | Quotient:
 def _member_variables(rule: Rule | MergeRule) -> tuple[str, ...]:
     """Return the variables that every member of a merge has for itself."""
     return () if isinstance(rule, Rule) else tuple(v.name for v in rule.member.variables if v.name not in rule.shared)
-
-
-def _fill(rule: Rule | MergeRule, binder: Binder) -> None:
-    """Bind the variables of the left side, of every member of a merge."""
-    if isinstance(rule, Rule) and rule.ranks is not None:
-        for variable in rule.variables:
-            binder.fill(variable, (rule.ranks[variable.name],))
-    elif isinstance(rule, Rule):
-        binder.fill(rule.pattern)
-    else:
-        for position in range(binder.path.choose("members", MEMBERS)):
-            binder.fill(_renamed(rule.member.pattern, _member_variables(rule), position + 1))
 
 
 def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:

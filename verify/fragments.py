@@ -66,11 +66,13 @@ class Workshop:
         self.numbers: dict[str, Any] = {}
         """The number that all elements of a variable are, where one is assumed."""
 
-    def saved(self) -> tuple[dict[tuple[Any, ...], SymbolicTerm], dict[str, Any]]:
-        return dict(self._terms), dict(self.numbers)
+    def saved(self) -> Any:
+        """Return what ``restore`` needs."""
+        return dict(self._terms), dict(self.numbers), self.looked, self.rounded
 
-    def restore(self, saved: tuple[dict[tuple[Any, ...], SymbolicTerm], dict[str, Any]]) -> None:
-        self._terms, self.numbers, self._meanings, self.looked, self.rounded = dict(saved[0]), dict(saved[1]), {}, False, False
+    def restore(self, saved: Any) -> None:
+        terms, numbers, self.looked, self.rounded = saved
+        self._terms, self.numbers, self._meanings = dict(terms), dict(numbers), {}
 
     def leaf(self, name: str, dtype: str, shape: tuple[Any, ...]) -> SymbolicTerm:
         """Return a variable's term."""

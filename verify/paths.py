@@ -25,7 +25,7 @@ Choice = TypeVar("Choice")
 
 
 class Restorable(Protocol):
-    """The state that a path has built, from which later paths continue."""
+    """The state that a path has built, from which the ways not taken continue."""
 
     def saved(self) -> Any:
         """Return the argument of ``restore``."""
@@ -74,19 +74,24 @@ class Path(Solved):
 
     def copy(self) -> Path:
         """Return an independent copy, to go on from later."""
-        made = Path()
-        made.restore(self)
+        made = Path(list(self.conditions), self.bounds.copy(), list(self.deferred))
+        made.conclusion, made._version, made._fresh = self.conclusion, self._version, self._fresh
+        made.opaque, made.values = self.opaque, list(self.values)
+        made.rounded, made.truths, made.signed = dict(self.rounded), dict(self.truths), dict(self.signed)
+        made.choices, made.left_out = dict(self.choices), self.left_out
+        made._solved, made._rewrites, made._memo = dict(self._solved), dict(self._rewrites), dict(self._memo)
+        made._age, made._floors = dict(self._age), dict(self._floors)
         return made
 
-    def restore(self, source: Path) -> None:
-        """Take over the assumptions of another path."""
-        self.conclusion, self._version, self._fresh = source.conclusion, source._version, source._fresh
-        self.opaque, self.values = source.opaque, list(source.values)
-        self.rounded, self.truths, self.signed = dict(source.rounded), dict(source.truths), dict(source.signed)
-        self.conditions, self.alternatives, self.deferred = list(source.conditions), [], list(source.deferred)
-        self.choices, self.left_out, self.bounds = dict(source.choices), source.left_out, source.bounds.copy()
-        self._solved, self._rewrites, self._memo = dict(source._solved), dict(source._rewrites), dict(source._memo)
-        self._age, self._floors = dict(source._age), dict(source._floors)
+    def become(self, way: Path) -> None:
+        """Take over the assumptions of another path, which is of no more use."""
+        self.conclusion, self._version, self._fresh = way.conclusion, way._version, way._fresh
+        self.opaque, self.values = way.opaque, way.values
+        self.rounded, self.truths, self.signed = way.rounded, way.truths, way.signed
+        self.conditions, self.deferred = way.conditions, way.deferred
+        self.choices, self.left_out, self.bounds = way.choices, way.left_out, way.bounds
+        self._solved, self._rewrites, self._memo = way._solved, way._rewrites, way._memo
+        self._age, self._floors = way._age, way._floors
 
     def choose(self, name: str, options: Sequence[Choice]) -> Choice:
         """Return one of the options; every other one is run later. A name is asked once."""
@@ -101,11 +106,6 @@ class Path(Solved):
             self.alternatives.append(way)
         self.choices[name] = options[0]
         return options[0]
-
-    def _become(self, source: Path) -> None:
-        alternatives = self.alternatives
-        self.restore(source)
-        self.alternatives = alternatives
 
     def ask(self, condition: Compare) -> bool:
         """Return whether a condition holds on this path; fork where both are possible."""
@@ -126,7 +126,7 @@ class Path(Solved):
         except Ended:  # only the other way is possible: go on there
             if not self.alternatives or self.alternatives[-1] is not otherwise:
                 raise
-            self._become(self.alternatives.pop())
+            self.become(self.alternatives.pop())
             return False
         return True
 
@@ -314,32 +314,33 @@ class Path(Solved):
         return [Compare(Index(((monomial, 1),)), "==", value) for monomial, value in self._rewrites.items()]
 
 
-def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], limit: int) -> Iterator[tuple[Path, T]]:
-    """Yield every path of ``run(path, prepare(path))`` with its result, in a fixed order; paths that end early are left out.
+def explore(start: Callable[[Path], State], stages: Sequence[Callable[[State], T | None]], limit: int) -> Iterator[T]:
+    """Yield what the first stage that has a result returns, for every path, in a fixed order; paths that end early are left out.
 
-    What was prepared is kept for all paths that differ later only. Raises ``TooManyPaths`` beyond ``limit`` runs.
+    A way that is not taken goes on from the state before the stage in which it was open: what was done until then is done once.
+    Raises ``TooManyPaths`` beyond ``limit`` runs.
     """
-    waiting: list[tuple[Path, tuple[Path, State, Any] | None]] = [(Path(), None)]
+    path = Path()
+    state = start(path)
+    waiting: list[tuple[Path, int, Any]] = [(path.copy(), 0, state.saved())]
     runs = 0
     while waiting:
         if runs == limit:
             raise TooManyPaths(f"more than {limit} paths")
         runs += 1
         spend(PATH)
-        path, kept = waiting.pop()
-        try:
-            if kept is None:
-                state = prepare(path)
-                waiting += [(alternative, None) for alternative in path.alternatives]
+        way, first, saved = waiting.pop()
+        path.become(way)
+        state.restore(saved)
+        for number in range(first, len(stages)):
+            saved = state.saved()
+            try:
+                result = stages[number](state)
+            except Ended:
+                break
+            finally:
+                waiting += [(alternative, number, saved) for alternative in path.alternatives]
                 path.alternatives = []
-                kept = path, state, state.saved()
-            else:
-                kept[0].restore(path)
-                kept[1].restore(kept[2])
-                path = kept[0]
-            result = run(path, kept[1])
-        except Ended:
-            waiting += [(alternative, kept) for alternative in path.alternatives]
-            continue
-        waiting += [(alternative, kept) for alternative in path.alternatives]
-        yield path, result
+            if result is not None:
+                yield result
+                break

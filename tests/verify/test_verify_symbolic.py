@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
@@ -16,8 +17,11 @@ from verify.solved import Ended
 from verify.symbolic import integer, opaque
 
 
+@dataclass
 class Nothing:
     """A state that needs no saving."""
+
+    path: Path
 
     def saved(self) -> None:
         return None
@@ -35,7 +39,7 @@ def size(path: Path, name: str, minimum: int = 1) -> Any:
 
 def outcomes(function: Callable[[Path], Result], limit: int = 100) -> list[Result]:
     """Return what a function returns on each path."""
-    return [result for _, result in explore(lambda _: Nothing(), lambda path, _: function(path), limit)]
+    return [result for (result,) in explore(Nothing, [lambda state: (function(state.path),)], limit)]
 
 
 def test_a_comparison_forks_once() -> None:
@@ -44,6 +48,47 @@ def test_a_comparison_forks_once() -> None:
         return x == y, y == x
 
     assert outcomes(run) == [(True, True), (False, False)]
+
+
+@dataclass
+class Sizes:
+    """A state of some sizes."""
+
+    path: Path
+    made: tuple[Any, ...] = ()
+    stages: list[str] = field(default_factory=list)
+    """What was done, over all paths."""
+
+    def saved(self) -> tuple[Any, ...]:
+        return self.made
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        self.made = saved
+
+
+def test_what_comes_before_a_fork_is_done_once() -> None:
+    runs: list[Sizes] = []
+
+    def start(path: Path) -> Sizes:
+        runs.append(Sizes(path))
+        return runs[0]
+
+    def first(state: Sizes) -> None:
+        state.stages.append("first")
+        state.made = (*state.made, size(state.path, "x"), size(state.path, "y"))
+
+    def second(state: Sizes) -> None:
+        state.stages.append("second")
+        x, y = state.made
+        state.made = (*state.made, x if x == y else 0)
+
+    def third(state: Sizes) -> tuple[str, ...]:
+        x, y, same = state.made
+        return str(x), str(y), str(same), str(same < 2)
+
+    found = list(explore(start, [first, second, third], 100))
+    assert runs[0].stages == ["first", "second", "second"]  # a stage begins anew on the way that it did not take
+    assert found == [("x", "x", "x", "True"), ("x", "x", "x", "False"), ("x", "y", "0", "True")]
 
 
 def test_an_equality_makes_later_values_equal() -> None:

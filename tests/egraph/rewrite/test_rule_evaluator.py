@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -88,17 +89,24 @@ def run(function: Any, **arguments: Any) -> Any:
     return Evaluator(PLAIN).call(closure_of(function), [], arguments)
 
 
+@dataclass
+class State:
+    """A state that needs no saving."""
+
+    path: Path
+
+    def saved(self) -> None: ...
+    def restore(self, saved: None) -> None: ...
+
+
 def on_paths(function: Any, *names: str, minimum: int = 1) -> list[Any]:
     """Return what a function of unknown sizes gives, on every path."""
-    class State:
-        def saved(self) -> None: ...
-        def restore(self, saved: None) -> None: ...
-
-    def ran(path: Path, _: State) -> Any:
+    def ran(state: State) -> tuple[Any]:
+        path = state.path
         given = {name: integer(path, path.symbol(name, minimum)) for name in names}
-        return Evaluator(OnPath(path)).call(closure_of(function), [], given)
+        return (Evaluator(OnPath(path)).call(closure_of(function), [], given),)
 
-    return [found for _, found in explore(lambda path: State(), ran, 1000)]
+    return [found for (found,) in explore(State, [ran], 1000)]
 
 
 def arithmetic(n: int) -> Any:
@@ -214,15 +222,12 @@ def number(path: Path, name: str) -> SymbolicNumber:
 def asked(*questions: Any) -> list[tuple[bool, ...]]:
     """Return the answers on every path to questions about two numbers."""
 
-    class State:
-        def saved(self) -> None: ...
-        def restore(self, saved: None) -> None: ...
-
-    def ran(path: Path, _: State) -> tuple[bool, ...]:
+    def ran(state: State) -> tuple[bool, ...]:
+        path = state.path
         on, a, b = OnPath(path), number(path, "a"), number(path, "b")
         return tuple(question(on, a, b) for question in questions)
 
-    return [found for _, found in explore(lambda path: State(), ran, 1000)]
+    return list(explore(State, [ran], 1000))
 
 
 def test_numbers_that_are_named_are_compared_as_they_are() -> None:
