@@ -6,7 +6,8 @@ are multiplied by W near w t[n], quantised once with a scale of its own for ever
 
     y[m,n] = s t[n] sum_k q[m,k] w[k,n] - s t[n] z sum_k w[k,n],
 
-where the second term is a constant. Bias and activation follow in the same call, in float32. Kernels that read the same x share q.
+where the second term is a constant. Bias and activation follow in the same call, in float32. Kernels that read the same x share q,
+and where nobody reads x but as q, its own kernel writes q.
 Convolutions pad with 0, which has to be a byte's 0: their z is 0.
 """
 
@@ -40,6 +41,8 @@ from egraph.tensor.storage import bound, renamed
 from lower.packing import Tensors
 from lower.views import Reason, Window, contiguous, read
 
+Reads = Callable[[Node, Implementation], "Mapping[int, frozenset[str]] | Reason"]
+"""Says how an implementation reads a fragment's operands, or why it does not compute it."""
 PRECISION = "int8"
 WEIGHTS = "int8"
 LARGEST_WEIGHT = LIMITS[WEIGHTS][1]
@@ -141,8 +144,16 @@ class Scale:
     def constants(self) -> dict[Node, np.ndarray]:
         """Return step and zero as constants with their values."""
         step, zero = np.array(self.step, np.float32), np.array(self.zero, self.dtype)
-        digests = {f"einsat.step.{self.step!r}": step, f"einsat.zero.{self.dtype}.{self.zero}": zero}
-        return {_constant(digest, TensorType(value.dtype.name, ())): value for digest, value in digests.items()}
+        return _numbers({f"einsat.step.{self.step!r}": step, f"einsat.zero.{self.dtype}.{self.zero}": zero})
+
+    @property
+    def factors(self) -> dict[Node, np.ndarray]:
+        """Return by what numbers are multiplied, and what is added where it is not 0, before they are rounded to bytes.
+
+        A product is faster than the quotient that ``Quantize`` is. Its last bit may be another one, and a byte the next.
+        """
+        factor, zero = np.array(1 / self.step, np.float32), np.array(self.zero, np.float32)
+        return _numbers({f"einsat.factor.{self.step!r}": factor} | ({f"einsat.zero.{self.zero}": zero} if self.zero else {}))
 
 
 def kernel_scale(kernel: Kernel) -> Scale:
@@ -171,14 +182,25 @@ def is_quantised(kernel: Kernel) -> bool:
     return kernel.implementation.precision == PRECISION
 
 
-def expanded(program: Program, generated: Implementation) -> Program:
-    """Return the program with the kernels that products of bytes are made of; ``generated``: what quantises."""
+def expanded(program: Program, generated: Implementation, reads: Reads | None = None) -> Program:
+    """Return the program with the kernels that products of bytes are made of; ``generated``: what quantises.
+
+    A value that is read as the same bytes by all its readers is written in bytes by its own kernel, where ``reads`` says that its
+    implementation computes that: no pass is needed to make them.
+    """
     if not any(map(is_quantised, program.kernels)):
         return program
+    asked = _read_in_bytes(program) if reads else {}
+    written: dict[Node, Scale] = {}
     new: dict[Node, Node] = {}
     inside: dict[Node, Node] = {}
     made: dict[str, Callable[[], np.ndarray]] = {}
     kernels: dict[Node, Kernel] = {}
+
+    def kept(constants: Mapping[Node, np.ndarray]) -> tuple[Node, ...]:
+        made.update({node.string("digest"): partial(np.asarray, value) for node, value in constants.items()})
+        return tuple(constants)
+
     for kernel in program.kernels:
         inputs, fragment = [new.get(node, node) for node in kernel.inputs], kernel.fragment
         nodes: Mapping[Node, Node] = {node: node for node in walk((fragment,))}
@@ -186,23 +208,75 @@ def expanded(program: Program, generated: Implementation) -> Program:
         if is_quantised(kernel):
             scale, weights = kernel_scale(kernel), inputs[_parts(kernel).weights]
             parts = _parts(kernel, scale.dtype)
-            quantising = _quantising(inputs[parts.source], scale, generated)
-            kernels.setdefault(quantising.output, quantising)
-            made |= {node.string("digest"): partial(np.asarray, value) for node, value in scale.constants.items()}
+            source = inputs[parts.source]
+            if kernel.inputs[parts.source] not in written:
+                quantising = _quantising(source, kept(scale.constants), generated)
+                kernels.setdefault(quantising.output, quantising)
+                source = quantising.output
             fragment, nodes = parts.fragment, parts.nodes
             inputs[parts.weights], further = _weights(weights, parts, scale, program.graph.tensors, made)
             if all(leaf.integer("index") != parts.source for leaf in placeholders(fragment)):
-                inputs[parts.source] = quantising.output
-            inputs = [*inputs[: 1 + max(leaf.integer("index") for leaf in placeholders(kernel.fragment))], quantising.output, *further]
+                inputs[parts.source] = source
+            inputs = [*inputs[: 1 + max(leaf.integer("index") for leaf in placeholders(kernel.fragment))], source, *further]
             implementation = implementation.in_precision("float32")
-        before, after = bound(kernel.fragment, kernel.inputs), bound(fragment, inputs)
+        elif implementation.is_view and kernel.inputs[0] in written:
+            written[kernel.output] = scale = written[kernel.inputs[0]]
+            nodes = rewrite((fragment,), partial(_in_type, scale.dtype))
+            fragment = nodes[fragment]
+        target = fragment
+        if kernel.output in asked and not implementation.is_view and reads is not None:
+            in_bytes = _saturated(fragment, scale := asked[kernel.output], len(inputs))
+            if not isinstance(reads(in_bytes, implementation), str):
+                written[kernel.output], target = scale, in_bytes
+                inputs.extend(kept(scale.factors))
+        before, after = bound(kernel.fragment, kernel.inputs), bound(target, inputs)
         inside |= {before[old]: after[now] for old, now in nodes.items() if old.op != "Placeholder" and now in after}
-        new[kernel.output] = after[fragment]
+        new[kernel.output] = after[target]
         kernels[new[kernel.output]] = replace(
-            kernel, fragment=fragment, inputs=tuple(inputs), output=new[kernel.output], implementation=implementation
+            kernel, fragment=target, inputs=tuple(inputs), output=new[kernel.output], implementation=implementation
         )
-    graph = replace(renamed(program.graph, {**inside, **new}), tensors=Tensors(program.graph.tensors, made))
+    graph = replace(renamed(program.graph, {**new, **inside}), tensors=Tensors(program.graph.tensors, made))
     return replace(program, graph=graph, kernels=tuple(kernels.values()))
+
+
+def _read_in_bytes(program: Program) -> dict[Node, Scale]:
+    """Return the values that are read as bytes alone, of one scale, also behind views; not those that the program returns."""
+    readers: dict[Node, list[Kernel]] = {}
+    for kernel in program.kernels:
+        for node in dict.fromkeys(kernel.inputs):
+            readers.setdefault(node, []).append(kernel)
+    roots, asked = set(program.graph.roots), dict[Node, Scale]()
+    for kernel in reversed(program.kernels):
+        scales = {_read_as(reader, kernel.output, asked) for reader in readers.get(kernel.output, ())}
+        scale = scales.pop() if len(scales) == 1 else None
+        if scale is not None and kernel.output not in roots:
+            asked[kernel.output] = scale
+    return asked
+
+
+def _read_as(reader: Kernel, value: Node, asked: Mapping[Node, Scale]) -> Scale | None:
+    """Return the bytes that a kernel reads a value as; None where it reads numbers."""
+    if reader.implementation.is_view and len(reader.inputs) == 1:
+        return asked.get(reader.output)
+    if not is_quantised(reader):
+        return None
+    parts, scale = _parts(reader), kernel_scale(reader)
+    others = {leaf.integer("index") for leaf in placeholders(parts.fragment)}
+    is_number, positions = parts.source in others, [i for i, node in enumerate(reader.inputs) if node is value]
+    return scale if positions == [parts.source] and not is_number else None
+
+
+def _saturated(fragment: Node, scale: Scale, count: int) -> Node:
+    """Return a fragment of ``count`` operands with its result in bytes; the factors are further operands."""
+    factor, *zero = (placeholder(count + i, node.type, constant=True) for i, node in enumerate(scale.factors))
+    scaled = apply("Mul", fragment, factor)
+    return apply("Saturate", apply("Add", scaled, *zero) if zero else scaled, to=scale.dtype)
+
+
+def _in_type(dtype: str, old: Node, below: tuple[Node, ...]) -> Node:
+    """Return a node of a view over what lies in another type."""
+    type = TensorType(dtype, old.type.shape)
+    return placeholder(old.integer("index"), type) if old.op == "Placeholder" else make(old.op, below, old.attributes, type)
 
 
 def _parts(kernel: Kernel, dtype: str = "uint8") -> Quantised:
@@ -212,9 +286,9 @@ def _parts(kernel: Kernel, dtype: str = "uint8") -> Quantised:
     return parts
 
 
-def _quantising(source: Node, scale: Scale, generated: Implementation) -> Kernel:
+def _quantising(source: Node, constants: tuple[Node, ...], generated: Implementation) -> Kernel:
     """Return the kernel that makes bytes of a value."""
-    inputs = (source, *scale.constants)
+    inputs = (source, *constants)
     leaves = [placeholder(index, node.type, constant=index > 0) for index, node in enumerate(inputs)]
     fragment = apply("Quantize", *leaves)
     return Kernel(fragment, inputs, bind(fragment, inputs), generated)
@@ -250,6 +324,11 @@ def _weights(
         further[f"{name}.offsets.{scale.step!r}.{scale.zero}"] = offsets
     made |= further
     return in_bytes, [_constant(each, parts.scales) for each in further]
+
+
+def _numbers(values: Mapping[str, np.ndarray]) -> dict[Node, np.ndarray]:
+    """Return constants of these digests with their values."""
+    return {_constant(digest, TensorType(value.dtype.name, value.shape)): value for digest, value in values.items()}
 
 
 def _constant(digest: str, type: TensorType) -> Node:

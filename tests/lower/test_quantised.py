@@ -131,13 +131,79 @@ def test_the_expanded_program_is_one_of_the_language() -> None:
     program = in_bytes(graph, (-4.0, 4.0))
     if not any(map(is_quantised, program.kernels)):
         pytest.skip("the library multiplies no bytes on this processor")
-    whole = expanded(program, GENERATED)
+    whole = expanded(program, GENERATED, lowering().reads)
     again = parse_program(format_program(whole), whole.graph.tensors)
     assert [kernel.output for kernel in again.kernels] == [kernel.output for kernel in whole.kernels]
     assert list(whole.graph.names.values()) == ["hidden"] and list(whole.graph.origins.values()) == [("first",)]
-    assert set(whole.graph.names) <= {kernel.output for kernel in whole.kernels}
+    assert len(whole.kernels) == 3 and {node.op for node in whole.graph.names} == {"Relu"}, "the name is that of the number"
     assert {node.type.dtype for node in walk(whole.graph.roots)} == {"float32", "uint8", "int8", "int32"}
+    assert len(expanded(program, GENERATED).kernels) == 4
     assert expanded(choose(graph, "onednn"), GENERATED).kernels == choose(graph, "onednn").kernels
+
+
+@needs_bytes
+@pytest.mark.parametrize("seen", [(-3.0, 2.0), (0.0, 2.5)])
+@pytest.mark.parametrize("kind", ["product", "convolution", "generated", "reshape"])
+def test_a_value_that_is_read_as_bytes_alone_is_written_in_bytes(tmp_path: Path, kind: str, seen: tuple[float, float]) -> None:
+    """By the library, by generated code and behind a view; the same numbers as with a pass, but for a byte that is the next one."""
+    b = Model()
+    match kind:
+        case "product":
+            y = apply("Relu", apply("Add", apply("MatMul", b.input(12, 32), b.weight(32, 64)), b.weight(64)))
+        case "convolution":
+            y = apply("Relu", b.conv(b.input(1, 6, 6, 16), 32, 3, layout="NHWC"))
+        case "generated":
+            y = apply("Exp", apply("Add", b.input(12, 64), b.weight(64)))
+        case _:
+            y = apply("Reshape", apply("Exp", b.input(3, 4, 64)), shape=(12, 64))
+    last = b.conv(y, 16, 1, layout="NHWC", bias=False) if kind == "convolution" else apply("MatMul", y, b.weight(64, 24))
+    graph = b.graph(last)
+    program = in_bytes(graph, seen)
+    whole, apart = expanded(program, GENERATED, lowering().reads), expanded(program, GENERATED)
+    operators = [[kernel.fragment.op for kernel in each.kernels] for each in (whole, apart)]
+    assert [each.count("Quantize") for each in operators] == ([1, 2] if kind in ("product", "convolution") else [0, 1])
+    assert operators[0].count("Saturate") == 1 and len(operators[0]) == len(operators[1]) - 1
+    feed = np.random.default_rng(3).standard_normal(graph.inputs[0].type.sizes).astype(np.float32)
+    assert np.max(np.abs(run(program, tmp_path / "a", x0=feed) - run(apart, tmp_path / "b", x0=feed))) <= largest_step(program, seen)
+
+
+def largest_step(program: Program, seen: tuple[float, float]) -> float:
+    """Return how much a result of the last kernel moves where a few bytes are the next ones."""
+    kernel = program.kernels[-1]
+    weights = program.graph.tensors[kernel.inputs[1].string("digest")]
+    return 3 * Scale.of(seen, has_offsets=weights.ndim == 2).step * float(np.max(np.abs(weights)))
+
+
+@needs_bytes
+def test_a_value_that_is_also_read_as_numbers_or_returned_stays_in_numbers() -> None:
+    b = Model()
+    y = apply("Relu", apply("MatMul", b.input(8, 16), b.weight(16, 16)))
+    z, w = apply("MatMul", y, b.weight(16, 16)), apply("MatMul", y, b.weight(16, 24))
+
+    def passes(*roots: Node) -> int:
+        whole = expanded(in_bytes(b.graph(*roots), (-3.0, 2.0)), GENERATED, lowering().reads)
+        return [kernel.fragment.op for kernel in whole.kernels].count("Quantize")
+
+    assert passes(z) == passes(z, w) == 1
+    assert passes(z, y) == passes(z, apply("Softmax", y, axis=1)) == 2
+    program = in_bytes(b.graph(z), (-3.0, 2.0))
+    first, last = program.kernels
+    fragment = apply("Add", last.fragment, placeholder(0, y.type))
+    residual = replace(last, fragment=fragment, output=bind(fragment, list(last.inputs)))
+    program = replace(program, graph=b.graph(residual.output), kernels=(first, residual))
+    assert [kernel.fragment.op for kernel in expanded(program, GENERATED, lowering().reads).kernels].count("Quantize") == 2
+
+
+def test_bytes_of_another_range_are_made_by_a_pass() -> None:
+    """Two readers with a scale each: neither can have what the other reads."""
+    b = Model()
+    y = apply("Relu", apply("MatMul", b.input(8, 16), b.weight(16, 16)))
+    program = in_bytes(b.graph(apply("MatMul", y, b.weight(16, 16)), apply("MatMul", y, b.weight(16, 24))), (-3.0, 2.0))
+    if not any(map(is_quantised, program.kernels)):
+        pytest.skip("the library multiplies no bytes on this processor")
+    last = replace(program.kernels[-1], source_range=(-1.0, 1.0))
+    whole = expanded(replace(program, kernels=(*program.kernels[:-1], last)), GENERATED, lowering().reads)
+    assert [kernel.fragment.op for kernel in whole.kernels].count("Quantize") == 3
 
 
 def test_ranges_are_part_of_a_program_s_text() -> None:
