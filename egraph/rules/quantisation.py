@@ -20,6 +20,7 @@ from egraph.rule_operators import (
     reduce_sum,
     relu,
     saturate,
+    transpose,
 )
 from egraph.rules.axes import along, channel_axis
 from egraph.rules.family import named, snake
@@ -69,9 +70,27 @@ def matmul_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight,
     require(w.rank == 2 and x.rank >= 2, "the weight must be a matrix")
     require(w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
     _require_numbers(s, z)
-    scale = s * row_vector(t, w.rank, w.shape[1])
+    yield _matmul_scaled(x, z, w, s * row_vector(t, w.rank, w.shape[1]))
+
+
+def _matmul_scaled(x: Tensor, z: Weight, w: Tensor, scale: Tensor) -> Tensor:
+    """Return number(x w) * scale - number(z * sum w) * scale."""
     zero = None if z.number is not None and z.number == 0 else cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
-    yield _scaled(x @ w, scale, zero)
+    return _scaled(x @ w, scale, zero)
+
+
+@rule(rounding="assumes finite")
+def matmul_of_transposed_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
+    """dequantize(x, s, z) dequantize(w, t, 0)^T = number(x w^T) * (s * t) - number(z * sum w^T) * (s * t)"""
+    yield dequantize(x, s, z) @ transpose(dequantize(w, t, y), a)
+    require(w.rank == 2 and a.perm == (1, 0), "the weight must be a transposed matrix")
+    require_number(y, 0.0)
+    _require_numbers(s, z)
+    require(y.rank == 0, "the zero point of the weight must have no axes")
+    require(x.rank >= 2, "rows must be multiplied")
+    require(t.rank == 0 or (t.rank == 2 and t.shape[1] == 1), "the scale must be one number, or vary along the rows alone")
+    require(w.shape[1] <= MOST_PRODUCTS, "the sums must fit into int32")
+    yield _matmul_scaled(x, z, transpose(w, a), s * (t if t.rank == 0 else t.reshape(t.shape[0])))
 
 
 @rule(rounding="assumes finite")
@@ -284,8 +303,8 @@ def max_pool_before_quantize(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> 
 
 
 RULES: tuple[Rule, ...] = (
-    number_of_sum, number_of_difference, matmul_of_dequantized, matmul_of_two_dequantized, conv_of_dequantized,
-    padded_conv_of_dequantized, requantized_by_one, requantized_by_one_with_shift,
+    number_of_sum, number_of_difference, matmul_of_dequantized, matmul_of_transposed_dequantized, matmul_of_two_dequantized,
+    conv_of_dequantized, padded_conv_of_dequantized, requantized_by_one, requantized_by_one_with_shift,
     *(family(to) for to in ("uint8", "int8") for family in (_requantized, _requantized_with_shift)), saturate_relu, quantize_relu,
     *(_moved_dequantized(op) for op in ("Reshape", "Transpose", "Slice")), *(_moved_quantized(op) for op in ("Reshape", "Transpose")),
     *(_moved_out(op) for op in ("Reshape", "Transpose")),

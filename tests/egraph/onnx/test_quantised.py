@@ -339,6 +339,26 @@ def test_a_sum_that_becomes_a_byte_is_scaled_once(z: int, v: int, q: np.ndarray)
     assert "Dequantize" not in {node.op for node in walk((product.fragment,))} or not ONEDNN_MATCH.multiplies_bytes()
 
 
+LAYER = """(uint8[5,37] q) => (uint8[5,9] p)
+<float s = {{0.013}}, uint8 z = {{119}}, int8[9,37] w = {{{weights}}}, float[9] t = {{{scales}}}, int8[9] o = {{0, 0, 0, 0, 0, 0, 0, 0, 0}},
+float[9] b = {{0, 1, -3.5, 7, 0.25, -64, 9, 2, 5}}, float u = {{0.37}}, uint8 v = {{3}}> {{
+d = DequantizeLinear(q, s, z) e = DequantizeLinear <axis = 0> (w, t, o) f = Gemm <transB = 1> (d, e, b) p = QuantizeLinear(f, u, v) }}"""
+
+
+@drawn
+@given(q=of_bytes(MATRIX, "uint8"))
+def test_weights_that_are_transposed_are_multiplied_in_bytes(q: np.ndarray) -> None:
+    """As classifiers are exported: a row of weights, with a scale of its own, for each output."""
+    random = np.random.default_rng(5)
+    weights, scales = random.integers(-127, 128, WEIGHT[::-1]), random.uniform(0.001, 0.1, 9).astype(np.float32)
+    ours, _, program = opened(LAYER.format(weights=_listed(weights), scales=_listed(scales)), by_rules=True)
+    numbers = (q.astype(np.float64) - 119) * float(np.float32(0.013)) @ (weights * scales.astype(np.float64)[:, None]).T
+    exact = (numbers + np.array([0, 1, -3.5, 7, 0.25, -64, 9, 2, 5])) / float(np.float32(0.37)) + 3
+    assert np.abs(np.clip(exact, 0, 255) - ours.run(None, {"q": q})[0].astype(np.float64)).max() <= 0.5 + 1e-4
+    products = [node for kernel in program.kernels for node in walk((kernel.fragment,)) if node.op == "MatMul"]
+    assert [node.type.dtype for node in products] == ["int32"]
+
+
 ACTIVATIONS = """(uint8[2,64,96] a, int8[2,96,80] b) => (float[2,64,80] c)
 <float s = {{0.25}}, uint8 z = {{{z}}}, float t = {{0.5}}, int8 y = {{{y}}}> {{
 d = DequantizeLinear(a, s, z) e = DequantizeLinear(b, t, y) c = MatMul(d, e) }}"""
