@@ -21,7 +21,7 @@ from egraph.derive.estimating import estimate as operations
 from egraph.errors import EinsatError
 from egraph.optimize.admission import agreement_with, boxes_between
 from egraph.optimize.estimated import estimate, estimated_program, open_program
-from egraph.partial.generation import generated
+from egraph.partial.generation import generated, zeros_around
 from egraph.partial.mutants import Mutant, mutants
 from egraph.partial.stitching import stitches
 from egraph.tensor import Candidate, Node, make, placeholders, rewrite, walk
@@ -99,7 +99,10 @@ def _replaced(root: Node, old: Node, new: Node) -> Node:
 
 def chosen(node: Node) -> list[Mutant]:
     """Return the mutants to time: the cheapest corrected ones, those with the fewest cells, and the cheapest exact one."""
-    found = [*mutants(node, agreement_with, boxes_between), *generated((node,), agreement_with, boxes_between)]
+    found = [
+        *mutants(node, agreement_with, boxes_between), *generated((node,), agreement_with, boxes_between),
+        *zeros_around((node,), boxes_between),
+    ]  # fmt: skip
     partly = sorted((each for each in found if each.cells), key=lambda each: (operations(*each.programs), each.cells))
     fewest = sorted(partly, key=lambda each: (each.cells, operations(*each.programs)))
     exact = sorted((each for each in found if not each.cells), key=lambda each: operations(*each.programs))

@@ -101,6 +101,8 @@ class RegionRule:
     derive: Callable[[tuple[Node, ...]], Iterable[Alternative]]
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
     most_operators: int = 5
+    is_quick: bool = False
+    """Whether it is asked before single operators are derived from: that may take all the time there is."""
     NOTHING: ClassVar[str] = ""
 
     def alternatives(self, roots: Sequence[Node]) -> Iterable[Alternative]:

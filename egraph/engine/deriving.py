@@ -107,13 +107,19 @@ class Deriving:
         for group_rule in self._group_rules if is_first else ():
             for members in islice(groups(group_rule, self._source, fixed), policy.derived_groups):
                 yield group_rule, self._group(members)
+        yield from self._regions(is_quick=True) if is_first else ()
         for key in [key for key in classes.nodes if key[0] in self._by_operator]:
             for rule in self._by_operator[key[0]]:
                 yield rule, self._operator(rule, key)
-        for region_rule in self._region_rules if is_first else ():
-            for region in list(regions(region_rule, classes, list(self._source.values()), policy.derived_regions)):
+        yield from self._regions(is_quick=False) if is_first else ()
+
+    def _regions(self, *, is_quick: bool) -> Iterator[tuple[AnyRule, Region | None]]:
+        """Yield the regions that rules may look at, those that are quick or the others."""
+        classes, most = self._classes, self._policy.derived_regions
+        for rule in (rule for rule in self._region_rules if rule.is_quick == is_quick):
+            for region in list(regions(rule, classes, list(self._source.values()), most)):
                 is_settled = all(classes.find(number) == number for number in (*region.roots, *region.operands))
-                yield region_rule, region if is_settled else None  # an alternative for another may have made them one with something
+                yield rule, region if is_settled else None  # an alternative for another may have made them one with something
 
     def _operator(self, rule: DerivationRule, key: Key) -> Region | None:
         op, label, operands = key

@@ -109,6 +109,12 @@ def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBo
     return decided(roots, shares, made.__getitem__, where, bounds)
 
 
+def zeros_around(roots: Nodes, where: Where, bounds: RegionBounds = BOUNDS) -> tuple[Mutant, ...]:
+    """Return mutants of a window over data with a border, by zeros instead."""
+    made: dict[Nodes, Moves] = {(program,): (name,) for root in roots[:1] if len(roots) == 1 for program, name in unpadded(root)}
+    return decided(roots, dict.fromkeys(made, 0.0), made.__getitem__, where, bounds)
+
+
 def _arithmetic(roots: Nodes) -> int:
     total = 0
     for node in walk(roots):
@@ -121,8 +127,6 @@ def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Itera
     yield from _regrouped(roots)
     if len(roots) == 1 and all(operand.op == "Placeholder" for operand in roots[0].inputs):
         yield from (((program,), (f"sum over {name}",)) for program, name in tightened(roots[0]))
-    if len(roots) == 1:
-        yield from (((program,), (name,)) for program, name in unpadded(roots[0]))
     below = [node for node in walk(roots) if node.op in PRODUCTS]
     if not below or any(operand.op != "Placeholder" for node in below for operand in node.inputs):
         return

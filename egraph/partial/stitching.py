@@ -10,7 +10,7 @@ from egraph.derive.derivation import Derivation, DerivationRule, RegionRule, Ste
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.derive.matching.merging import along_batch
-from egraph.partial.generation import AROUND, PRODUCTS, generated
+from egraph.partial.generation import AROUND, PRODUCTS, generated, zeros_around
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, TensorType, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
@@ -24,7 +24,7 @@ from egraph.tensor.ops.scopes import grid
 from egraph.tensor.ops.stitch import stitch_of
 from egraph.tensor.ops.window import Layout
 
-NAME, REGIONS = "partial equivalence", "mutants of regions"
+NAME, REGIONS, BORDERS = "partial equivalence", "mutants of regions", "zeros for borders"
 MOST_PROPOSED = 3
 """Programs proposed for one operator, corrected ones and exact ones, at most: each adds nodes to the e-graph, and kernels to measure."""
 MOST_COSTLY = 1.5
@@ -229,8 +229,11 @@ def _joined(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node | None:
     return apply("Concat", *along, axis=axis) if len(along) > 1 else along[0]
 
 
-def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, RegionRule]:
-    """Return the rules that find mutants of operators and of regions by how they agree, and correct them where they differ."""
+def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, RegionRule, RegionRule]:
+    """Return the rules that find mutants of operators and of regions by how they agree, and correct them where they differ.
+
+    Windows over data with a border have a rule of their own: there is little to search, and of a region's operators they cost the least.
+    """
 
     def of_operator(node: Node) -> Iterable[Derivation]:
         found = (*mutants(node, agreement, where), *generated((node,), agreement, where))
@@ -239,9 +242,13 @@ def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, R
     def of_region(roots: tuple[Node, ...]) -> Iterable[tuple[Derivation, ...]]:
         return stitched(roots, generated(roots, agreement, where), REGIONS)
 
+    def of_border(roots: tuple[Node, ...]) -> Iterable[tuple[Derivation, ...]]:
+        return stitched(roots, zeros_around(roots, where), BORDERS)
+
     return (
         DerivationRule(NAME, PRODUCTS, of_operator, rounds=0),
         RegionRule(REGIONS, (*PRODUCTS, *AROUND), PRODUCTS, of_region),
+        RegionRule(BORDERS, ("Conv", "AveragePool", "Pad"), ("Pad",), of_border, most_operators=2, is_quick=True),
     )
 
 

@@ -12,7 +12,8 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 
-from egraph.derive.derivation import Derivation, RegionRule
+from egraph.derive.derivation import AnyRule, Derivation, RegionRule
+from egraph.engine.deriving import Derivations, Judged, Stop
 from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.inspect.derivation import derivation_rule, explain_derivation
 from egraph.onnx.exporter import export
@@ -20,10 +21,12 @@ from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, li
 from egraph.optimize.derivations import Deriver
 from egraph.partial.arrangements import arranged, led_back
 from egraph.partial.boundaries import tightened, unpadded
-from egraph.partial.generation import generated
+from egraph.partial.generation import generated, zeros_around
 from egraph.partial.mutants import Mutant
+from egraph.partial.stitching import BORDERS as OF_BORDERS
 from egraph.partial.stitching import REGIONS as OF_REGIONS
 from egraph.partial.stitching import _channels_last, stitched, stitches
+from egraph.policy import SaturationPolicy
 from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, rewrite, walk
 from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
@@ -235,7 +238,7 @@ def bordered(border: str, layout: str, stride: int, group: int, op: str = "Conv"
 def test_borders_of_other_elements_than_zeros_are_corrected(border: str, layout: str, op: str, stride: int, group: int) -> None:
     """No tensor is padded but the few rows and columns that corrections read, and what corrects is right."""
     node = bordered(border, layout, stride, group, op)
-    (mutant,) = [each for each in found((node,)) if each.moves[0].startswith("zeros for")]
+    (mutant,) = zeros_around((node,), boxes_between)
     assert (mask_of(mutant.boxes[0], node.type.sizes) == everywhere(node, mutant.programs[0])).all()
     (expected,), leaves = outputs_of_onnxruntime((node,))
     programs = stitches(node, mutant.programs[0], mutant.boxes[0])
@@ -257,7 +260,7 @@ def test_corrected_borders_of_large_maps_are_proposed(layout: str) -> None:
     around = (0, 1, 1, 0) if layout == "NHWC" else (0, 0, 1, 1)
     data = apply("Pad", leaf(0, *sizes), before=around, after=around, **BORDERS["reflect"])
     node = conv(data, weight(1, 32, 1, 3, 3), (0,) * 4, 2, 1, layout, 32)
-    (mutant,) = [each for each in found((node,)) if each.moves[0].startswith("zeros for")]
+    (mutant,) = zeros_around((node,), boxes_between)
     programs = [derivation.program for (derivation,) in stitched((node,), [mutant], OF_REGIONS)]
     layouts = {each.string("layout") for each in walk(programs) if each.op == "Conv"}
     assert layouts == {layout, "NHWC"}
@@ -328,6 +331,29 @@ def test_regions_of_the_e_graph_get_proved_programs_and_equal_blocks_are_searche
     (again,) = [each for each in twice.statistics if each.rule == REGIONS[0].name]
     assert again.matches >= 2 * statistics.matches > 0
     assert alone <= {text for _, text in both.judged}
+
+
+def test_a_border_is_corrected_before_anything_is_searched_though_other_regions_cost_more() -> None:
+    """An antialiased network: of all its operators the blurs cost the least."""
+    x = entry("x", 1, 8, 20, 20)
+    mirrored = apply("Pad", x, before=(0, 0, 1, 1), after=(0, 0, 1, 1), **BORDERS["reflect"])
+    blurred = conv(mirrored, constant("blur", 8, 1, 3, 3), (0,) * 4, 2, 1, "NCHW", 8)
+    roots = (nchw(nchw(blurred, constant("w", 32, 8, 3, 3)), constant("v", 8, 32, 3, 3)),)
+    graph = Graph("net", (x,), (("y", roots[0]),), {name: np.ones(sizes, np.float32) for name, sizes in SIZES.items()})
+    deriver, asked = Deriver(PARTIAL), list[str]()
+
+    def programs(rule: AnyRule, nodes: Sequence[Node], stop: Stop) -> Sequence[Judged]:
+        asked.append(rule.name)
+        return deriver.programs(rule, nodes, stop) if rule.name == OF_BORDERS else ()
+
+    policy = SaturationPolicy(derived_regions=1)
+    limits = Limits(seconds=120.0, e_nodes=4_000, iterations=4)
+    saturation = saturate(graph, (), limits, derivations=Derivations(PARTIAL, programs), policy=policy)
+    (statistics,) = [each for each in saturation.statistics if each.rule == OF_BORDERS]
+    assert asked.index(OF_BORDERS) == 0 < len(asked) - 1 and statistics.unions > 0
+
+
+SIZES = {"blur": (8, 1, 3, 3), "w": (32, 8, 3, 3), "v": (8, 32, 3, 3)}
 
 
 def test_a_region_neither_reads_what_it_makes_nor_holds_more_than_it_may() -> None:
