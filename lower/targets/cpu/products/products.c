@@ -28,6 +28,7 @@
 #define LEAST_ROWS 24                    /* rows of a share: with fewer, reading W takes longer than computing */
 #define PIXELS (LANES == 16 ? 8 : 4)     /* positions of a window whose sums are in registers at once */
 #define MOST_PIXELS 8
+#define AHEAD 48                         /* rows of W that are asked for before they are read */
 #define TWICE 8                          /* rows of which one at most may be computed twice */
 #define SERIAL_OPERATIONS 200000.0       /* less than this is done before another thread has started */
 
@@ -367,6 +368,7 @@ TARGETED static void NAME(pack)(const Problem *problem, int64_t column, int64_t 
     const float *weights = problem->weights + column * problem->across;
     for (int64_t k = 0; k < problem->inputs; k++)
         for (int64_t i = 0; i < width; i += LANES) {
+            __builtin_prefetch(weights + (k + AHEAD) * problem->pitch + i); /* rows lie too far apart for the processor to guess */
             Vector part = NAME(all)(0.0f);
             if (problem->across == 1) part = NAME(part)(weights + k * problem->pitch + i, end - column - i);
             else
