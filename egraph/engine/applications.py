@@ -14,6 +14,7 @@ from egraph.engine.egglog import Engine
 from egraph.engine.encode import compile_pattern
 from egraph.engine.explanations import needed
 from egraph.errors import RuleError
+from egraph.rewrite.clock import OutOfTime
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node
@@ -199,6 +200,20 @@ class Application(Rewrite, ABC):
             self._templates[key] = self._build([self.binding(match) for match in matches], [match[0][0] for match in matches], variables)
         return self._templates[key]
 
+    def template_in_time(self, matches: Sequence[Row], variables: int, stop: Callable[[], object]) -> Template | Mismatch | None:
+        """Return what ``template`` does; None where time was up before it was known.
+
+        What is built anew may need a proof, which looks at the clock itself. The clock is asked after it, not before: where a search is
+        repeated, the proof that was cut short ends, and is not used either.
+        """
+        built = self.built
+        try:
+            template = self.template(matches, variables)
+        except OutOfTime:
+            stop()
+            return None
+        return None if self.built > built and stop() else template
+
     def _build(self, bindings: Sequence[Binding], roots: Sequence[int], variables: int) -> Template | Mismatch:
         unknown = [str(t) for binding in bindings for t in binding.types.values() if not t.is_static]
         if unknown:
@@ -286,12 +301,12 @@ class Rewriting(Application):
         used = 0
         batch, self.waiting = self.waiting[: self.limit], self.waiting[self.limit :]
         for position, match in enumerate(batch):
-            if position % 64 == 63 and stop():
+            root, *slots = match[0]
+            template = self.template_in_time((match,), len(slots), stop)
+            if template is None or (position % 64 == 63 and stop()):
                 self.waiting = batch[position:] + self.waiting
                 break
-            root, *slots = match[0]
             constant = self.classes.find(root) in self.classes.constants
-            template = self.template((match,), len(slots))
             if constant and (isinstance(template, Mismatch) or len(template.steps) >= self.operators):
                 continue  # computed once, at compile time: only fewer operators are better
             used += 1

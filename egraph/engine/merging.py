@@ -15,6 +15,7 @@ from egraph.engine.eclasses import EClasses, Matched, Template
 from egraph.engine.egglog import Engine
 from egraph.engine.explanations import needed
 from egraph.policy import SaturationPolicy
+from egraph.rewrite.clock import OutOfTime
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import MergeRule, Mismatch
 from egraph.tensor import Node, walk
@@ -42,14 +43,20 @@ class Merging(Application):
         self._members = list(dict.fromkeys(map(self.canonical, self._members + self.waiting)))
         self.waiting = []
         used = 0
-        for group in self._groups():
-            for offer in self._offers(group):
-                if stop():
-                    return used
-                if offer not in self._offered:
-                    self._offered.add(offer)
-                    used += 1
-                    self._merge(offer)
+        try:
+            for group in self._groups():
+                for offer in self._offers(group):
+                    if stop():
+                        return used
+                    if offer not in self._offered:
+                        template = self.template_in_time(offer, self._width(offer), stop)
+                        if template is None:
+                            return used
+                        self._offered.add(offer)
+                        used += 1
+                        self._merge(offer, template)
+        except OutOfTime:
+            stop()
         return used
 
     def _positions(self) -> dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]]:
@@ -134,11 +141,11 @@ class Merging(Application):
         unshared = len(self._own())
         return len(self.pattern.variables) - unshared + unshared * len(group)
 
-    def _merge(self, group: Sequence[Row]) -> None:
+    def _merge(self, group: Sequence[Row], template: Template | Mismatch) -> None:
         shared, own = self._shared(), self._own()
         slots = [group[0][0][i] for i in shared] + [match[0][i] for match in group for i in own]
         match = Match(tuple(match[0][0] for match in group), slots, partial(self._lefts, group), partial(self.described, group))
-        self.use(match, [(self.name, self.template(group, self._width(group)))])
+        self.use(match, [(self.name, template)])
 
     def _lefts(self, group: Sequence[Row]) -> tuple[Sequence[Matched], Sequence[int]]:
         """Return the members, which also need that they share what the rule says, and the variables' e-nodes."""

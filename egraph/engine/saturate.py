@@ -25,6 +25,7 @@ from egraph.engine.encode import Labels, MatchCounts
 from egraph.engine.merging import Merging
 from egraph.errors import RuleError
 from egraph.policy import SaturationPolicy
+from egraph.rewrite.clock import within
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import ENode, FrozenEGraph, Graph, Node, walk
 
@@ -175,7 +176,8 @@ class _Growth:
         self.seconds = self.limits.seconds
         self.most_e_nodes = (self.policy.rules_share if derives else 1.0) * self.limits.e_nodes
         self.over.append(NEVER)
-        return self._run_phases(self._stages())
+        with within(self.seconds):
+            return self._run_phases(self._stages())
 
     def may_derive(self, reason: StopReason) -> bool:
         """Return whether derivations have operators left, and iterations to run in."""
@@ -189,6 +191,11 @@ class _Growth:
         most = self.policy.derivations_growth * len(self.classes.nodes) + self.policy.derivations_least_growth
         self.most_e_nodes = min(self.limits.e_nodes, most)
         self.over.append(NEVER)
+        with within(self.seconds - spent_seconds):
+            return self._derived(reason)
+
+    def _derived(self, reason: StopReason) -> StopReason:
+        assert self.deriving is not None
         while self.may_derive(reason):
             started = time.monotonic()
             used = self.deriving.apply(self.stop, self.is_late)

@@ -21,6 +21,7 @@ from egraph.errors import EinsatError
 from egraph.optimize.admission import VALIDATED
 from egraph.optimize.gate import Gate, sources_key
 from egraph.optimize.outcome import Derived, Offered, RuleUse
+from egraph.rewrite.clock import OutOfTime
 from egraph.tensor import Kernel, Node, format_fragment, walk
 from egraph.tensor.text import TextError, parse_fragment
 from egraph.tolerance import Tolerance
@@ -50,12 +51,17 @@ class Deriver:
         """
         key = rule.name, signature(roots)
         if key not in self.judged:
-            judged = self._read(rule, roots, key)
-            if judged is None:
-                started = time.process_time()
-                judged = self._derive(rule, roots, stop)
+            started = time.process_time()
+            try:
+                judged = self._read(rule, roots, key)
+                is_new = judged is None
+                judged = self._derive(rule, roots, stop) if judged is None else judged
+            except OutOfTime:
+                return ()  # within a proof
+            finally:
                 spent_seconds = time.process_time() - started
                 self.seconds += spent_seconds
+            if is_new:
                 if stop():
                     return ()  # cut short: not to be used, nor kept for who has more time
                 programs = json.dumps(list(map(_to_json, cycle(roots), judged)), separators=(",", ":"))

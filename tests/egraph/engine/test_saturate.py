@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -19,6 +20,7 @@ from egraph.engine.egglog import Engine
 from egraph.engine.encode import MatchCounts
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
+from egraph.rewrite.clock import look, within
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import (
     Attributes,
@@ -253,6 +255,38 @@ def test_stop_reasons() -> None:
     stopped = saturate(many, growing, interrupted=lambda: True)
     assert stopped.stop_reason == "interrupted"
     assert stopped.frozen.types[stopped.frozen.roots[0]] == chain.type
+
+
+@pytest.mark.parametrize(
+    ("rule", "start"),
+    [
+        (relu_twice, [apply("Exp", apply("Relu", apply("Relu", given("x", 4))))]),
+        (merge_matmuls, [apply("MatMul", given("x", 4, 6), weight(name, 6, 3)) for name in ("w", "ww")]),
+    ],
+)
+def test_a_proof_ends_when_the_time_of_the_saturation_does(rule: Rule | MergeRule, start: list[Node]) -> None:
+    """A proof of one match may take longer than all of it has: the match stays undecided, also where the search is made again."""
+    decided: list[bool] = []
+
+    def endless(*_: object) -> str:
+        decided.append(False)
+        while True:
+            look()
+
+    def quick(*_: object) -> str:
+        decided.append(True)
+        return ""
+
+    limits = Limits(seconds=1.0)
+    cut = saturate(graph(*start), [replace(rule, admits=endless)], limits)
+    assert decided == [False] and cut.stop_reason == "time"
+    assert [each.unions for each in cut.statistics] == [0] and cut.looks != (0,)
+    again = saturate(graph(*start), [replace(rule, admits=quick)], replace(limits, seconds=math.inf, looks=cut.looks))
+    assert picture(again.frozen) == picture(cut.frozen) and again.stop_reason == "time"
+    whole = saturate(graph(*start), [replace(rule, admits=quick)])
+    assert [each.unions for each in whole.statistics] != [0]
+    with within(100.0):
+        look()  # the limit ended with the saturation
 
 
 def test_two_rules_of_one_name_are_refused() -> None:
