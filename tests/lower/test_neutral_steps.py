@@ -16,9 +16,10 @@ from hypothesis.extra.numpy import arrays
 from egraph.onnx.types import array_type, tensor_digest
 from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
+from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program, plan_program
 from lower.targets import lowering
-from lower.targets.cpu.onednn.match import multiplies_bytes
+from lower.targets.cpu.onednn.match import match, multiplies_bytes
 from runtime import Session
 
 ROWS, INNER, COLUMNS = 5, 37, 9
@@ -66,6 +67,25 @@ def test_what_changes_nothing_is_left_out() -> None:
     assert steps((0, 0.37, True, 7)) == ["mul", "add", "div", "round", "add"]
     assert steps((0, 1.0, True, 0)) == ["mul", "add"]
     assert steps((0, 1.0, False, 0)) == ["mul"]
+
+
+def test_constants_of_whole_numbers_are_read_as_float32() -> None:
+    """The library converts an operand for every vector of results; a constant is converted once, when a session is opened."""
+    plan, _ = plan_program(program(*constants(700, 0.37, True, 7)), CompileOptions())
+    (step,) = plan.steps
+    stored = [plan.buffers[i].dtype for i in step.inputs]
+    read = {each["algorithm"]: each.get("dtype", stored[each["argument"]]) for each in step.spec["post_ops"] if "argument" in each}
+    assert {"int32", "uint8"} < set(stored) and read == dict.fromkeys(("sub", "mul", "add", "div"), "float32")
+
+
+def test_a_computed_zero_point_is_read_as_it_lies() -> None:
+    x, z = placeholder(0, TensorType("uint8", (ROWS, INNER))), placeholder(3, TensorType("uint8", ()))
+    w = placeholder(1, TensorType("int8", (INNER, COLUMNS)), constant=True)
+    s = placeholder(2, TensorType("float32", ()), constant=True)
+    for zero, expected in ((z, [None, None]), (placeholder(3, z.type, constant=True), [None, "float32"])):
+        call = match(apply("Quantize", apply("Cast", apply("MatMul", x, w), to="float32"), s, zero), "onednn.matmul")
+        assert isinstance(call, LibraryCall)
+        assert [each.get("dtype") for each in call.post_operations if "argument" in each] == expected
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -196,7 +196,9 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
         slow = _unbroadcastable(anchor.primitive, window, destination)
         if slow:
             return slow
-        post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
+        post_operations.append(
+            {"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments), **_converted(operation.operand, fragment)}
+        )
         arguments.append(Argument("", operation.operand, window))
     pieces: tuple[tuple[int, int], ...] = ()
     if anchor.primitive in IMAGE_PRIMITIVES:
@@ -219,6 +221,15 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations), pieces)
+
+
+def _converted(operand: int, fragment: Node) -> dict[str, str]:
+    """Return that a constant beside a result is read as float32, where it is of whole numbers.
+
+    The library would convert it for every vector of results: for one byte, a zero point, it takes longer than the convolution itself.
+    """
+    leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == operand)
+    return {"dtype": PLAIN} if leaf.attribute("constant") and leaf.type.dtype in (*BYTES, "int32") else {}
 
 
 def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Reason | None:

@@ -176,9 +176,15 @@ def _attributes(recipe: _Recipe) -> tuple[Handle, list[Argument]]:
                 handles.library.call("post_ops_append_prelu", operations, mask)
                 arguments.append(Argument(base | names.ARGUMENTS["weights"], operation["argument"], describe(handles, window)))
             case "binary", algorithm:
-                descriptor = describe(handles, recipe.windows[operation["argument"]])
-                handles.library.call("post_ops_append_binary", operations, look_up(names.BINARY_ALGORITHMS, algorithm), descriptor)
-                arguments.append(Argument(base | names.ARGUMENTS["src1"], operation["argument"], descriptor))
+                window = recipe.windows[operation["argument"]]
+                plain, number = describe(handles, window), base | names.ARGUMENTS["src1"]
+                argument = Argument(number, operation["argument"], plain)
+                if operation.get("dtype", window.dtype) != window.dtype:
+                    converted = describe(handles, window.of_type(operation["dtype"]))
+                    argument = Argument(number, operation["argument"], converted, packed=True, plain=plain)
+                algorithm = look_up(names.BINARY_ALGORITHMS, algorithm)
+                handles.library.call("post_ops_append_binary", operations, algorithm, argument.descriptor)
+                arguments.append(argument)
             case "sum", _:
                 handles.library.call("post_ops_append_sum", operations, operation.get("scale", 1.0), 0, 0)
             case kind, _:
