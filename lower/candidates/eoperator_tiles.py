@@ -1,7 +1,7 @@
 """Tiles for generated kernels: elementwise and movement trees, reductions with what stands before and after them.
 
 Below each e-node the operands are inlined in a few ways: not at all; all the way down; all the way down, but reading
-across transposes rather than repeating them; down to values that others need as well; down to products.
+across transposes rather than repeating them; down to values that others need as well; down to products; down to bytes.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Style:
     stop_at_shared: bool = False
     stop_at_products: bool = False
     """Whether values are operands that a product also gives: the other ways to compute them lead past the kernel that is fast."""
+    stop_at_bytes: bool = False
+    """Whether bytes are operands: they are a quarter of the numbers that they were made of, and other kernels read them."""
     reductions: bool = False
 
 
@@ -51,6 +53,7 @@ STYLES = (
     Style("across transposes", across_transposes=True),
     Style("down to shared", stop_at_shared=True),
     Style("down to products", stop_at_products=True),
+    Style("down to bytes", stop_at_bytes=True),
     Style("with reductions", reductions=True),
     Style("with reductions down to shared", stop_at_shared=True, reductions=True),
 )
@@ -227,6 +230,8 @@ class _Orders:
         nodes = self._tiling.frozen.classes[number]
         if style.stop_at_products:
             return self.holds_product(number) or any(self.holds_product(child) for node in nodes for child in node.children)
+        if style.stop_at_bytes:
+            return self._tiling.holds_bytes(number)
         if style.stop_at_shared:
             return self._tiling.is_shared(number)
         return [*map(id, self.of(number, style))] != [*map(id, self.of(number, STYLES[0]))]
@@ -293,6 +298,8 @@ class _Growth:
         if self.style.stop_at_shared and self.tiling.is_shared(number):
             return leaf
         if self.style.stop_at_products and self.orders.holds_product(number):
+            return leaf
+        if self.style.stop_at_bytes and self.tiling.holds_bytes(number):
             return leaf
         node = next((node for node in self.orders.of(number, self.style) if self._fits(number, node, once=once)), None)
         if node is None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from egraph.policy import CandidatesPolicy
 from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, renumbered
+from egraph.tensor.ops.dtypes import BYTES
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ class Tiling:
         """
         users = self._source_users.get(number)
         return number in self.frozen.roots or (len(self.consumers[number]) if users is None else users) > 1
+
+    def holds_bytes(self, number: int) -> bool:
+        """Return whether a class is a tensor of bytes, and not a single number."""
+        type = self.frozen.types[number]
+        return type.dtype in BYTES and type.rank > 0 and number not in self.frozen.constants
 
     @staticmethod
     def canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.optimize.estimated import estimated_program, grown
 from egraph.rules.elementwise import multiply_by_reciprocal_root, square
-from egraph.tensor import Candidate, ENode, Graph, Node, placeholder, walk
+from egraph.tensor import Candidate, ENode, Graph, Node, TensorType, attributes, make, placeholder, placeholders, walk
 from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
@@ -140,3 +140,30 @@ def test_sums_are_not_computed_for_each_tap_of_a_window() -> None:
         found = [operators(one) for one in generated(m.graph(apply("Sigmoid", wide)))]
         assert any({"Relu", wide.op} <= set(each) for each in found)
         assert not [each for each in found if {"InstanceNormalization", wide.op} <= set(each)]
+
+
+def residual() -> Graph:
+    """A residual sum of quantised pairs: dequantise both, add, rectify, quantise; every number in between is read by others, too."""
+    m = Model()
+    m.tensors |= {f"s{i}": np.array(0.1 * i, np.float32) for i in (1, 2, 3)} | {"z": np.array(119, np.uint8)}
+    zero = make("Constant", (), attributes(digest="z"), TensorType("uint8", ()))
+
+    def pair(x: Node, step: int) -> Node:
+        scale = make("Constant", (), attributes(digest=f"s{step}"), TensorType("float32", ()))
+        return apply("Dequantize", apply("Quantize", x, scale, zero), scale, zero)
+
+    left, right = (pair(apply("Exp", m.input(1, 6, 6, 32)), step) for step in (1, 2))
+    total = pair(apply("Relu", apply("Add", left, right)), 3)
+    return m.graph(total, apply("Neg", left))
+
+
+def test_a_sum_of_bytes_is_one_kernel_that_reads_and_writes_bytes() -> None:
+    found = [one for one in generated(residual()) if one.fragment.type.dtype == "uint8" and "Add" in operators(one)]
+    read = [sorted(leaf.type.dtype for leaf in placeholders(one.fragment) if not leaf.attribute("constant")) for one in found]
+    assert ["Add", "Dequantize", "Dequantize", "Quantize", "Relu"] in map(operators, found)
+    assert ["uint8", "uint8"] in read
+
+
+def test_a_sum_of_bytes_computes_what_its_operators_do(tmp_path: Path) -> None:
+    graph = residual()
+    assert check(graph, choose(graph, "tvm"), tmp_path).steps
