@@ -16,7 +16,7 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
-from lower.targets.cpu.products.match import PRODUCT, WITH_WINDOWS, match
+from lower.targets.cpu.products.match import PRODUCT, WITH_WINDOWS, constant_orders, match
 from runtime import Session
 from tests.support.lowering import Model, choose, float32
 
@@ -102,6 +102,16 @@ def test_windows_of_large_products_are_shared_by_threads(tmp_path: Path, side: i
     y = activated(model.conv(model.input(1, side, side, 24), 100, 1, layout="NHWC"), "Swish")
     y = convolved(model, y, (taps, taps), (1, 1), (taps // 2,) * 4, 1)
     compare(model.graph(apply("Add", y, model.input(*y.type.sizes))), tmp_path, 2, [WITH_WINDOWS])
+
+
+def test_weights_are_stored_as_the_kernels_read_them() -> None:
+    x = placeholder(0, float32(1, 6, 6, 8))
+    more: dict[str, Any] = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "layout": "NHWC"}
+    product = apply("Conv", x, placeholder(1, float32(12, 8, 1, 1), constant=True), group=1, **more)
+    assert constant_orders(product) == {1: (1, 2, 3, 0)}
+    windows = apply("Conv", product, placeholder(2, float32(12, 1, 3, 3), constant=True), group=12, **more)
+    assert constant_orders(windows) == {1: (1, 2, 3, 0), 2: (1, 2, 3, 0)}
+    assert not constant_orders(apply("MatMul", placeholder(0, float32(3, 4)), placeholder(1, float32(4, 5), constant=True)))
 
 
 def test_numbers_that_are_none_stay_none(tmp_path: Path) -> None:

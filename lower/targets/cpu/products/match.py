@@ -182,17 +182,17 @@ def _is_along(window: Window) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def constant_orders(fragment: Node) -> Mapping[int, tuple[int, ...]]:
-    """Return the order of axes in which constant weights are stored best: columns last."""
+    """Return the order of axes in which constant weights are stored best: columns, or the channels that windows belong to, last."""
     calls = (match(fragment, implementation) for implementation in (PRODUCT, WITH_WINDOWS))
     call = next(call for call in calls if not isinstance(call, str))
-    weights = next(argument for argument in call.arguments if argument.role == "weights")
-    leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == weights.operand)
-    stride = weights.window.strides[1]
-    if stride == 1 or weights.window.shape[1] == 1:
-        return {}
-    axes = zip(leaf.type.sizes, contiguous(leaf.type.sizes).strides, strict=True)
-    last = next((axis for axis, (size, each) in enumerate(axes) if each == stride and size > 1), None)
-    if not leaf.attribute("constant") or last is None:
-        return {}
-    rest = [axis for axis in range(leaf.type.rank) if axis != last]
-    return {weights.operand: (*rest, last)}
+    leaves = {leaf.integer("index"): leaf.type.sizes for leaf in placeholders(fragment) if leaf.attribute("constant")}
+    orders = {}
+    for argument in call.arguments:
+        if argument.operand in leaves and argument.role in ("weights", "taps"):
+            sizes = leaves[argument.operand]
+            stride = argument.window.strides[1 if argument.role == "weights" else 0]
+            axes = zip(sizes, contiguous(sizes).strides, strict=True)
+            last = next((axis for axis, (size, each) in enumerate(axes) if each == stride and size > 1), len(sizes) - 1)
+            if last != len(sizes) - 1:
+                orders[argument.operand] = (*(axis for axis in range(len(sizes)) if axis != last), last)
+    return orders

@@ -363,19 +363,25 @@ TARGETED static void NAME(apply)(
 #undef EACH
 #undef WITH
 
+/* Numbers that lie ``across`` apart, side by side and filled up with zeros to ``width``. */
+TARGETED INLINE void NAME(row_of_weights)(const float *from, int64_t across, int64_t count, int64_t width, float *to) {
+    for (int64_t i = 0; i < width; i += LANES) {
+        Vector part = NAME(all)(0.0f);
+        if (across == 1) part = NAME(part)(from + i, count - i);
+        else
+            for (int64_t lane = 0; lane < LANES && i + lane < count; lane++) part[lane] = from[(i + lane) * across];
+        STORE(to + i, part);
+    }
+}
+
 /* Columns of W, those beside the last filled up with zeros. */
 TARGETED static void NAME(pack)(const Problem *problem, int64_t column, int64_t end, int64_t width, float *panel) {
     const float *weights = problem->weights + column * problem->across;
-    for (int64_t k = 0; k < problem->inputs; k++)
-        for (int64_t i = 0; i < width; i += LANES) {
-            __builtin_prefetch(weights + (k + AHEAD) * problem->pitch + i); /* rows lie too far apart for the processor to guess */
-            Vector part = NAME(all)(0.0f);
-            if (problem->across == 1) part = NAME(part)(weights + k * problem->pitch + i, end - column - i);
-            else
-                for (int64_t lane = 0; lane < LANES && i + lane < end - column; lane++)
-                    part[lane] = weights[k * problem->pitch + (i + lane) * problem->across];
-            STORE(panel + k * width + i, part);
-        }
+    for (int64_t k = 0; k < problem->inputs; k++, weights += problem->pitch) {
+        for (int64_t i = 0; i < width; i += LANES)
+            __builtin_prefetch(weights + AHEAD * problem->pitch + i * problem->across); /* rows lie too far apart for the processor to guess */
+        NAME(row_of_weights)(weights, problem->across, end - column, width, panel + k * width);
+    }
 }
 
 /* Some columns of some rows: ``x`` is where the first of the rows lies, ``panel`` is memory for the columns of W. */
@@ -505,12 +511,12 @@ TARGETED static void NAME(channels)(
     const Step *later = problem->later + NAME(ends_of)(problem->later, problem->later_count, &ends_of_windows, column, end);
     const int direct = end - column == width && later == end_of_later && problem->out.even;
     NAME(pack)(problem, column, end, width, panel);
-    memset(taps, 0, (size_t)(high * wide * width) * sizeof(float));
     const int64_t *steps = windows->taps->strides;
     for (int64_t i = 0; i < high; i++)
         for (int64_t j = 0; j < wide; j++)
-            for (int64_t c = 0; c < end - column; c++)
-                taps[(i * wide + j) * width + c] = ((const float *)windows->taps->data)[(column + c) * steps[0] + i * steps[2] + j * steps[3]];
+            NAME(row_of_weights)(
+                (const float *)windows->taps->data + column * steps[0] + i * steps[2] + j * steps[3], windows->taps->shape[0] > 1 ? steps[0] : 1,
+                end - column, width, taps + (i * wide + j) * width);
     memset(ring, 0, (size_t)(slots * length * width) * sizeof(float)); /* padding beside the rows stays */
     const int64_t height = windows->out->shape[1], image = first / height;
     int64_t ready = first % height * windows->strides[0] - windows->before[0];
