@@ -69,7 +69,7 @@ def test_convolutions_with_factors_agree_with_the_reference(
     compare(model.graph(y), tmp_path, threads, [PRODUCT])
 
 
-@pytest.mark.parametrize(("rows", "size", "columns"), [((300,), 40, 50), ((7,), 300, 700), ((2, 60), 90, 33), ((1,), 500, 1)])
+@pytest.mark.parametrize(("rows", "size", "columns"), [((300,), 40, 50), ((7,), 300, 700), ((2, 60), 90, 33), ((9,), 500, 1)])
 def test_products_with_factors_are_shared_by_threads(tmp_path: Path, rows: tuple[int, ...], size: int, columns: int) -> None:
     model = Model()
     product = apply("MatMul", apply("Mul", model.input(size), model.input(*rows, size)), model.weight(size, columns))
@@ -149,7 +149,12 @@ def test_what_the_kernels_do_not_compute_is_refused() -> None:
         "Conv", image, placeholder(2, float32(8, 8, 3, 3), constant=True), strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), group=1,
         layout="NHWC",
     )  # fmt: skip
+    windows: dict[str, Any] = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 8, "layout": "NHWC"}
+    gated = apply("Mul", image, placeholder(2, float32(*image.type.sizes)))
+    gated = apply("Conv", gated, placeholder(3, float32(8, 1, 3, 3), constant=True), **windows)
+    row = apply("MatMul", apply("Mul", placeholder(0, float32(1, 4)), placeholder(1, float32(1, 4))), placeholder(2, float32(4, 8)))
     for fragment, implementation, reason in (
+        (gated, WITH_WINDOWS, "reads an image"), (row, PRODUCT, "one row"),
         (apply("Exp", product(3, 4)), PRODUCT, "exp is not computed after products"),
         (product(1, 4, 5, 5, op="Conv", layout="NCHW"), PRODUCT, "channels first"),
         (product(1, 5, 5, 4, op="Conv", taps=3), PRODUCT, "several positions"), (columns, PRODUCT, "do not lie side by side"),

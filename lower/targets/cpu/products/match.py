@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -52,6 +53,8 @@ def match(
     operands = _operands(matched.anchor, base)
     if isinstance(operands, str):
         return operands
+    if len(operands) == 3 and math.prod(matched.anchor.type.sizes[:-1]) == 1:
+        return "one row is multiplied by its factors in no time"
     arguments = (*operands, *after[1])
     return _complete("product", [int(len(operands) == 3), *after[0]], arguments, matched.destination)
 
@@ -85,6 +88,9 @@ def _with_windows(matched: Spine, later: Steps, base: Base) -> LibraryCall | Rea
         return operands if isinstance(operands, str) else str(before)
     if len(operands) == 3 or below.anchor.type.rank != 4:
         return "the product is not one of an image as it is"
+    rows = [pair for argument in before[1] for pair in zip(argument.window.shape[:-1], argument.window.strides[:-1], strict=True)]
+    if any(step for size, step in rows if size > 1):
+        return "what follows the product reads an image, which is stored then as the product's would be"
     integers = [*a["strides"], *a["pads"][:2], *a["dilations"], len(before[0]) // 3, *before[0], *later[0]]
     arguments = (*operands, *before[1], Argument("taps", read_taps[0].integer("index"), read_taps[1]), *later[1])
     return _complete("product_and_windows", integers, arguments, matched.destination)
