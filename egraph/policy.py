@@ -189,10 +189,9 @@ class MeasurePolicy:
 class RacePolicy:
     """Timing whole programs against each other and against onnxruntime."""
 
-    share: float = tuned(0.25, "part of the budget", "Race at most, but until every contender has run a few times.", most=1)
-    least_seconds: float = tuned(2.0, "seconds", "Race so long at least, however little time is left.")
+    share: float = tuned(0.25, "part of the budget", "Race at most.", most=1)
     rounds: int = tuned(40, "rounds", "At most; a race ends earlier once its winner is known.", least=1)
-    least_rounds: int = tuned(5, "rounds", "At least, unless a model is slow.", least=1)
+    least_rounds: int = tuned(5, "rounds", "At least, unless time is over.", least=1)
     confidence: float = tuned(
         0.995, "probability", "With which a contender is faster before it wins against one that is preferred to it.", least=0.5, most=1
     )
@@ -281,9 +280,6 @@ class BudgetPolicy:
 
     compile_share: float = tuned(
         0.15, "part of the budget", "Kept for compiling: a program without rules that takes longer gives way to measuring.", most=1
-    )
-    grace_seconds: float = tuned(
-        3.0, "seconds", "After the end of the budget, up to which the program without rules is still compiled and timed."
     )
 
 

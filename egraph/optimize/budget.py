@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from egraph.optimize.kernels import compile_requests, kernel_requests, uncompiled
+from egraph.optimize.kernels import compile_requests, uncompiled
 from egraph.optimize.progress import Progress
 from egraph.policy import Policy
 from egraph.tensor import Program
@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 RUNS_OF_A_CONTENDER = 3
 """The fewest runs of a contender in a race: when it is loaded, when it is first timed, and once more."""
+WORKER_SECONDS, SETTLE_SECONDS = 0.3, 0.06
+"""How long it takes on a quiet machine to start the process of a contender, and until the threads of one that was timed sleep."""
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
 """Seconds that a call has to take to show how busy the machine is, and the largest slowdown that is assumed."""
 FILES_OPENED = 3
@@ -83,12 +85,19 @@ class Budget:
         """Return the seconds that nothing needs, now that measuring is over."""
         return self.left_seconds - self.after_search_seconds(self.unmeasured)
 
-    def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
-        """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
-        requests = kernel_requests(programs, options)
-        if requests:
-            library = compile_requests(list(requests.values()), folder / "ahead.so", options)
+    def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions, kept_seconds: float = 0.0) -> bool:
+        """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there.
+
+        Return whether there was time for all, with ``kept_seconds`` left: a few are compiled together, and what was is kept.
+        """
+        requests = uncompiled(programs, options)
+        for start in range(0, len(requests), self.policy.measure.batch):
+            batch = requests[start : start + self.policy.measure.batch]
+            if self.seconds_to_compile(len(batch)) > self.left_seconds - kept_seconds:
+                return False
+            library = compile_requests(batch, folder / "ahead.so", options)
             self.compiled(library.compiled, library.seconds)
+        return True
 
     def compiled(self, kernels: int, seconds: float) -> None:
         """Record how long compiling took. The first batch, which started the compiler, is dropped once there is another."""
@@ -97,7 +106,7 @@ class Budget:
 
     def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
         """Count the kernels of programs that are going to be compiled whatever the search finds."""
-        self.plain_kernels = uncompiled(programs, options)
+        self.plain_kernels = len(uncompiled(programs, options))
 
     def seconds_to_compile(self, kernels: int) -> float:
         """Return how long so many generated kernels take, at the pace that was seen."""
@@ -106,7 +115,20 @@ class Budget:
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return how long it takes to compile a program and to time it once more than the others."""
-        return self.seconds_to_compile(uncompiled([program], options)) + self.open_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
+        contender_seconds = self.contender_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
+        return self.seconds_to_compile(len(uncompiled([program], options))) + contender_seconds
+
+    @property
+    def contender_seconds(self) -> float:
+        """Return how long it takes to open a contender of a race, in a process of its own."""
+        return self.open_seconds + self.slowdown * WORKER_SECONDS
+
+    @property
+    def least_race_seconds(self) -> float:
+        """Return how long a race of the original and the most promising program takes at least: both are opened, and timed in one round."""
+        policy = self.policy.race
+        turn_seconds = RUNS_OF_A_CONTENDER * self.run_seconds + self.slowdown * SETTLE_SECONDS
+        return policy.contenders * (self.contender_seconds + turn_seconds)
 
     @property
     def race_seconds(self) -> float:
@@ -115,10 +137,12 @@ class Budget:
         One run of each does not tell the faster one: all have as many as a race asks for where that takes a small part of the budget.
         """
         policy = self.policy.race
-        all_seconds = min(self.contenders * self.open_seconds, policy.open_share * self.seconds)
-        runs = max(policy.contenders, self.contenders) * (1 + policy.least_rounds * policy.runs)
-        run_seconds = max(2 * RUNS_OF_A_CONTENDER * self.run_seconds, min(runs * self.run_seconds, policy.runs_share * self.seconds))
-        return max(policy.contenders * self.open_seconds, all_seconds) + run_seconds
+        contenders = max(policy.contenders, self.contenders)
+        all_seconds = min(contenders * self.contender_seconds, policy.open_share * self.seconds)
+        rounds_seconds = (1 + policy.least_rounds * policy.runs) * self.run_seconds + policy.least_rounds * self.slowdown * SETTLE_SECONDS
+        open_seconds = max(policy.contenders * self.contender_seconds, all_seconds)
+        least_seconds = self.least_race_seconds - policy.contenders * self.contender_seconds
+        return open_seconds + max(least_seconds, min(contenders * rounds_seconds, policy.runs_share * self.seconds))
 
     @property
     def inputs(self) -> int:
@@ -144,6 +168,10 @@ class Budget:
         most_seconds = self.policy.budget.compile_share * self.seconds
         compile_seconds = self.seconds_to_compile(unmeasured) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
         return compile_seconds + self.race_seconds + self.check_seconds
+
+    def compiling_seconds(self) -> float:
+        """Return how long compiling may go on: a program that is compiled later cannot be raced and checked."""
+        return self.left_seconds - self.least_race_seconds - self.check_seconds
 
     def may_check(self, compared_seconds: float = 0.0) -> bool:
         """Return whether the check continues with another input: while there is time, or few inputs are required.

@@ -7,6 +7,7 @@ depends on how far it gets.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -80,10 +81,10 @@ def compile_requests(requests: Sequence[KernelRequest], path: Path, options: Com
     return compiler.compile(requests, path, threads=options.threads)
 
 
-def uncompiled(programs: Sequence[Program], options: CompileOptions) -> int:
-    """Return how many of the programs' generated kernels were not compiled before."""
+def uncompiled(programs: Sequence[Program], options: CompileOptions) -> list[KernelRequest]:
+    """Return those of the programs' generated kernels that were not compiled before."""
     compiler = lowering_for(options.target).generator.compiler
-    return len(compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads)) if compiler else 0
+    return compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads) if compiler else []
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dic
     return requests_by_symbol
 
 
+STOPPED_SECONDS = 0.5
+"""Until a thread has noticed that its compilers were stopped."""
 TF32_SPLIT, TF32_FACTOR = "einsat.tf32", 2.0**13 + 1
 """A constant's name and value: x c - (x c - x), in float32, is x with the 11 significant bits of tf32."""
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
@@ -277,11 +280,13 @@ def compiling_ahead(
     options: CompileOptions,
     tell: Callable[[int, float], None],
     policy: MeasurePolicy = MeasurePolicy(),
+    time_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[Callable[[], None]]:
     """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
 
     Without programs no compiler is started. A kernel that fails is reported where it is needed. ``tell`` gets the compiled kernels
-    and the seconds that they took.
+    and the seconds that they took. What is being compiled at the end is waited for, but not longer than there is ``time_left``: then
+    the compilers are stopped for good.
     """
     target_lowering = lowering_for(options.target)
     compiler = target_lowering.generator.compiler
@@ -311,7 +316,11 @@ def compiling_ahead(
     def end() -> None:
         is_over.set()
         if thread.is_alive():  # not where Ctrl-C came before it was started
-            thread.join()
+            thread.join(min(max(0.0, time_left()), threading.TIMEOUT_MAX))
+        if thread.is_alive():
+            for process in compilers:
+                process.stop()
+            thread.join(STOPPED_SECONDS)  # what it builds without them, once for all runs, goes on beside this one
 
     with compiler.borrowed(compiler.most_processes()) as compilers:
         try:

@@ -224,14 +224,18 @@ def calibration_programs(database: Database, device: str, target: Target, genera
     return [kernel_program(job.fragment, job.implementation, seed=seed) for job in missing]
 
 
-def calibrate(database: Database, device: str, target: Target, measurer: Measurer | None, generator: str = "") -> DeviceSpeed:
+def calibrate(
+    database: Database, device: str, target: Target, measurer: Measurer | None, generator: str = "", *,
+    has_time: Callable[[], bool] = lambda: True,
+) -> DeviceSpeed:  # fmt: skip
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
     if (described := lowering_for(target).speed) is not None:
         return described
     jobs = calibration_jobs(target)
     if measurer is not None:
         for _ in range(2):  # what hung is tried once more: everything is estimated by these
-            measurer.measure(calibration_missing(database, device, target, generator), lambda: math.inf, lambda text: None)
+            missing = calibration_missing(database, device, target, generator)
+            measurer.measure(missing, lambda: math.inf if has_time() else 0.0, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():

@@ -32,7 +32,7 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.precision import Rounding, rounding_kernels, unoffered
 from egraph.optimize.progress import Progress
-from egraph.optimize.race import Contender, Race, not_raced, race, recorded_race
+from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, not_raced, race, recorded_race
 from egraph.optimize.ranges import Ranges, compared_within, refuse_without_inputs
 from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
@@ -298,7 +298,9 @@ class Run:
             self.worker.start(options.threads)
             target, generator = self.lowering.target, self.lowering.generator_digest
             needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), self.folder.fold(plain)]
-        with compiling_ahead(needed, self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure) as end:
+        with compiling_ahead(
+            needed, self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure, self.budget.compiling_seconds
+        ) as end:
 
             def calibrated() -> CostModel:
                 end()  # nothing is measured beside a compiler
@@ -363,7 +365,7 @@ class Run:
             cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
             if (closer := self._within(searched, [cheapest], {}, self._calibrated(None, device))) is not None:
                 return self._timed(closer, plain, key, device, is_measured=is_measured)
-            return Trial(searched, plain, tuple(entries), not_raced(contenders), cheapest, key)
+            return Trial(searched, plain, tuple(entries), not_raced(contenders, ESTIMATED_DEVICE), cheapest, key)
         raced = None if is_measured and not choice.is_earlier else self._recorded_race(contenders, device, frozen=options.frozen)
         preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race
         best = entry_named(fastest(preferred, raced, policy), entries) if raced else None
@@ -387,17 +389,24 @@ class Run:
                     failed[entry.contender.name] = f"its outputs differ: {error.what}"
             largest_bytes = max(sizes_bytes.values(), default=0)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
-            seconds = min(policy.share * options.budget_seconds, progress.left_seconds - self.budget.check_seconds)
-            raced = race(
-                contenders, self.reference.runs.specs, failed=failed, preferred=preferred, essential=ORIGINAL,
-                inputs=self.reference.given.raced, threads=options.threads, seed=options.seed, database=self.database, device=device,
-                seconds=max(policy.least_seconds, seconds), run_seconds=self.budget.run_seconds,
-                generator=self.lowering.generator_digest, policy=policy,
-            )  # fmt: skip
+            raced = self._raced(contenders, failed, preferred, device)
             best = entry_named(fastest(preferred, raced, policy), entries)
             best = best and best.folded(self.folder)
             self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(searched, plain, tuple(entries), raced, best, key, preferred)
+
+    def _raced(self, contenders: Sequence[Contender], failed: dict[str, str], preferred: Sequence[str], device: str) -> Race:
+        """Time the contenders in what the check leaves of the budget; where that is not enough, none but the original has a time."""
+        options, budget, policy = self.options, self.budget, self.options.policy.race
+        seconds = budget.left_seconds - budget.check_seconds
+        if seconds < budget.least_race_seconds:
+            return not_raced(contenders, NO_TIME_TO_RACE, failed, {ORIGINAL: budget.run_seconds})
+        return race(
+            contenders, self.reference.runs.specs, failed=failed, preferred=preferred, essential=ORIGINAL,
+            inputs=self.reference.given.raced, threads=options.threads, seed=options.seed, database=self.database, device=device,
+            seconds=min(policy.share * options.budget_seconds, seconds), run_seconds=budget.run_seconds,
+            generator=self.lowering.generator_digest, policy=policy,
+        )  # fmt: skip
 
     def _within(self, searched: Search, entries: Sequence[Entry], failed: dict[str, str], model: CostModel) -> Search | None:
         """Measure how far programs that round are off; return others where the best is too far off and there is time for them.
@@ -444,7 +453,10 @@ class Run:
             if self.device.is_timed:
                 self.progress.stage("calibrate")
             generator = self.lowering.generator_digest
-            self.model = self._prices(device, calibrate(self.database, device, self.lowering.target, measurer, generator))
+            speed = calibrate(
+                self.database, device, self.lowering.target, measurer, generator, has_time=lambda: self.budget.measuring_seconds() > 0,
+            )  # fmt: skip
+            self.model = self._prices(device, speed)
         return self.model
 
     def _derived_errors(self) -> dict[str, float]:

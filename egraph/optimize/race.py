@@ -7,13 +7,13 @@ a machine that slows down slows all of them down.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize.paired import is_decided, slowdown
@@ -57,9 +57,16 @@ class Race:
         return statistics.median(longest_us) * statistics.median(ratios)
 
 
-def not_raced(contenders: Sequence[Contender]) -> Race:
-    """Return a race on a device that nothing is timed on."""
-    return Race({c.name: Timing("failed", message=ESTIMATED_DEVICE) for c in contenders})
+def not_raced(
+    contenders: Sequence[Contender], reason: str, failed: Mapping[str, str] = MappingProxyType({}),
+    known_seconds: Mapping[str, float] = MappingProxyType({}),
+) -> Race:  # fmt: skip
+    """Return a race that did not take place, for a reason; ``known_seconds``: how long some contenders took before."""
+
+    def timing(name: str) -> Timing:
+        return Timing("ok", (1e6 * known_seconds[name],)) if name in known_seconds else Timing("failed", message=failed.get(name, reason))
+
+    return Race({c.name: timing(c.name) for c in contenders})
 
 
 def recorded_race(
@@ -111,7 +118,8 @@ def race(
     """Measure the latencies of all contenders together and file them; ``run_seconds``: about how long the original takes.
 
     ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
-    Contenders come in the order of their importance: where runs take long, the last are not timed once ``seconds`` are over.
+    Contenders come in the order of their importance: those that could only be opened once ``seconds`` are over are not timed, but for
+    the first two; no round begins that would end later, but for the first.
     ``preferred``: their names, in the order in which ties are decided. ``failed``: contenders that cannot be run, with the
     reason. The ``essential`` one is timed in every round; who is behind the fastest, far or beyond doubt, is given up, and nobody is
     timed further once the winner is known.
@@ -162,8 +170,7 @@ def _interleave(
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
     least_runs = 1 + policy.least_rounds * policy.runs  # one more when it is loaded
-    least_seconds = len(contenders) * least_runs * run_seconds
-    is_slow = run_seconds >= policy.slow_run_seconds or least_seconds > max(seconds, policy.least_seconds)
+    is_slow = run_seconds >= policy.slow_run_seconds or len(contenders) * least_runs * run_seconds > seconds
     share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
     effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, spread=0.0)
     most_bytes = policy.memory_share * available_bytes()
@@ -172,12 +179,16 @@ def _interleave(
     workers = {c.name: Worker(time_out_seconds=patience_seconds + c.size_bytes / policy.loaded_bytes_s) for c in contenders}
     needed = {essential, next((c.name for c in contenders if c.name != essential), essential)}
     timings: dict[str, Timing] = {}
+    slowest_seconds = 0.0
 
     def load(c: Contender) -> Timing:
-        if is_slow and c.name not in needed and time.monotonic() > deadline:
+        nonlocal slowest_seconds
+        started = time.monotonic()
+        if c.name not in needed and started + slowest_seconds > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
         loaded = workers[c.name].load(Load(engine_for(c, most_bytes, policy.arena_factor), c.path, feeds, threads, seed, inputs))
         workers[c.name].settle(policy.settle_seconds)
+        slowest_seconds = max(slowest_seconds, time.monotonic() - started)
         return loaded
 
     try:
@@ -203,12 +214,10 @@ def _interleave(
                     workers[c.name].close()
             kept = still_running([c.name for c in running], timings, round_number, essential, policy)
             running = [c for c in running if c.name in kept]
-            is_over = time.monotonic() > deadline
-            if is_slow and 2 * time.monotonic() - started > deadline:
+            if 2 * time.monotonic() - started > deadline:
                 break  # no time for another round
             left = [name for name in preferred if name in kept]
-            is_decided_now = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy))
-            if is_decided_now or (is_over and is_clear(timings, kept, essential, policy.first_gap)):
+            if round_number + 1 >= policy.least_rounds and is_decided(left, timings, policy):
                 break
     finally:
         for worker in workers.values():
@@ -240,11 +249,3 @@ def still_running(
         return round_number + 1 < policy.least_rounds or slowdown(fastest.samples_us, timing.samples_us, policy)[0] <= policy.margin
 
     return [name for name in names if name == essential or may_win(timings[name])]
-
-
-def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str, gap: float = RacePolicy.first_gap) -> bool:
-    """Return whether the ``essential`` one is so far ahead of all others, or behind the fastest, that more rounds would not matter."""
-    other_medians_us = [timings[name].median_us for name in names if name != essential]
-    own_us, best_us = timings[essential].median_us, min(other_medians_us, default=math.inf)
-    return max(own_us, best_us) > gap * min(own_us, best_us)
-

@@ -237,8 +237,7 @@ class Repair:
     def seconds(self) -> float:
         """Return how long it takes at least to find other programs in place of a wrong one, to compile, to time and to check them."""
         budget = self.budget
-        race_seconds = budget.race_seconds + self.options.policy.race.least_seconds
-        return 2 * budget.open_seconds + 6 * budget.run_seconds + race_seconds + budget.check_seconds
+        return 2 * budget.open_seconds + 6 * budget.run_seconds + budget.race_seconds + budget.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
         program = entry.folded(self.folder).program

@@ -171,6 +171,8 @@ def search(
     progress, policy = budget.progress, budget.policy
     progress.stage("saturate")
     limits = limits_of(policy.saturation, budget.seconds, max_nodes)
+    if measurer is not None:
+        limits = replace(limits, seconds=min(limits.seconds, max(0.0, budget.measuring_seconds())))
     if earlier is not None:
         limits = replace(limits, seconds=float("inf"), iterations=earlier.iterations, looks=earlier.looks)
     history: list[Iteration] = []

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import onnx
 import pytest
 
 from egraph.errors import EinsatError, LowerError
-from egraph.optimize import measuring
+from egraph.optimize import budget, measuring
 from egraph.optimize import race as finalists
-from egraph.optimize.budget import RUNS_OF_A_CONTENDER, Budget, slowdown_of, worked
+from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked
 from egraph.optimize.check import CheckResult, check, find_feeds
+from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Job, Measurer
+from egraph.optimize.options import Options
+from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.records import read_checked, write_checked
 from egraph.optimize.reference import Answers
 from egraph.optimize.search import plain_program
+from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
 from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
@@ -30,9 +37,11 @@ from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
+from lower.targets.cpu.generator.process import Compiler
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
+from tests.support.commands import build_model
 from tests.support.implementations import GENERATED
 
 FEEDS = (FeedSpec("x", "float32", (4,)),)
@@ -63,19 +72,23 @@ def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None
     quick, slow = schedule(), schedule(run_seconds=4.0)
     assert quick.after_search_seconds() < 10.0 < slow.after_search_seconds() < 60.0
     assert slow.check_seconds == pytest.approx(3 * 0.5 + slow.input_seconds), "one input at least"
-    more = replace(quick, contenders=quick.contenders + 2)
+    more = replace(quick, contenders=quick.contenders + 1)
     runs = 1 + RacePolicy.least_rounds * RacePolicy.runs
-    each_seconds = quick.open_seconds + runs * quick.run_seconds
-    assert more.race_seconds - quick.race_seconds == pytest.approx(2 * each_seconds), "each contender is opened, and run as a race asks for"
-    assert slow.race_seconds == pytest.approx(slow.contenders * slow.open_seconds + 2 * RUNS_OF_A_CONTENDER * slow.run_seconds)
+    settle_seconds = RacePolicy.least_rounds * SETTLE_SECONDS
+    each_seconds = quick.open_seconds + WORKER_SECONDS + runs * quick.run_seconds + settle_seconds
+    assert more.race_seconds - quick.race_seconds == pytest.approx(each_seconds), "each contender is opened, and run as a race asks for"
+    open_seconds, runs_seconds = slow.open_seconds + WORKER_SECONDS, 2 * RUNS_OF_A_CONTENDER * slow.run_seconds
+    assert slow.race_seconds == pytest.approx(slow.contenders * open_seconds + runs_seconds + 2 * SETTLE_SECONDS)
+    assert slow.least_race_seconds == pytest.approx(2 * open_seconds + runs_seconds + 2 * SETTLE_SECONDS)
 
 
 def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> None:
     large = schedule(open_seconds=2.0)
     runs = large.contenders * (1 + RacePolicy.least_rounds * RacePolicy.runs)
-    assert large.race_seconds == pytest.approx(RacePolicy.open_share * 60.0 + runs * large.run_seconds)
+    turns_seconds = runs * large.run_seconds + large.contenders * RacePolicy.least_rounds * SETTLE_SECONDS
+    assert large.race_seconds == pytest.approx(RacePolicy.open_share * 60.0 + turns_seconds)
     huge = schedule(open_seconds=10.0)
-    assert huge.race_seconds == pytest.approx(2 * 10.0 + runs * huge.run_seconds), "the original and the best are opened"
+    assert huge.race_seconds == pytest.approx(2 * (10.0 + WORKER_SECONDS) + turns_seconds), "the original and the best are opened"
 
 
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:
@@ -99,7 +112,48 @@ def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch
     assert known.compilations and known.compilations[0][0] == 2
     known.foresee([program], options)
     assert known.plain_kernels == 0
-    assert known.seconds_of(program, options) == pytest.approx(0.5 + 3 * 0.01)
+    assert known.seconds_of(program, options) == pytest.approx(0.5 + WORKER_SECONDS + 3 * 0.01)
+
+
+def test_a_program_is_compiled_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the pace of the kernels before, batch by batch: what other processes hold up costs the program, not the budget."""
+    clock, batches = Clockwork(), list[int]()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(budget, "uncompiled", lambda programs, options: list(range(40)))
+
+    def compile_slowly(requests: list[int], path: Path, options: CompileOptions) -> SimpleNamespace:
+        batches.append(len(requests))
+        clock.now += 1.0 * len(requests)
+        return SimpleNamespace(compiled=len(requests), seconds=1.0 * len(requests))
+
+    monkeypatch.setattr(budget, "compile_requests", compile_slowly)
+    options = CompileOptions(threads=1)
+    assert schedule().compile([_plain()], tmp_path, options) and batches == [32, 8]
+    clock.now = 0.0
+    assert not schedule().compile([_plain()], tmp_path, options, kept_seconds=25.0) and clock.now == 32.0
+    late = schedule()
+    late.compiled(10, 10.0)
+    assert not late.compile([_plain()], tmp_path, options, kept_seconds=40.0) and clock.now == 32.0, "none begins that would end late"
+
+
+def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler that others hold up is stopped when nothing can be raced any more."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    stopped = threading.Event()
+
+    def hold_up(compiler: Compiler, *_: object) -> tuple[list[str], str]:
+        assert stopped.wait(60.0)
+        return [], "compiling was interrupted"
+
+    monkeypatch.setattr(Compiler, "compile", hold_up)
+    monkeypatch.setattr(Compiler, "start", lambda self: None)
+    monkeypatch.setattr(Compiler, "stop", lambda self: stopped.set())
+    compiled: list[int] = []
+    with compiling_ahead(
+        [_plain()], tmp_path, CompileOptions(threads=1), lambda count, seconds: compiled.append(count), time_left=lambda: 0.05
+    ) as end:
+        end()
+        assert stopped.is_set() and not sum(compiled)
 
 
 def _plain() -> Program:
@@ -184,9 +238,23 @@ def test_a_race_of_slow_programs_goes_on_while_there_is_time(clockwork: Clockwor
     assert len(raced.timings["best"].samples_us) >= 3 and clockwork.now <= 60.0
 
 
-def test_quick_programs_are_timed_in_all_their_rounds_however_late_it_is(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    raced, _ = _raced(clockwork, monkeypatch, 0.0, {"original": 0.01, "best": 0.009, "plain": 0.011})
-    assert all(len(timing.samples_us) == RacePolicy.least_rounds for timing in raced.timings.values())
+def test_a_race_of_quick_programs_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that would end late do not begin, however few there were: the check needs what is left."""
+    run_seconds = {"original": 0.01, "best": 0.009, "plain": 0.011}
+    raced, _ = _raced(clockwork, monkeypatch, 0.15, run_seconds)
+    assert clockwork.now <= 0.15 and 1 < len(raced.timings["best"].samples_us) < RacePolicy.least_rounds
+    clockwork.now = 0.0
+    raced, happened = _raced(clockwork, monkeypatch, 0.0, run_seconds)
+    assert happened == ["load original", "load best", "time original", "time best"], "what decides is timed once"
+    assert raced.timings["plain"].message == NO_TIME_TO_RACE
+
+
+def test_a_contender_that_opens_slowly_is_not_opened_late(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine starts processes slowly: what opening took before, the next one takes."""
+    run_seconds = {"original": 2.0, "best": 2.0, "plain": 2.0, "second": 2.0}
+    raced, happened = _raced(clockwork, monkeypatch, 7.0, run_seconds)
+    assert [each for each in happened if each.startswith("load")] == ["load original", "load best", "load plain"]
+    assert raced.timings["second"].message == NO_TIME_TO_RACE
 
 
 def test_a_race_of_many_programs_that_do_not_fit_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +272,7 @@ def test_a_busy_machine_makes_everything_take_longer() -> None:
     assert slowdown_of([1.0], [0.9]) == 1.0 and slowdown_of([0.0], [1.0]) == 8.0
     quiet = schedule(run_seconds=0.5)
     busy = replace(quiet, slowdown=3.0)
-    assert busy.after_search_seconds() > 1.5 * quiet.after_search_seconds(), "the least runs of all are kept time for up to a share"
+    assert busy.after_search_seconds() > 1.4 * quiet.after_search_seconds(), "the least runs of all are kept time for up to a share"
     assert busy.measuring_seconds() < quiet.measuring_seconds() and busy.seconds_of(_plain(), CompileOptions(threads=1)) > 1.5 + 4.0
 
 
@@ -383,3 +451,22 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
     measurer.compile_seconds, start_seconds = 1.0, clock_seconds
     measurer.measure(jobs[2:], lambda: 40.0 - (clock_seconds - start_seconds), lambda told: None)
     assert batches == [2, 10] and measurer.measured == 12
+
+
+def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled, timed or proved any more; what is written is checked all the same."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("race", "compile_entry"):
+        monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", _never)
+    monkeypatch.setattr("egraph.optimize.trial.compile_entry", _never)
+    monkeypatch.setattr(Measurer, "_timing", _never)
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", threads=1, budget_seconds=20.0, database=tmp_path / "p.sqlite")
+    outcome = optimize(options, Progress(-1, 20.0, time.monotonic() - 25.0))
+    assert outcome.shipped == ORIGINAL and outcome.inputs == {"given": 0, "random": 3}
+    assert {each.message for each in outcome.finalists} == {NO_TIME_TO_COMPILE}
+    onnx.checker.check_model(str(tmp_path / "out" / "m.opt.onnx"))
+
+
+def _never(*_: object, **__: object) -> None:
+    raise AssertionError("there is no time for this")

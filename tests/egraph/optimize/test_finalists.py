@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph.optimize import race as finalists
-from egraph.optimize.race import Contender, Race, engine_for, is_clear, race, recorded_race, still_running
+from egraph.optimize.race import Contender, Race, engine_for, race, recorded_race, still_running
 from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
@@ -34,7 +34,7 @@ def _race(folder: Path, size_bytes: int, policy: RacePolicy = RacePolicy()) -> R
     assert recorded_race(contenders, FEEDS, database=database, device="d", frozen=False) is None
     raced = race(
         contenders, FEEDS, failed={}, preferred=["one", "two"], essential="one", threads=1, seed=0, database=database,
-        device="d", seconds=3.0, policy=policy,
+        device="d", seconds=30.0, policy=policy,
     )  # fmt: skip
     again = recorded_race(contenders, FEEDS, database=database, device="d", frozen=True)
     assert again is not None and again.timings == raced.timings
@@ -91,16 +91,6 @@ def test_who_is_far_behind_is_given_up_except_the_essential_one() -> None:
     assert still_running(list(timings), timings, 1, "original") == ["fast", "near", "original"]
     timings["near"] = Timing("failed")
     assert still_running(list(timings), timings, 3, "original") == ["fast", "original"]
-
-
-def test_few_rounds_do_where_they_take_long_and_the_original_is_far_off() -> None:
-    def is_enough(original: float, *programs: float) -> bool:
-        timings = {"original": Timing("ok", (original,)), **{str(i): Timing("ok", (us,)) for i, us in enumerate(programs)}}
-        return is_clear(timings, list(timings), "original")
-
-    assert is_enough(13.0, 4.0, 4.1, 8.0) and is_enough(1.0, 4.0, 3.5) and is_enough(1.0)
-    assert not is_enough(7.0, 4.0, 9.0) and not is_enough(4.0, 7.0)
-    assert is_clear({"original": Timing("ok", (1.0,)), "program": Timing("failed")}, ["original", "program"], "original")
 
 
 def test_onnxruntime_does_without_its_arena_where_that_would_fill_the_memory() -> None:
