@@ -62,13 +62,41 @@ def entailed(facts: Facts, goal: Literal0) -> bool:
 
 
 def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
-    """Return whether facts and literals have no common solution; False also where Z3 gave up."""
-    question = _question(facts, added)
-    if _check(question, products=False):
+    """Return whether facts and literals have no common solution; False also where Z3 gave up.
+
+    Literals that share no atom, directly or by others, are asked about apart: they contradict each other only where one part does,
+    and what is asked of one axis is then the same question as of another. Where facts have an instance, only parts with what is added can.
+    """
+    parts = _parts(_question(facts, added))
+    if facts.instances and added:
+        parts = [part for part in parts if not part.keys().isdisjoint(added)]
+    if any(_check(part, products=False) for part in parts):
         return True
-    if all(len(m) < 2 for literal in question for m in literal.value.terms):
-        return False
-    return _check(question, products=True)
+    return any(_check(part, products=True) for part in parts if any(len(m) > 1 for literal in part for m in literal.value.terms))
+
+
+def _parts(question: Iterable[Literal0]) -> list[dict[Literal0, None]]:
+    """Return the literals by the atoms that they share, each part in the order of the question."""
+    whole: dict[int, int] = {}
+    """An atom for every atom: the same one for those of one part, when it is followed to its end."""
+
+    def end(atom: int) -> int:
+        while (further := whole.setdefault(atom, atom)) != atom:
+            whole[atom] = whole[further]
+            atom = further
+        return atom
+
+    firsts: list[int] = []
+    literals = list(question)
+    for literal in literals:
+        atoms = [atom for monomial in literal.value.terms for atom in monomial]
+        firsts.append(atoms[0] if atoms else -1)
+        for atom in atoms[1:]:
+            whole[end(atom)] = end(atoms[0])
+    parts: dict[int, dict[Literal0, None]] = {}
+    for literal, first in zip(literals, firsts, strict=True):
+        parts.setdefault(end(first), {})[literal] = None
+    return list(parts.values())
 
 
 def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
@@ -208,7 +236,7 @@ def _numbered(question: Iterable[Literal0]) -> Numbered:
     return Numbered(tuple(literals), tuple(numbers))
 
 
-def _check(question: list[Literal0], *, products: bool) -> bool:
+def _check(question: Iterable[Literal0], *, products: bool) -> bool:
     """Return whether Z3 finds the literals contradictory."""
     return _contradicts(_text(_numbered(question), products=products), products)
 
