@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.tensor import Candidate, Node, TensorType, walk
+from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.products import contracted_operations
-from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
 
@@ -29,7 +30,7 @@ BYTES_A_FLOAT = 4
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications and additions, and bytes that must move (each operand and the result once)."""
+    """Multiplications and additions, and bytes that must move (the result and what is read of each operand, once)."""
 
     flops: float
     size_bytes: int
@@ -72,11 +73,29 @@ def _contracted(node: Node) -> float | None:
     return contracted_operations(OPS[node.op].meaning(tensors, dict(node.attributes)))
 
 
+@lru_cache(maxsize=1 << 14)
+def _read_bytes(node: Node, number: int) -> int:
+    """Return how many bytes an operator reads of an operand, at most: of a few rows of a tensor these, not all of it."""
+    operand = node.inputs[number].type
+    elements = operand.elements if size_bytes(operand) else 0
+    if elements and node.op in ("Slice", "Expression") and node.type.is_static:
+        scope = OPS[node.op].meaning([Tensor(str(k), each.type.sizes) for k, each in enumerate(node.inputs)], dict(node.attributes))
+        of = [read.source for read in reads_of(scope.body)]
+        if not scope.summation and not any(isinstance(source, Scope) for source in of):
+            elements = min(elements, node.type.elements * sum(source.name == str(number) for source in of if isinstance(source, Tensor)))
+    return elements * (size_bytes(operand) // operand.elements) if elements else 0
+
+
 def work(fragment: Node) -> Work:
     """Count a kernel's arithmetic and its traffic."""
     nodes = list(walk((fragment,)))
     contracts = any(node.op in OPS and OPS[node.op].category in ("contraction", "recurrence") for node in nodes)
-    moved = size_bytes(fragment.type) + sum(size_bytes(node.type) for node in nodes if node.op == "Placeholder")
+    read = dict.fromkeys((node for node in nodes if node.op == "Placeholder"), 0)
+    for node in nodes:
+        for number, operand in enumerate(node.inputs):
+            if operand in read:
+                read[operand] += _read_bytes(node, number)
+    moved = size_bytes(fragment.type) + sum(min(count, size_bytes(node.type)) for node, count in read.items())
     functions = sum(node.type.elements for node in nodes if node.op in FUNCTIONS and node.type.is_static)
     return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts, float(functions))
 

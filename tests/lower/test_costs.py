@@ -14,7 +14,7 @@ from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, family, jobs, without_twins
 from lower.cost.rounding import EXPECTED_SHARE
-from lower.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed, work
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
 from tests.support.fragments import leaf
@@ -168,3 +168,13 @@ def test_times_of_generated_kernels_hold_for_one_generator_and_those_of_librarie
         first.file(Record("here", *first.key(one), "ok", (7.0,), generator=first.generator_of(one.implementation)))
     assert first.cost_us(PLAIN) == first.cost_us(generated) == 7.0
     assert other.cost_us(PLAIN) == 7.0 and not other.is_settled(generated)
+
+
+def test_of_an_operand_counts_what_is_read() -> None:
+    """Three rows of 112, and where the first stands for the one before it; a sum reads all of them."""
+    x, row_bytes = leaf(0, 112, 112, 32), 112 * 32 * 4
+    rows = apply("Slice", x, starts=(2, 0, 0), ends=(5, 112, 32), steps=(1, 1, 1))
+    mirrored = apply("Expression", x, text="{i0<3,i1<112,i2<32} [0<=i0-1 ? $0[i0-1,i1,i2] : $0[-i0+1,i1,i2]]")
+    summed = apply("Expression", x, text="{i0<3,i1<112,i2<32} sum(r0<109) $0[i0+r0,i1,i2]")
+    counts = [work(each).size_bytes // row_bytes for each in (rows, mirrored, summed, apply("Relu", rows), apply("Add", rows, rows))]
+    assert counts == [3 + 3, 3 + 2 * 3, 3 + 112, 3 + 3, 3 + 3]
