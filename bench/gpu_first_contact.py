@@ -123,7 +123,7 @@ def prepare_artefact(name: str, folder: Path, target: str, options: Sequence[str
     folder.mkdir(parents=True, exist_ok=True)
     path, model = folder / f"{name}.onnx", MODELS[name].make(1)
     onnx.save(model, path)
-    subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options], check=True)
+    subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options, *_sizes(MODELS[name].shapes)], check=True)
     feeds: dict[str, Any] = dict(MODELS[name].feeds(model))
     for written in folder.glob("*.onnx*"):
         written.unlink()
@@ -144,8 +144,14 @@ def prepare_jobs(name: str, batch: int, archive: Path, options: Sequence[str]) -
     with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
         path = Path(folder) / f"{name}.onnx"
         onnx.save(MODELS[name].make(batch), path)
-        subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options, "--export-jobs", str(archive)], check=True)
+        command = [sys.executable, "-m", "egraph.optimize", str(path), *options, *_sizes(MODELS[name].shapes)]
+        subprocess.run([*command, "--export-jobs", str(archive)], check=True)
     print(f"prepared {archive} ({archive.stat().st_size / 1e6:.1f} MB)", flush=True)
+
+
+def _sizes(shapes: Sequence[str]) -> list[str]:
+    """Return the options that say how large inputs are, where the model does not."""
+    return [word for shape in shapes for word in ("--shape", shape)]
 
 
 def is_portable(folder: Path) -> bool:

@@ -138,12 +138,14 @@ def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     def making(name: str) -> Callable[[int], onnx.ModelProto]:
         def make(batch: int) -> onnx.ModelProto:
             made.append(f"{name} {batch}")
-            return model()
+            network = model()
+            network.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"  # the bench's models say what it is
+            return network
 
         return make
 
     for name, batch in (("tiny", 1), ("other", 2)):
-        monkeypatch.setitem(MODELS, name, BenchModel(name, making(name), batches=(batch,)))
+        monkeypatch.setitem(MODELS, name, BenchModel(name, making(name), ("x:2,4,8,8",), batches=(batch,)))
     downloaded: list[Path] = []
     monkeypatch.setattr(gpu_first_contact, "download_wheels", downloaded.append)
     folder = tmp_path / "contact"
@@ -156,6 +158,7 @@ def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     assert (folder / gpu_first_contact.JOBS).stat().st_size < gpu_first_contact.MOST_ARCHIVE_BYTES
     merged = Archive.open(folder / gpu_first_contact.JOBS)
     assert merged.origin.architecture == "sm_80" and len({job.problem for job in merged.jobs}) == len(merged.jobs) > 0
+    assert all(Archive.open(path).jobs for path in (tmp_path / f"contact{gpu_first_contact.PARTS}").iterdir())
     assert f"{len(merged.jobs)} kernels to be timed, " in capsys.readouterr().out
     monkeypatch.setattr(gpu_first_contact, "MOST_CARRIED_BYTES", 1000)
     assert gpu_first_contact.main(arguments) == 1 and len(made) == 3
