@@ -356,3 +356,25 @@ def test_facts_with_other_equalities_or_with_divisions_share_nothing() -> None:
     assert solved.nonnegative(solved.canonical(to_polynomial(index(N) - 3))) and not nothing.nonnegative(to_polynomial(index(N) - 3))
     divided = nothing.extended([literal(eq(N, index(K) // index(M) + 1))])
     assert divided.shared() is None and divided.extended([literal(le(3, K))]).shared() is None
+
+
+def test_what_shares_no_atom_is_asked_about_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question about one size is that about another, however much is known of others; a contradiction among these still counts."""
+    asked: list[str] = []
+
+    def noted(text: str, _: bool) -> bool:
+        asked.append(text)
+        return False
+
+    n, k, m, g, h, p, s = (Symbol(f"{name} apart") for name in "nkmghps")  # terms stand in the order in which they were first met
+    alike = NOTHING.assume(*(le(2 * index(a) + 3 * index(b), index(a) * b) for a, b in ((n, k), (m, g))))
+    with monkeypatch.context() as patched:
+        patched.setattr(solver, "_contradicts", noted)
+        for a, b in ((n, k), (m, g)):
+            asked.append("")
+            assert not alike.entails(le(7, index(a) * b + a))
+    first, second = "\n".join(asked).split("\n\n")
+    assert first.strip() == second.strip() and "v0" in first and "v2" not in first
+    impossible = alike.assume(eq(3 * index(h) + 6 * index(p), 9 * index(s) + 1))
+    assert impossible.entails(eq(n, 5)) and not impossible.consistent()
+    assert not alike.entails(eq(n, 5)) and alike.consistent()
