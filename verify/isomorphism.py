@@ -187,11 +187,11 @@ class _Graph:
             while True:  # as long as that tells more apart
                 colour = self._refined(labels, colour)
                 different = len(set(colour.values()))
+                if different == len(colour):
+                    return colour
                 if different == count:
                     break
                 count = different
-            if count == len(colour):
-                return colour
             alike: dict[int, list[int]] = defaultdict(list)
             for leaf, number in colour.items():
                 alike[number].append(leaf)
