@@ -108,7 +108,7 @@ Replacement: TypeAlias = "Mapping[Iterator, Size | Iterator] | Mapping[Symbol, S
 """Replacements of iterators, of symbols, or of both."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Index:
     """A polynomial: sorted (monomial, coefficient) pairs without zeros."""
 
@@ -116,12 +116,15 @@ class Index:
     _hash: int = field(init=False, repr=False, compare=False)
     """Return the hash, computed once: indices are the keys of most memos, and hashing visits all their atoms."""
 
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        _set_terms(self, terms)
+
     def __hash__(self) -> int:
         try:
             return self._hash
         except AttributeError:
             value = hash(self.terms)
-            object.__setattr__(self, "_hash", value)
+            _set_hash(self, value)
             return value
 
     def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
@@ -191,6 +194,10 @@ class Index:
 
     def __str__(self) -> str:
         return format_index(self)
+
+
+_set_terms, _set_hash = (Index.__dict__[name].__set__ for name in ("terms", "_hash"))
+"""What makes an index, millions of times in a proof: the slots themselves, since attributes of a frozen object are slow to set."""
 
 
 def polynomial(products: Mapping[Monomial, int]) -> Index:
