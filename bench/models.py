@@ -20,7 +20,7 @@ from onnx import TensorProto, numpy_helper
 
 from bench.builder import Builder
 from bench.inputs import Draw, feeds_for, parse_shapes
-from bench.networks import bert_base, csrnet, dcgan, fsrcnn, gcn_block, gelu, infogan, longformer_block, resnet18
+from bench.networks import antialiased, bert_base, csrnet, dcgan, fsrcnn, gcn_block, gelu, infogan, longformer_block, resnet18
 from bench.package_file import package_file
 from bench.pictures import drawn, line, page, photograph, turned_line
 from bench.unit_scale import unit_scale
@@ -178,6 +178,7 @@ _RANDOM: tuple[BenchModel, ...] = (
     BenchModel("csrnet", csrnet, batches=(1, 16)),
     BenchModel("gcn_block", gcn_block, batches=(1, 16)),
     BenchModel("longformer_block", longformer_block, batches=(1, 16)),
+    BenchModel("antialiased", antialiased),
 )
 _HALF = (0.5, 0.5, 0.5)
 _LINE, _TURNED_LINE = drawn(line, _HALF, _HALF), drawn(turned_line, _HALF, _HALF)

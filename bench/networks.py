@@ -107,6 +107,28 @@ def csrnet(batch: int) -> onnx.ModelProto:
     return b.model(y)
 
 
+def antialiased(batch: int) -> onnx.ModelProto:
+    """A small network that blurs before it takes every second pixel (borders mirrored), and looks far on its last map by dilations."""
+    b = Builder("antialiased")
+
+    def blurred(x: str, channels: int) -> str:
+        taps = np.outer([1, 2, 1], [1, 2, 1]).astype(np.float32) / 16
+        data = b.node("Pad", x, b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)), mode="reflect")
+        return b.node("Conv", data, b.constant(np.tile(taps, (channels, 1, 1, 1))), strides=[2, 2], group=channels)
+
+    def separable(x: str, inputs: int, outputs: int) -> str:
+        return b.node("Relu", b.conv(b.node("Relu", b.conv(x, inputs, inputs, 3, group=inputs)), inputs, outputs, 1))
+
+    y = b.node("Relu", b.conv(b.input("x", (batch, 3, 224, 224)), 3, 32, 3, stride=2))
+    y = blurred(b.node("MaxPool", y, kernel_shape=[2, 2], pads=[0, 0, 1, 1]), 32)
+    y = blurred(separable(y, 32, 64), 64)
+    y = b.node("Relu", b.conv(blurred(separable(y, 64, 128), 128), 128, 64, 1))
+    near_and_far = [b.node("Relu", b.conv(y, 64, 64, 3, pad=step, dilation=step)) for step in (2, 6, 12)]
+    y = b.node("Relu", b.conv(b.node("Concat", *near_and_far, axis=1), 192, 128, 1))
+    y = b.node("Flatten", b.node("GlobalAveragePool", y))
+    return b.model(b.node("Gemm", y, b.weight(128, 100), b.weight(100, scale=0.1)))
+
+
 def gcn_block(batch: int) -> onnx.ModelProto:
     """A large-kernel block of GCN (arXiv 1703.02719): (k x 1 -> 1 x k) + (1 x k -> k x 1), and a boundary refinement."""
     b = Builder("gcn_block")

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             try:
                 graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
                 found = estimating.rows(model.name, batch, graph, [lowering(target) for target in options.targets], options.targets)
-            except (EinsatError, ImportError, ValueError) as error:
+            except (EinsatError, ImportError, OSError, ValueError) as error:
                 print(f"{model.name} at batch {batch}: left out: {error}", flush=True)
                 continue
             rows += found

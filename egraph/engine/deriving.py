@@ -108,9 +108,10 @@ class Deriving:
             for members in islice(groups(group_rule, self._source, fixed), policy.derived_groups):
                 yield group_rule, self._group(members)
         yield from self._regions(is_quick=True) if is_first else ()
-        for key in [key for key in classes.nodes if key[0] in self._by_operator]:
-            for rule in self._by_operator[key[0]]:
-                yield rule, self._operator(rule, key)
+        for is_search in (False, True):
+            for key in [key for key in classes.nodes if key[0] in self._by_operator]:
+                for rule in (rule for rule in self._by_operator[key[0]] if (rule.rounds == 0) == is_search):
+                    yield rule, self._operator(rule, key)  # what takes seconds an operator comes after what takes little for all
         yield from self._regions(is_quick=False) if is_first else ()
 
     def _regions(self, *, is_quick: bool) -> Iterator[tuple[AnyRule, Region | None]]:

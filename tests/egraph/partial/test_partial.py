@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
 from math import inf
@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
+from egraph.derive.derivation import AnyRule, DerivationRule
+from egraph.engine.deriving import Derivations, Judged, Stop
 from egraph.engine.saturate import Limits, saturate
 from egraph.optimize.admission import PARTIAL
 from egraph.optimize.derivations import Deriver
@@ -300,6 +302,22 @@ def test_the_rule_gives_proved_programs_to_the_e_graph() -> None:
     (statistics,) = [each for each in saturation.statistics if each.rule == PARTIAL[0].name]
     assert statistics.unions == sum(not each.reason for each in judged) > 0
     assert all(each.name.startswith("partial equivalence") for each in judged)
+
+
+def test_what_takes_seconds_an_operator_comes_after_what_takes_little() -> None:
+    """Where time ends, no operator is left without the programs that are found at once."""
+    x, w = (make("Input", (), attributes(name=name), TensorType("float32", (4, 4))) for name in "xw")
+    first = apply("MatMul", x, w)
+    graph = Graph("two", (x, w), (("y", apply("Relu", apply("MatMul", apply("Relu", first), w))),), {})
+    rules = tuple(DerivationRule(name, ("MatMul", "Relu"), lambda node: (), rounds=rounds) for name, rounds in (("slow", 0), ("quick", 2)))
+    asked: list[str] = []
+
+    def programs(rule: AnyRule, nodes: Sequence[Node], stop: Stop) -> Sequence[Judged]:
+        asked.append(rule.name)
+        return ()
+
+    saturate(graph, (), Limits(seconds=60.0, e_nodes=400, iterations=4), derivations=Derivations(rules, programs))
+    assert asked == ["quick", "quick", "slow", "slow"]  # equal operators are asked about once
 
 
 def test_stitched_values_are_those_of_the_operator() -> None:
