@@ -11,6 +11,7 @@ search would measure. Kernels that the profile database knows are left out: expo
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -21,6 +22,7 @@ import numpy as np
 from egraph.errors import EinsatError, ModelError
 from egraph.onnx import exporter
 from egraph.optimize.budget import Budget
+from egraph.optimize.chooser import worth_measuring
 from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, weight_specs
 from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
 from egraph.optimize.options import Options
@@ -129,7 +131,10 @@ def _collected(result: Saturated, options: Options, progress: Progress, database
     # What would be measured is asked for in a budget of its own: a search that used its time up would ask for nothing.
     budget = Budget(Progress(options.verbosity, options.budget_seconds), policy=options.policy)
     outline = Outline(result.graph, result.graph)
-    Choosing(outline, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
+    choice, _ = Choosing(outline, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
+    # Where time was over before any program was chosen to be measured, its kernels are those of the programs that are chosen now.
+    worth = worth_measuring(model, (*choice.selections, *choice.by_rules), options.policy.measure.negligible, {})
+    collector.measure_candidates(model, worth, lambda: math.inf, lambda text: None)
     return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
 
 

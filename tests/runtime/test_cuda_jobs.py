@@ -235,6 +235,13 @@ def product(size: int) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
+def test_a_search_without_time_still_asks_for_the_kernels_that_it_chose(tmp_path: Path) -> None:
+    done = optimised(
+        tmp_path, model(), "--budget", "0.01s", "--database", tmp_path / "p.sqlite", "--export-jobs", tmp_path / "jobs.zip", "--json"
+    )
+    assert json.loads(done.stdout)["kernels"] == len(Archive.open(tmp_path / "jobs.zip").jobs) > 1
+
+
 def test_an_archive_does_not_grow_with_the_sizes_of_tensors(tmp_path: Path) -> None:
     """Neither weights nor results travel: a kernel takes its code and a summary, beside the package that measures it."""
     taken = {}
