@@ -407,11 +407,12 @@ def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, 
 
 
 def family(candidate: Candidate) -> Family | None:
-    """Return the family of a candidate, None where no single operator decides what it costs."""
+    """Return the family of a candidate: what decides its cost, from the last such operator down. None where none is above all others."""
     nodes = [node for node in walk((candidate.fragment,)) if node.op != "Placeholder"]
     costly = [node for node in nodes if node.op not in OPS or OPS[node.op].category not in CHEAP]
-    if len(costly) != 1:
+    last = next((node for node in costly if set(walk((node,))).issuperset(costly)), None)
+    if last is None:
         return None
-    below = set(walk(costly))
+    below = set(walk((last,)))
     moved = tuple(node.attributes for node in nodes if node.op == "Transpose" and node not in below)
-    return candidate.implementation, renumbered(costly[0])[0], moved
+    return candidate.implementation, renumbered(last)[0], moved

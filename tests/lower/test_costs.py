@@ -50,6 +50,15 @@ def test_a_family_is_one_operator_over_what_it_reads() -> None:
     assert family(_candidate(apply("Relu", leaf(0, 4)))) is None
 
 
+def test_a_family_of_operators_below_each_other_is_what_the_last_of_them_computes() -> None:
+    def chained(below: Node) -> Node:
+        return apply("MatMul", below, leaf(2, 32, 4, constant=True))
+
+    plain = _candidate(chained(_product()))
+    assert family(_candidate(apply("Relu", plain.fragment))) == family(plain) is not None
+    assert family(_candidate(chained(apply("Relu", _product())))) != family(plain) != family(PLAIN)
+
+
 def test_a_kernel_that_rounds_is_estimated_by_its_twin_in_float32() -> None:
     """By an expected part of its time, or of a relative's; once some are measured in the precision, by the part that they took."""
     shapes = [_candidate(_product(columns=columns)) for columns in (32, 64, 96, 128)]
