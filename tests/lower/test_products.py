@@ -112,6 +112,7 @@ def test_weights_are_stored_as_the_kernels_read_them() -> None:
     windows = apply("Conv", product, placeholder(2, float32(12, 1, 3, 3), constant=True), group=12, **more)
     assert constant_orders(windows) == {1: (1, 2, 3, 0), 2: (1, 2, 3, 0)}
     assert not constant_orders(apply("MatMul", placeholder(0, float32(3, 4)), placeholder(1, float32(4, 5), constant=True)))
+    assert not constant_orders(apply("Exp", product))  # no call any more
 
 
 def test_numbers_that_are_none_stay_none(tmp_path: Path) -> None:
