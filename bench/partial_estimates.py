@@ -285,7 +285,7 @@ def _reason(
     if not offered:
         return f"no program differs in part and takes at most 1.5 times the operations; {exact} are equal everywhere"
     if not corrected_us:
-        return "corrected programs have no kernels"
+        return "what is corrected is a region, not priced alone, or has no kernels"
     added_us = launches * (speed or DeviceSpeed()).launch_us
     if corrected_us <= operator_us:
         return "alone the operator would gain; what stands around it loses that"
