@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from egraph.tensor import Node, walk
@@ -50,8 +50,19 @@ class Prior:
 
     weights: Mapping[str, float]
 
+    @cached_property
+    def libraries(self) -> frozenset[str]:
+        """Return the libraries that it was learnt on."""
+        return frozenset(name.partition(".")[0] for name in self.weights if "." in name)
+
     def factor(self, fragment: Node, implementation: str, amount: Work) -> float:
-        """Return by how much longer than its roofline a kernel is expected to take."""
+        """Return by how much longer than its roofline a kernel is expected to take; it says nothing of libraries that it was not learnt on.
+
+        What others take would keep kernels of a new library from being tried at all.
+        """
+        library, _, kernel = implementation.partition("@")[0].partition(".")
+        if kernel and library not in self.libraries:
+            return 1.0
         power = math.fsum(self.weights.get(name, 0.0) * value for name, value in described(fragment, implementation, amount).items())
         return float(2.0 ** max(-FURTHEST, min(FURTHEST, power)))
 

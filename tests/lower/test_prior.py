@@ -45,6 +45,12 @@ def test_an_estimate_follows_the_prior_until_the_kernel_is_measured() -> None:
     assert model.cost_us(one) == 7.0
 
 
+def test_of_libraries_that_it_was_not_learnt_on_a_prior_says_nothing() -> None:
+    node, prior = _tanh(4096), Prior({"one": 3.0, "onednn.matmul one": 1.0})
+    expected = {"onednn.matmul": 16.0, "onednn.pooling": 8.0, "tvm": 8.0, "new.matmul": 1.0, "new.matmul@bf16": 1.0}
+    assert {text: prior.factor(node, text, work(node)) for text in expected} == expected
+
+
 def test_a_prior_never_promises_more_than_the_roofline() -> None:
     database, one = Database.in_memory(), Candidate(_tanh(4096), (0,), (), GENERATED)
     roofline = CostModel(database, "here", DeviceSpeed()).estimate_us(one)
