@@ -392,8 +392,8 @@ def test_every_alternative_corrects_no_more_than_its_bound() -> None:
     assert all(cells(boxes) <= 0.6 * root.type.elements for each in found(region) for root, boxes in zip(region, each.boxes, strict=True))
 
 
-def test_inspect_and_the_list_of_rules_know_regions() -> None:
-    (rule,) = REGIONS
+@pytest.mark.parametrize("rule", REGIONS, ids=lambda rule: str(rule.name))
+def test_inspect_and_the_list_of_rules_know_regions(rule: RegionRule) -> None:
     assert derivation_rule(f"{rule.name}: exact, data joined along axis 1") is rule
     assert f"computes several {', '.join(rule.operators)} by others" in list_rules(())
     relu = apply("Relu", entry("x", 2, 2))
