@@ -112,7 +112,6 @@ def cases(
     """
     survey = Survey() if survey is None else survey
     types = looks_at_types(rule)
-    patterns = [rule.pattern] if isinstance(rule, Rule) else [rule.member.pattern]
     if isinstance(rule, Rule) and rule.ranks is not None:
         survey.ranks = tuple(sorted(set(rule.ranks.values())))
         given = replace(fixed or Fixed(), looks_at_types=types)
@@ -125,8 +124,8 @@ def cases(
             yield from (case for case in scalar_cases if case is not None)
             return
     if fixed is None:
-        windows = set().union(*(windowed_bundles(pattern) for pattern in patterns))
-        tried = tuple(range(highest_rank(rule, patterns) + 1)) if ranks is None else tuple(ranks)
+        windows = windowed_bundles(rule.pattern if isinstance(rule, Rule) else rule.member.pattern)
+        tried = tuple(range(highest_rank(rule) + 1)) if ranks is None else tuple(ranks)
         windowed = (3, 4, 5) if len(windows) < 2 else (3, 4)
         fixed = Fixed(tried, windowed if ranks is None else tuple(rank for rank in tried if rank >= 3))
     fixed = replace(fixed, looks_at_types=types)
@@ -156,11 +155,11 @@ def windowed_bundles(term: Pattern | Variable) -> set[str]:
 MOVES = ("Transpose", "Slice", "Reshape", "Expand")
 
 
-def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
+def highest_rank(rule: Rule | MergeRule) -> int:
     """Return up to which rank free variables are covered: 5, the axes of videos and windows, or 4, those of images.
 
     It is less where several things multiply paths: two operands or moves, a move beside an operator with axes of its own, slices of slices,
-    a permutation beside a reshape, or a constant's number beside a window or among five operands.
+    a permutation beside a reshape, or a constant's number among five operands.
     """
     member = rule if isinstance(rule, Rule) else rule.member
     free: set[str] = set()
@@ -181,7 +180,7 @@ def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
     visit(member.pattern, "")
     count = Counter(op for op, _ in moves)
     has_axes = any(OPS[op].category != "elementwise" for op in pattern_operators(member.pattern).difference(MOVES))
-    asks = "number" in fields_of(rule.law) and (len(free) > 4 or any(map(windowed_bundles, patterns)))
+    asks = "number" in fields_of(rule.law) and len(free) > 4
     few = 5 if len(free) < 2 and len(moves) < 2 and not (moves and has_axes) else 4
     return few - asks - (count["Slice"] > 1) - (count["Transpose"] > 0 and count["Reshape"] > 0)
 
