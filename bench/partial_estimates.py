@@ -104,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
     models = {name: files.get(name) or known[name] for name in options.models or LISTS[options.list]}
     asked = [*(["--list", options.list] if options.list != "own" else []), *(Path(name).name for name in options.models)]
-    command = ["python", "-m", "bench.partial_estimates", *asked, "--operators", str(options.operators), "--record"]
+    batches = ["--batches", *map(str, options.batches)] if options.batches else []
+    limits = ["--operators", str(options.operators), "--seconds", f"{options.seconds:g}"]
+    command = ["python", "-m", "bench.partial_estimates", *asked, *batches, *limits, "--record"]
     where = origin(1, command, operators=options.operators, regions=options.regions, seconds=options.seconds, targets=options.targets)
     rows = recorded(options.results, where) if options.resume else []
     estimating, done = Estimating(options.operators, options.regions, options.seconds), {(row.model, row.batch) for row in rows}
