@@ -189,7 +189,7 @@ class MeasurePolicy:
 class RacePolicy:
     """Timing whole programs against each other and against onnxruntime."""
 
-    share: float = tuned(0.25, "part of the budget", "Race at most.", most=1)
+    share: float = tuned(0.25, "part of the budget", "Race at most, but until every contender has run a few times.", most=1)
     rounds: int = tuned(40, "rounds", "At most; a race ends earlier once its winner is known.", least=1)
     least_rounds: int = tuned(5, "rounds", "At least, unless time is over.", least=1)
     confidence: float = tuned(

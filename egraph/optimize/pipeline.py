@@ -404,7 +404,7 @@ class Run:
         return race(
             contenders, self.reference.runs.specs, failed=failed, preferred=preferred, essential=ORIGINAL,
             inputs=self.reference.given.raced, threads=options.threads, seed=options.seed, database=self.database, device=device,
-            seconds=min(policy.share * options.budget_seconds, seconds), run_seconds=budget.run_seconds,
+            seconds=min(policy.share * options.budget_seconds, seconds), most_seconds=seconds, run_seconds=budget.run_seconds,
             generator=self.lowering.generator_digest, policy=policy,
         )  # fmt: skip
 

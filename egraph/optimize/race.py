@@ -110,6 +110,7 @@ def race(
     database: Database,
     device: str,
     seconds: float,
+    most_seconds: float = 0.0,
     run_seconds: float = 0.0,
     inputs: tuple[str, str] = ("", ""),
     generator: str = "",
@@ -118,8 +119,9 @@ def race(
     """Measure the latencies of all contenders together and file them; ``run_seconds``: about how long the original takes.
 
     ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
-    Contenders come in the order of their importance: those that could only be opened once ``seconds`` are over are not timed, but for
-    the first two; no round begins that would end later, but for the first.
+    After ``seconds`` a race ends once every contender has run a few times. Contenders come in the order of their importance: those that
+    could only be opened once ``most_seconds`` are over are not timed, but for the first two; no round begins that would end later, but
+    for the first. A slow model has ``seconds`` alone.
     ``preferred``: their names, in the order in which ties are decided. ``failed``: contenders that cannot be run, with the
     reason. The ``essential`` one is timed in every round; who is behind the fastest, far or beyond doubt, is given up, and nobody is
     timed further once the winner is known.
@@ -128,8 +130,8 @@ def race(
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
     timings |= _interleave(
-        runners, feeds, preferred=preferred, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds,
-        inputs=inputs[0], policy=policy,
+        runners, feeds, preferred=preferred, essential=essential, threads=threads, seed=seed, seconds=seconds,
+        most_seconds=max(seconds, most_seconds), run_seconds=run_seconds, inputs=inputs[0], policy=policy,
     )  # fmt: skip
     if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
         raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not filed: it is no property of the contenders
@@ -164,13 +166,15 @@ def _interleave(
     threads: int,
     seed: int,
     seconds: float,
+    most_seconds: float,
     run_seconds: float,
     inputs: str,
     policy: RacePolicy,
 ) -> dict[str, Timing]:
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
     least_runs = 1 + policy.least_rounds * policy.runs  # one more when it is loaded
-    is_slow = run_seconds >= policy.slow_run_seconds or len(contenders) * least_runs * run_seconds > seconds
+    is_slow = run_seconds >= policy.slow_run_seconds or len(contenders) * least_runs * run_seconds > most_seconds
+    deadline = start + (seconds if is_slow else most_seconds)
     share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
     effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, spread=0.0)
     most_bytes = policy.memory_share * available_bytes()
@@ -217,7 +221,8 @@ def _interleave(
             if 2 * time.monotonic() - started > deadline:
                 break  # no time for another round
             left = [name for name in preferred if name in kept]
-            if round_number + 1 >= policy.least_rounds and is_decided(left, timings, policy):
+            is_over = time.monotonic() > start + seconds
+            if round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy)):
                 break
     finally:
         for worker in workers.values():

@@ -194,11 +194,13 @@ def clockwork(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
 
 
 def _raced(
-    clock: Clockwork, monkeypatch: pytest.MonkeyPatch, seconds: float, run_seconds: dict[str, float]
-) -> tuple[finalists.Race, list[str]]:
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch, seconds: float, run_seconds: dict[str, float], *,
+    most_seconds: float = 0.0, first_turn_seconds: float = 0.0,
+) -> tuple[finalists.Race, list[str]]:  # fmt: skip
     """Race engines that take so long for a run, which a loading has one of; return what happened in order, too."""
     happened: list[str] = []
     names: dict[int, str] = {}
+    timed: set[int] = set()
 
     def load(self: Worker, what: Load) -> Timing:
         names[id(self)] = what.path
@@ -209,7 +211,8 @@ def _raced(
     def time_it(self: Worker, effort: Effort) -> Timing:
         each = run_seconds[names[id(self)]]
         count = max(effort.least, min(effort.most, int(effort.seconds / each)))
-        clock.now += count * each
+        clock.now += count * each + (0.0 if id(self) in timed else first_turn_seconds)
+        timed.add(id(self))
         happened.append(f"time {names[id(self)]}")
         return Timing("ok", (each * 1e6,) * count)
 
@@ -220,9 +223,19 @@ def _raced(
     raced = race(
         contenders, FEEDS, failed={}, preferred=list(run_seconds), essential="original", threads=1, seed=0,
         database=Database.in_memory(), device="d",
-        seconds=seconds, run_seconds=run_seconds["original"],
+        seconds=seconds, most_seconds=most_seconds, run_seconds=run_seconds["original"],
     )  # fmt: skip
     return raced, happened
+
+
+def test_a_race_has_its_rounds_though_its_share_is_over(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that lie on one core are timed again for seconds: one round of that is no verdict while the budget has time."""
+    run_seconds = {"original": 0.03, "best": 0.02, "plain": 0.025}
+    raced, _ = _raced(clockwork, monkeypatch, 5.0, run_seconds, most_seconds=20.0, first_turn_seconds=3.0)
+    assert len(raced.timings["best"].samples_us) >= 5 and clockwork.now < 12.0
+    clockwork.now = 0.0
+    raced, _ = _raced(clockwork, monkeypatch, 5.0, run_seconds, most_seconds=6.0, first_turn_seconds=3.0)
+    assert len(raced.timings["best"].samples_us) == 1 and clockwork.now < 10.0
 
 
 def test_a_race_of_slow_programs_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
