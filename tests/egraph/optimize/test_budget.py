@@ -231,8 +231,8 @@ def _raced(
 def test_a_race_has_its_rounds_though_its_share_is_over(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that lie on one core are timed again for seconds: one round of that is no verdict while the budget has time."""
     run_seconds = {"original": 0.03, "best": 0.02, "plain": 0.025}
-    raced, _ = _raced(clockwork, monkeypatch, 5.0, run_seconds, most_seconds=20.0, first_turn_seconds=3.0)
-    assert len(raced.timings["best"].samples_us) >= 5 and clockwork.now < 12.0
+    raced, _ = _raced(clockwork, monkeypatch, 5.0, run_seconds, most_seconds=13.0, first_turn_seconds=3.0)
+    assert len(raced.timings["best"].samples_us) >= 5 and clockwork.now < 13.0
     clockwork.now = 0.0
     raced, _ = _raced(clockwork, monkeypatch, 5.0, run_seconds, most_seconds=6.0, first_turn_seconds=3.0)
     assert len(raced.timings["best"].samples_us) == 1 and clockwork.now < 10.0
