@@ -143,7 +143,8 @@ def test_the_kernel_that_bytes_do_not_suit_returns_to_float32(tmp_path: Path) ->
     outcome = optimized(tmp_path, model, data, 5e-2)
     assert outcome.precisions["rounded"].rounding == 3 and outcome.precisions["rounded"].error > 5e-2
     assert outcome.precisions["chosen"].rounding == 2 and outcome.max_rel_err <= 5e-2
-    assert [row.precision for row in outcome.kernels] == ["int8", "float32", "int8"]
+    first, *between, last = [row.precision for row in outcome.kernels]
+    assert first == last == "int8" and set(between) == {"float32"}, "what follows the product may be a kernel of its own"
 
 
 @needs_bytes
