@@ -19,15 +19,16 @@ from egraph.tensor.ops import apply
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program, plan_program
 from lower.targets import lowering
-from lower.targets.cpu.onednn.match import match, multiplies_bytes
+from lower.targets.cpu.onednn.match import match
 from runtime import Session
+from tests.support.processor import needs_bytes
 
 ROWS, INNER, COLUMNS = 5, 37, 9
 WEIGHTS = np.random.default_rng(3).integers(-127, 128, (INNER, COLUMNS)).astype(np.int8)
 SCALES = np.linspace(0.0001, 0.002, COLUMNS, dtype=np.float32)
 BIASES = np.linspace(-3, 3, COLUMNS, dtype=np.float32)
 CASES = tuple(product((0, 700), (1.0, 0.37), (False, True), (0, 7)))
-pytestmark = pytest.mark.skipif(not multiplies_bytes(), reason="the processor has no instruction that multiplies bytes")
+pytestmark = needs_bytes
 
 
 def constants(zero: int, scale: float, biased: bool, zero_point: int) -> tuple[np.ndarray, ...]:

@@ -19,13 +19,13 @@ from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program, plan_program
 from lower.quantised import MOST_ADDED, Quantised, Scale, expanded, is_quantised, quantised, quantised_weights
 from lower.targets import lowering
-from lower.targets.cpu.onednn.match import match, multiplies_bytes, operand_precisions
+from lower.targets.cpu.onednn.match import match, operand_precisions
 from runtime import Session
 from tests.support.lowering import Model, choose, float32, freeze
+from tests.support.processor import needs_bytes
 
 OPTIONS = CompileOptions(threads=1, export_graph=serialized)
 GENERATED = lowering().generated
-needs_bytes = pytest.mark.skipif(not multiplies_bytes(), reason="this processor multiplies no bytes (AVX-512 VNNI, AVX-VNNI, AMX)")
 
 
 def in_bytes(graph: Graph, seen: tuple[float, float]) -> Program:

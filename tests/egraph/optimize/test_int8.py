@@ -37,15 +37,15 @@ from lower.cost.rounding import MEASURED_IN, UNIT_ROUNDOFF
 from lower.roofline import DeviceSpeed
 from lower.targets import lowering
 from lower.targets.cpu.onednn import TILES
-from lower.targets.cpu.onednn.match import implementations, match, multiplies_bytes
+from lower.targets.cpu.onednn.match import implementations, match
 from runtime import Session
 from runtime.measure import Worker
 from runtime.profile import Database
 from tests.lower.test_quantised import in_bytes
 from tests.support.lowering import Model, choose, float32
+from tests.support.processor import needs_bytes
 
 OPTIONS = CompileOptions(threads=1, export_graph=serialized)
-needs_bytes = pytest.mark.skipif(not multiplies_bytes(), reason="this processor multiplies no bytes (AVX-512 VNNI, AVX-VNNI, AMX)")
 
 
 def layers(path: Path, *, outlier: float = 1.0, kind: str = "products", size_of_data: float = 1.0) -> tuple[Path, Path]:
