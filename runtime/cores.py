@@ -41,8 +41,8 @@ def settle(most_seconds: float) -> bool:
 
 def others_run() -> bool:
     """Return whether a thread of this process runs, or would if it had a core, beside the one that asks."""
-    own = str(threading.get_native_id())
-    return any(_state(task) == "R" for task in TASKS.iterdir() if task.name != own)
+    asking = str(threading.get_native_id())
+    return any(_state(task) == "R" for task in TASKS.iterdir() if task.name != asking)
 
 
 def _state(task: Path) -> str:
