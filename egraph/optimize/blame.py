@@ -35,6 +35,7 @@ from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.targets import name_of
 from runtime import Session
+from runtime.errors import ExecutionError
 from runtime.feeds import Values, random_array
 from runtime.judge import TOLERANCE, WrongResult, judge
 
@@ -228,7 +229,7 @@ def _wrong_kernels(
             compared = meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads
             if not (_is_rounding(*compared) or _is_single_steps(*compared)):
                 wrong.append((kernel, str(error)))
-        except EinsatError as error:
+        except (EinsatError, ExecutionError) as error:
             wrong.append((kernel, str(error)))
     return wrong
 

@@ -52,6 +52,7 @@ from lower.quantised import Scale, is_quantised, kernel_scale
 from lower.targets import lowering_for
 from runtime import Session
 from runtime.devices import device
+from runtime.errors import ExecutionError
 
 SAFETY = 1.1
 """By how much more programs are taken to be off than the last one was."""
@@ -81,7 +82,7 @@ def program_error(place: str, samples: Sequence[Sample], threads: int, on: str |
         with Session(place, threads=threads, on=on) as session:
             for feeds, expected in samples:
                 largest = max(largest, _difference(expected, session.run(None, feeds)))
-    except EinsatError:
+    except (EinsatError, ExecutionError):
         return math.inf
     return largest
 
