@@ -23,7 +23,7 @@ import numpy as np
 
 from egraph.optimize.race import available_bytes
 from egraph.policy import RacePolicy
-from runtime.quiet import settle
+from runtime.cores import settle
 
 if TYPE_CHECKING:
     import onnx

@@ -1,10 +1,53 @@
-"""How many cores this process may use."""
+"""The cores of this process: how many it may use, and whether its threads have left them to others.
+
+A pool that has just worked goes on spinning, on a core that whoever is timed next needs.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+from pathlib import Path
+
+TASKS = Path("/proc/self/task")
+LOOK_SECONDS = 0.002
+"""Between two looks at the threads."""
+UNSEEN_SECONDS = 0.05
+"""Waited for where the system does not show threads."""
 
 
 def usable_cores() -> int:
     """Return how many logical processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def settle(most_seconds: float) -> bool:
+    """Return whether all threads but this one are seen to sleep; wait for so many seconds at most.
+
+    onnxruntime's threads spin for 30 ms of processor time after a run. Whoever is timed meanwhile, in another process, has a core less,
+    and takes up to twice as long.
+    """
+    if not TASKS.exists():
+        time.sleep(min(UNSEEN_SECONDS, most_seconds))
+        return False
+    deadline = time.monotonic() + most_seconds
+    while others_run():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def others_run() -> bool:
+    """Return whether a thread of this process runs, or would if it had a core, beside the one that asks."""
+    asking = str(threading.get_native_id())
+    return any(_state(task) == "R" for task in TASKS.iterdir() if task.name != asking)
+
+
+def _state(task: Path) -> str:
+    """Return the letter for what a thread does; empty where it has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -8,20 +8,15 @@
 from __future__ import annotations
 
 import json
-import os
-import selectors
 import signal
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from runtime.child import IMPORT_ROOT, Child
 from runtime.devices import HOST
 from runtime.errors import LibraryMissing
 from runtime.feeds import FeedSpec
@@ -101,8 +96,7 @@ class Worker:
         self._start_seconds = start_seconds
         self._command = tuple(command)
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
+        self._child: Child | None = None
 
     def __enter__(self) -> Worker:
         return self
@@ -112,7 +106,7 @@ class Worker:
 
     def start(self, threads: int) -> None:
         """Start the process and return at once."""
-        if self._process is None:
+        if self._child is None:
             self._start(threads)
 
     def load(self, load: Load) -> Timing:
@@ -128,7 +122,7 @@ class Worker:
 
     @property
     def _patience_seconds(self) -> float:
-        return self.time_out_seconds + (self._start_seconds if self._process is None else 0.0)
+        return self.time_out_seconds + (self._start_seconds if self._child is None else 0.0)
 
     def time(self, effort: Effort) -> Timing:
         """Time what was loaded."""
@@ -137,52 +131,33 @@ class Worker:
 
     def settle(self, seconds: float) -> None:
         """Wait until the threads that worked have gone to sleep, for so many seconds at most: they would disturb what is timed next."""
-        if self._process is not None:
+        if self._child is not None:
             self._ask({"command": "settle", "seconds": seconds}, self.time_out_seconds + seconds, 0)
 
     def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
-        errors, self._errors = self._errors, None
-        if errors is not None:
-            errors.close()
-        if process is None:
-            return
-        try:
-            process.kill()
-        finally:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
-    def _start(self, threads: int) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **self._environment}
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
-            env=environment, cwd=_import_root(), start_new_session=True,
-        )  # fmt: skip
-        return self._process
+    def _start(self, threads: int) -> Child:
+        environment = {"OMP_NUM_THREADS": str(threads), **self._environment}
+        self._child = Child(self._command, environment, folder=IMPORT_ROOT)
+        return self._child
 
     def _ask(self, request: Mapping[str, Any], seconds: float, threads: int) -> Timing:
-        process = self._process or self._start(threads)
-        assert process.stdin is not None and process.stdout is not None
+        child = self._child or self._start(threads)
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            line = _read_line(process, seconds)
-        except BrokenPipeError:
-            line = b""
+            child.send(json.dumps(request).encode() + b"\n")
+            reply = json.loads(child.line(seconds))
+        except (BrokenPipeError, EOFError):
+            return self._lost(child)
         except TimeoutError:
             self.close()
             return Timing("hung", message=f"no answer to {request['command']!r} within {seconds:.0f} s: process killed")
         except BaseException:  # Ctrl-C: an answer that arrives later must not be read as the next one's
             self.close()
             raise
-        if not line.endswith(b"\n"):
-            return self._lost(process)
-        reply = json.loads(line)
         if reply.get("is_over"):
             self.close()
         if "wrong" in reply:
@@ -191,14 +166,11 @@ class Worker:
             return Timing("failed", message=str(reply["error"])[:MESSAGE_CHARACTERS])
         return Timing("ok", tuple(reply.get("samples_us", ())), plans=tuple(reply.get("plans", ())))
 
-    def _lost(self, process: subprocess.Popen[bytes]) -> Timing:
-        code = process.wait()
-        output = ""
-        if self._errors is not None:
-            self._errors.seek(0)
-            output = self._errors.read().decode(errors="replace").strip()[-MESSAGE_CHARACTERS:]
+    def _lost(self, child: Child) -> Timing:
+        code, output = child.ended()
         self.close()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        output = output[-MESSAGE_CHARACTERS:]
         return Timing("failed", message=f"the measuring process ended with {how}" + (f": {output}" if output else ""))
 
 
@@ -206,26 +178,3 @@ def measure(worker: Worker, load: Load, effort: Effort = Effort()) -> Timing:
     """Load and time once; whatever happens is in the returned timing."""
     loaded = worker.load(load)
     return worker.time(effort) if loaded.status == "ok" else loaded
-
-
-def _import_root() -> str:
-    """Return the folder that holds the ``runtime`` package: the new process must find the same one."""
-    return str(Path(__file__).resolve().parent.parent)
-
-
-def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Read one line; raises TimeoutError when it does not come in time, returns a shorter text at the end of output."""
-    assert process.stdout is not None
-    deadline = time.monotonic() + seconds
-    received = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not received.endswith(b"\n"):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not selector.select(remaining):
-                raise TimeoutError
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                break
-            received += chunk
-    return received

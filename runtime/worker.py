@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from runtime.artefact import Artefact
+from runtime.cores import settle
 from runtime.devices import HOST, device
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.feeds import DRAWN, FeedSpec, random_feeds, random_weights
@@ -37,7 +38,6 @@ from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, Expected, WrongResult, judge, reference_results
 from runtime.measure import Engine
 from runtime.opaque import FLUSH_ENTRY
-from runtime.quiet import settle
 
 if TYPE_CHECKING:
     from runtime import Session

@@ -246,9 +246,9 @@ class Application(Rewrite, ABC):
         """
         classes = self.classes
         for settle in (classes.find, int):
-            found = self._found(match, settle)
-            if found is not None and classes.find(found[0]) == classes.find(match[0][0]):
-                return found[1], found[2]
+            place = self._found(match, settle)
+            if place is not None and classes.find(place[0]) == classes.find(match[0][0]):
+                return place[1], place[2]
         (root, *operands), _ = match
         return Matched(classes.vertices[root]), [classes.vertices[handle] for handle in operands]
 

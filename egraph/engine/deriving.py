@@ -172,11 +172,11 @@ class Deriving:
         """Yield what is to become of each alternative."""
         for start in range(0, len(judged), len(region.roots)):
             alternative = judged[start : start + len(region.roots)]
-            reasons = dict.fromkeys(f"{one.name}: {one.reason}" for one in alternative if one.reason)
+            reasons = dict.fromkeys(f"{each.name}: {each.reason}" for each in alternative if each.reason)
             for reason in reasons:
                 yield alternative[0].name, Mismatch(reason)
             if not reasons:
-                programs = tuple(one.program for one in alternative)
+                programs = tuple(each.program for each in alternative)
                 if programs not in self._templates:
                     self._templates[programs] = compile_template(programs, len(region.operands), self._classes.labels)
                 yield alternative[0].name, self._templates[programs]

@@ -142,15 +142,15 @@ class Merging(Application):
         return len(self.pattern.variables) - unshared + unshared * len(group)
 
     def _merge(self, group: Sequence[Row], template: Template | Mismatch) -> None:
-        shared, own = self._shared(), self._own()
-        slots = [group[0][0][i] for i in shared] + [match[0][i] for match in group for i in own]
+        shared, unshared = self._shared(), self._own()
+        slots = [group[0][0][i] for i in shared] + [match[0][i] for match in group for i in unshared]
         match = Match(tuple(match[0][0] for match in group), slots, partial(self._lefts, group), partial(self.described, group))
         self.use(match, [(self.name, template)])
 
     def _lefts(self, group: Sequence[Row]) -> tuple[Sequence[Matched], Sequence[int]]:
         """Return the members, which also need that they share what the rule says, and the variables' e-nodes."""
-        shared, own = self._shared(), self._own()
+        shared, unshared = self._shared(), self._own()
         lefts, terms = zip(*map(self.matched, group), strict=True)
         same = tuple((terms[0][i - 1], each[i - 1]) for each in terms for i in shared)
-        vertices = [terms[0][i - 1] for i in shared] + [each[i - 1] for each in terms for i in own]
+        vertices = [terms[0][i - 1] for i in shared] + [each[i - 1] for each in terms for i in unshared]
         return [Matched(left.vertex, needed((*left.needs, *same))) for left in lefts], vertices

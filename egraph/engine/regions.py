@@ -98,19 +98,19 @@ def regions(rule: RegionRule, classes: EClasses, given: Sequence[int], most: int
 def _operators(rule: RegionRule, classes: EClasses, given: Sequence[int]) -> dict[int, Key]:
     """Return for every given class the e-node that stands for it, the input program's where the rule reads that."""
     numbers = list(dict.fromkeys(map(classes.find, given)))
-    wanted = set(numbers) - classes.constants
-    found: dict[int, list[Key]] = {}
+    searched = set(numbers) - classes.constants
+    keys_of: dict[int, list[Key]] = {}
     for key, entry in classes.nodes.items():
         number = classes.find(entry.handle)
         operands = list(map(classes.find, key[2]))
         static = all(classes.types[each].is_static for each in (number, *operands))
-        if key[0] in rule.operators and number in wanted and static and number not in operands:
-            found.setdefault(number, []).append(key)
+        if key[0] in rule.operators and number in searched and static and number not in operands:
+            keys_of.setdefault(number, []).append(key)
     chosen: dict[int, Key] = {}
     for number in numbers:
-        own = [key for key in found.get(number, ()) if not classes.nodes[key].rule] or found.get(number, [])
-        if own:
-            chosen[number] = min(own, key=lambda key: (estimate(_applied(classes, key, _leaves(classes, key))), classes.nodes[key].vertex))
+        keys = [key for key in keys_of.get(number, ()) if not classes.nodes[key].rule] or keys_of.get(number, [])
+        if keys:
+            chosen[number] = min(keys, key=lambda key: (estimate(_applied(classes, key, _leaves(classes, key))), classes.nodes[key].vertex))
     return chosen
 
 

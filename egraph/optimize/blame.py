@@ -35,6 +35,7 @@ from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.targets import name_of
 from runtime import Session
+from runtime.errors import ExecutionError
 from runtime.feeds import Values, random_array
 from runtime.judge import TOLERANCE, WrongResult, judge
 
@@ -147,15 +148,15 @@ def stirred(
     stirred_graph = replace(graph, inputs=(*graph.inputs, *stirs.values()), names={}, origins={})
     run = opened(stirred_graph, [new[node] for node in (*nodes, *numbers)], folder, threads)
     exact = run({**feeds, **{stir.string("name"): np.zeros(node.type.sizes, np.float32) for node, stir in stirs.items()}})
-    found = []
+    moved_runs = []
     for seed in range(SHAKEN):
         generator, moved_feeds = np.random.default_rng(seed), shaken(feeds, seed)
         for node, stir in stirs.items():
             most = ROUNDED * np.max(np.abs(exact[new[node]]), initial=0.0)
             moved_feeds[stir.string("name")] = np.asarray(most * generator.uniform(-1, 1, node.type.sizes), np.float32)
         moved = run(moved_feeds)
-        found.append({node: moved[new[node]] for node in nodes})
-    return {node: exact[new[node]] for node in nodes}, found
+        moved_runs.append({node: moved[new[node]] for node in nodes})
+    return {node: exact[new[node]] for node in nodes}, moved_runs
 
 
 def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
@@ -225,10 +226,10 @@ def _wrong_kernels(
                 result = session.run(None, stored)[0]
             judge(result, expected)
         except WrongResult as error:
-            found = meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads
-            if not (_is_rounding(*found) or _is_single_steps(*found)):
+            compared = meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads
+            if not (_is_rounding(*compared) or _is_single_steps(*compared)):
                 wrong.append((kernel, str(error)))
-        except EinsatError as error:
+        except (EinsatError, ExecutionError) as error:
             wrong.append((kernel, str(error)))
     return wrong
 

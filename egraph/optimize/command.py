@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +23,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def run(options: Options) -> int:
-    """Optimise and print; return the exit code."""
+@contextmanager
+def _progress(options: Options) -> Iterator[Progress]:
+    """Yield what shows the progress of a command; temporary files that are left are removed at its end."""
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         with rare_collections(), own_temporary_files():
-            outcome = optimize_sizes(options, progress) if options.size_request.has_several else optimize(with_shapes(options), progress)
+            yield progress
     finally:
         progress.close()
+
+
+def run(options: Options) -> int:
+    """Optimise and print; return the exit code."""
+    with _progress(options) as progress:
+        outcome = optimize_sizes(options, progress) if options.size_request.has_several else optimize(with_shapes(options), progress)
     if options.json:
         print(json.dumps(outcome.to_json()))
     elif isinstance(outcome, SizesOutcome):
@@ -42,12 +51,8 @@ def run_stages(options: Options, target: Path) -> int:
     """Run the stages that lead to a file of that name, and say where it lies; return the exit code."""
     from egraph.optimize.stages import run_alone
 
-    progress = Progress(options.verbosity, options.budget_seconds, process_started())
-    try:
-        with rare_collections():
-            written = run_alone(with_shapes(options), target, progress)
-    finally:
-        progress.close()
+    with _progress(options) as progress:
+        written = run_alone(with_shapes(options), target, progress)
     print(f"wrote {written}")
     return 0
 
@@ -86,12 +91,8 @@ def run_export(options: Options, archive: Path) -> int:
     """Write the kernels that a search wants measured, and say what to do with them; return the exit code."""
     from egraph.optimize.job_export import export_jobs
 
-    progress = Progress(options.verbosity, options.budget_seconds, process_started())
-    try:
-        with rare_collections(), own_temporary_files():
-            exported = export_jobs(with_shapes(options), archive, progress)
-    finally:
-        progress.close()
+    with _progress(options) as progress:
+        exported = export_jobs(with_shapes(options), archive, progress)
     if options.json:
         print(json.dumps({"archive": str(archive), "kernels": exported.kernels, "failed": exported.failed}))
         return 0

@@ -76,23 +76,23 @@ class Deriver:
 
     def leave_out(self, names: Iterable[str], reason: str) -> tuple[str, ...]:
         """Use no derivation of these names any more; return those of them that are derivations' names."""
-        known = {one.name for found in self.judged.values() for one in found}
+        known = {each.name for judged in self.judged.values() for each in judged}
         dropped = tuple(name for name in dict.fromkeys(names) if name in known)
         self.left_out |= dict.fromkeys(dropped, reason)
         return dropped
 
     def errors(self) -> dict[str, float]:
         """Return the relative error to expect of what is derived, by the names of derivations."""
-        found: dict[str, float] = {}
+        error_by_name: dict[str, float] = {}
         for programs in self.judged.values():
-            for one in programs:
-                found[one.name] = max(one.error_bound, found.get(one.name, 0.0))
-        return found
+            for program in programs:
+                error_by_name[program.name] = max(program.error_bound, error_by_name.get(program.name, 0.0))
+        return error_by_name
 
     def uses(self, kernels: Sequence[Kernel]) -> tuple[RuleUse, ...]:
         """Return what kernels owe to derivations, one entry a name, those with most kernels first."""
         rounding = {rule.name: rule.rounding for rule in self.rules}
-        by_name = {one.name: rule for (rule, _), found in self.judged.items() for one in found}
+        by_name = {each.name: rule for (rule, _), judged in self.judged.items() for each in judged}
         counts = {name: sum(name in kernel.rules for kernel in kernels) for name in sorted(by_name)}
         used = sorted((name for name in counts if counts[name]), key=lambda name: (-counts[name], name))
         return tuple(
@@ -103,23 +103,23 @@ class Deriver:
     def offered(self, statistics: Sequence[RuleStatistics], *, is_compared: bool) -> Offered:
         """Return how many derived programs an e-graph has."""
         names = {rule.name for rule in self.rules}
-        return Offered(sum(one.unions for one in statistics if one.rule in names), is_compared)
+        return Offered(sum(each.unions for each in statistics if each.rule in names), is_compared)
 
     def derived(self, kernels: Sequence[Kernel]) -> tuple[Derived, ...]:
         """Return the derivations that kernels come from: of the same name, and computing a node of the kernel's fragment."""
         inside = [{(node.op, node.attributes, node.type) for node in walk((kernel.fragment,))} for kernel in kernels]
         group_names = {rule.name for rule in self.rules if isinstance(rule, GroupRule)}
-        found = []
+        rows = []
         for (rule, operator), programs in sorted(self.judged.items()):
             one_for_all = rule in group_names and len(programs) > 1
             for roots in [programs] if one_for_all else [(one,) for one in programs]:
                 one, built = roots[0], walk(one.program for one in roots)
-                own = {(node.op, node.attributes, node.type) for node in built if node.op != "Placeholder"}
-                at = tuple(k for k, kernel in enumerate(kernels) if one.name in kernel.rules and own & inside[k])
+                computed = {(node.op, node.attributes, node.type) for node in built if node.op != "Placeholder"}
+                at = tuple(k for k, kernel in enumerate(kernels) if one.name in kernel.rules and computed & inside[k])
                 if at and not any(one.reason for one in roots):
                     steps = tuple((step.rule, step.text) for each in roots for step in each.steps)
-                    found.append(Derived(one.name, rule, operator, steps, at))
-        return tuple(found)
+                    rows.append(Derived(one.name, rule, operator, steps, at))
+        return tuple(rows)
 
     def _tolerated(self, judged: Judged) -> Judged:
         if judged.reason or judged.error_bound <= self.tolerance.relative:
@@ -164,10 +164,11 @@ class Deriver:
         )
 
 
-def _to_json(root: Node, one: Judged) -> dict[str, Any]:
-    steps = [[step.rule, step.text] for step in one.steps]
-    reason = one.reason if one.program is root else ""  # why nothing was derived; a program's verdict is its proof's
-    return {"name": one.name, "program": format_fragment(one.program), "steps": steps, "reason": reason, "error_bound": one.error_bound}
+def _to_json(root: Node, judged: Judged) -> dict[str, Any]:
+    steps = [[step.rule, step.text] for step in judged.steps]
+    reason = judged.reason if judged.program is root else ""  # why nothing was derived; a program's verdict is its proof's
+    values = {"name": judged.name, "program": format_fragment(judged.program), "steps": steps}
+    return {**values, "reason": reason, "error_bound": judged.error_bound}
 
 
 def _from_json(raw: dict[str, Any]) -> Judged:

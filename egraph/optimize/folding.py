@@ -11,7 +11,7 @@ import numpy as np
 
 from egraph.onnx.exporter import export, save
 from egraph.onnx.exporter.store import total_bytes
-from egraph.onnx.importer.infer import plain_options
+from egraph.onnx.importer.infer import open_plainly
 from egraph.onnx.types import array_type, tensor_digest
 from egraph.tensor import LEAVES, Graph, Node, Program, attributes, make, rewrite, walk
 
@@ -90,16 +90,12 @@ def _used(node: Node) -> set[str]:
 
 
 def _run(graph: Graph, nodes: list[Node]) -> list[np.ndarray]:
-    import onnxruntime
-
     used = set[str]().union(*map(_used, nodes))
     outputs = tuple((f"value{number}", node) for number, node in enumerate(nodes))
     part = Graph("constants", (), outputs, {digest: graph.tensors[digest] for digest in sorted(used)}, context=graph.context)
-    options = plain_options()
     if total_bytes(dict(part.tensors)) <= IN_MEMORY_BYTES:
-        session = onnxruntime.InferenceSession(export(part).SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return [np.asarray(value) for value in session.run(None, {})]
+        return list(map(np.asarray, open_plainly(export(part).SerializeToString()).run(None, {})))
     with TemporaryDirectory() as folder:
-        save(part, Path(folder) / "constants.onnx")
-        session = onnxruntime.InferenceSession(str(Path(folder) / "constants.onnx"), options, providers=["CPUExecutionProvider"])
-        return [np.asarray(value) for value in session.run(None, {})]
+        path = Path(folder) / "constants.onnx"
+        save(part, path)
+        return list(map(np.asarray, open_plainly(path).run(None, {})))

@@ -52,6 +52,7 @@ from lower.quantised import Scale, is_quantised, kernel_scale
 from lower.targets import lowering_for
 from runtime import Session
 from runtime.devices import device
+from runtime.errors import ExecutionError
 
 SAFETY = 1.1
 """By how much more programs are taken to be off than the last one was."""
@@ -81,14 +82,14 @@ def program_error(place: str, samples: Sequence[Sample], threads: int, on: str |
         with Session(place, threads=threads, on=on) as session:
             for feeds, expected in samples:
                 largest = max(largest, _difference(expected, session.run(None, feeds)))
-    except EinsatError:
+    except (EinsatError, ExecutionError):
         return math.inf
     return largest
 
 
-def _difference(expected: Sequence[Any], found: Sequence[Any]) -> float:
+def _difference(expected: Sequence[Any], actual: Sequence[Any]) -> float:
     """Return the largest relative error of float outputs; what is no number is infinitely far off."""
-    errors = [relative_error(want, got) for want, got in zip(expected, found, strict=True) if np.asarray(want).dtype.kind == "f"]
+    errors = [relative_error(want, got) for want, got in zip(expected, actual, strict=True) if np.asarray(want).dtype.kind == "f"]
     return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)
 
 
@@ -121,25 +122,25 @@ def contributions(
         run_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
         most = max(1, int(SWITCHED_SHARE * time_left() / run_seconds)) if run_seconds > 0 else len(nodes)
         together = -(-len(nodes) // most)
-        found: dict[Node, float] = {}
+        errors: dict[Node, float] = {}
         for start in range(0, len(nodes), together):
             group = range(start, min(start + together, len(nodes)))
             error = _difference(exact, outputs(group)) / math.sqrt(len(group))
-            found |= {nodes[i]: error * (1.0 if nodes[i] in both else math.sqrt(2)) for i in group}
-    return {node: error * bytes_share if node in scales else error for node, error in found.items()}
+            errors |= {nodes[i]: error * (1.0 if nodes[i] in both else math.sqrt(2)) for i in group}
+    return {node: error * bytes_share if node in scales else error for node, error in errors.items()}
 
 
 def products(kernel: Kernel) -> list[Node]:
     """Return the products and convolutions that a kernel computes."""
-    found, stack = [], [kernel.output]
+    contractions, stack = [], [kernel.output]
     seen = set(kernel.inputs)
     while stack:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
             stack.extend(node.inputs)
-            found += [node] if node.op in ROUNDED_OPERATORS else []
-    return found
+            contractions += [node] if node.op in ROUNDED_OPERATORS else []
+    return contractions
 
 
 def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] = {}) -> tuple[Graph, frozenset[Node]]:
@@ -202,7 +203,7 @@ class Rounding:
         return error
 
     def raise_kernels(
-        self, found: Search, entry: Entry, error: float, model: CostModel, time_left: Callable[[], float]
+        self, searched: Search, entry: Entry, error: float, model: CostModel, time_left: Callable[[], float]
     ) -> bool:
         """Take programs to be as far off as this one is; return whether others may be within the tolerance."""
         errors = model.errors
@@ -215,14 +216,14 @@ class Rounding:
         if rounding := self.mixed.get(extracted_digest(entry.program)):
             errors.scale = SAFETY * error / math.sqrt(math.fsum(self.moved[at] ** 2 for at in rounding))
             return True
-        place = _selection_of(found, entry)
+        place = _selection_of(searched, entry)
         if place is None:
             errors.scale = NOTHING_FITS
             return True
         frozen, selection = place
-        uses = found.outline.uses(frozen)
-        self._learn(errors, found.outline, frozen, selection, without_stored(entry.program), time_left)
-        if frozen is not found.saturation.frozen:
+        uses = searched.outline.uses(frozen)
+        self._learn(errors, searched.outline, frozen, selection, without_stored(entry.program), time_left)
+        if frozen is not searched.saturation.frozen:
             self.whole = None
         squares = (uses.get(number, 1) * errors.error(candidate) ** 2 for number, candidate in selection.chosen.items())
         together = math.sqrt(math.fsum(squares))
@@ -275,30 +276,30 @@ class Rounding:
         plain = [entry for entry in trial.entries[1:] if not rounding_kernels(entry.program) and Path(entry.contender.path).exists()]
         if plain:
             self.measure(min(plain, key=lambda entry: (timed[entry.contender.digest], model.program_us(entry.program))), model)
-        known = {digest: replace(one, measured_us=_finite(timed.get(digest, math.inf))) for digest, one in self.programs.items()}
-        exact = [one for one in known.values() if not one.rounding]
-        rounding = [one for one in known.values() if one.rounding]
-        found: dict[str, RoundedProgram] = {}
+        known = {digest: replace(program, measured_us=_finite(timed.get(digest, math.inf))) for digest, program in self.programs.items()}
+        exact = [program for program in known.values() if not program.rounding]
+        rounding = [program for program in known.values() if program.rounding]
+        compared: dict[str, RoundedProgram] = {}
         if exact:
-            found["float32"] = min(exact, key=lambda one: one.measured_us or one.predicted_us)
+            compared["float32"] = min(exact, key=lambda program: program.measured_us or program.predicted_us)
         if trial.best is not None and trial.best.contender.digest in known:
-            found["chosen"] = known[trial.best.contender.digest]
+            compared["chosen"] = known[trial.best.contender.digest]
         if rounding:
-            found["rounded"] = max(rounding, key=lambda one: (one.rounding, -one.predicted_us))
-        is_rounding = "chosen" in found and found["chosen"].rounding > 0
-        return found, "" if is_rounding else self._reason(trial, model, is_tried=bool(rounding))
+            compared["rounded"] = max(rounding, key=lambda program: (program.rounding, -program.predicted_us))
+        is_rounding = "chosen" in compared and compared["chosen"].rounding > 0
+        return compared, "" if is_rounding else self._reason(trial, model, is_tried=bool(rounding))
 
     def _reason(self, trial: Trial, model: CostModel, *, is_tried: bool) -> str:
         if is_tried:
             return "nothing rounds: no program that does was within the tolerance and faster"
         space = trial.searched.space
-        offered = [one for options in space.everything.candidates.values() for one in options] if space is not None else []
-        rounding = [one for one in offered if one.implementation.precision != PLAIN]
+        offered = [candidate for options in space.everything.candidates.values() for candidate in options] if space is not None else []
+        rounding = [candidate for candidate in offered if candidate.implementation.precision != PLAIN]
         if space is not None and not rounding:
             return "nothing rounds: no kernel of this model has a twin that does"
         if space is not None and self.on is not None and not device(self.on).is_timed:
             return "nothing rounds: no kernel that does is estimated to be faster where the tolerance allows it"
-        records = [record for one in rounding if (record := model.record(one)) is not None]
+        records = [record for candidate in rounding if (record := model.record(candidate)) is not None]
         if space is None or not records:
             return "nothing rounds: no kernel that does was measured in this run's budget"
         if not any(record.median_us is not None for record in records):
@@ -306,14 +307,14 @@ class Rounding:
         return "nothing rounds: on this processor, no kernel that does is faster where the tolerance allows it"
 
 
-def unoffered(found: Search, model: CostModel) -> tuple[str, ...]:
+def unoffered(searched: Search, model: CostModel) -> tuple[str, ...]:
     """Return which of the precisions that were asked for no product of the library has, and why most of them have none."""
-    offered = [one for options in found.space.everything.candidates.values() for one in options] if found.space else []
-    missing = [each for each in model.target.precisions if all(one.implementation.precision != each for one in offered)]
-    products = [one for one in offered if one.implementation.is_library and rounded_node(one)]
+    offered = [candidate for options in searched.space.everything.candidates.values() for candidate in options] if searched.space else []
+    missing = [each for each in model.target.precisions if all(candidate.implementation.precision != each for candidate in offered)]
+    products = [candidate for candidate in offered if candidate.implementation.is_library and rounded_node(candidate)]
     reads, notes = lowering_for(model.target).reads, []
     for precision in missing:
-        refused = (reads(one.fragment, one.implementation.in_precision(precision)) for one in products)
+        refused = (reads(candidate.fragment, candidate.implementation.in_precision(precision)) for candidate in products)
         reasons = Counter(reason for reason in refused if isinstance(reason, str))
         notes += [f"nothing is computed in {precision}: {reason}" for reason, _ in reasons.most_common(1)]
     return tuple(notes)
@@ -328,13 +329,13 @@ def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:
     return [selection.chosen[number] for number in schedule(frozen, selection.chosen) if number in selection.chosen]
 
 
-def _selection_of(found: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
+def _selection_of(searched: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
     """Return what a program was made of, None where that is not known."""
-    choice, saturation, digest = found.choice, found.saturation, extracted_digest(entry.program)
-    places = [(saturation.frozen, one) for one in choice.selections]
-    places += [(saturation.by_rules, one) for one in choice.by_rules if saturation.by_rules is not None]
+    choice, saturation, digest = searched.choice, searched.saturation, extracted_digest(entry.program)
+    places = [(saturation.frozen, each) for each in choice.selections]
+    places += [(saturation.by_rules, each) for each in choice.by_rules if saturation.by_rules is not None]
     for frozen, selection in places:
-        if frozen is not None and program_digest(found.outline.program(frozen, selection)) == digest:
+        if frozen is not None and program_digest(searched.outline.program(frozen, selection)) == digest:
             return frozen, selection
     return None
 

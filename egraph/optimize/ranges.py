@@ -72,12 +72,12 @@ class Ranges:
         if not nodes:
             return
         ends = {node: [apply(op, node, axes=tuple(range(node.type.rank))) for op in ("ReduceMin", "ReduceMax")] for node in nodes}
-        wanted = [end for pair in ends.values() for end in pair]
+        extrema = [end for pair in ends.values() for end in pair]
         with TemporaryDirectory(prefix="einsat-ranges-") as folder:
             for feeds in self.feeds:
-                values = evaluate(graph, wanted, feeds, Path(folder), self.threads)
+                values = evaluate(graph, extrema, feeds, Path(folder), self.threads)
                 for node, (low, high) in ends.items():
                     before = self.seen.get(node, (math.inf, -math.inf))
-                    found = float(values[low].item()), float(values[high].item())
-                    is_number = not (math.isnan(found[0]) or math.isnan(found[1]))
-                    self.seen[node] = (min(before[0], found[0]), max(before[1], found[1])) if is_number else (-math.inf, math.inf)
+                    least, largest = float(values[low].item()), float(values[high].item())
+                    is_number = not (math.isnan(least) or math.isnan(largest))
+                    self.seen[node] = (min(before[0], least), max(before[1], largest)) if is_number else (-math.inf, math.inf)

@@ -55,6 +55,7 @@ from lower.compile import MANIFEST, PLAN, CompileOptions, keep_subnormals, plan_
 from lower.cost.model import CostModel, KernelKey
 from lower.targets import lowering
 from runtime import Session
+from runtime.errors import ExecutionError
 from runtime.profile import Record
 
 Verdict: TypeAlias = Literal["in place", "recorded", "estimated", "busy", "untried"]
@@ -224,7 +225,7 @@ class Repair:
                 self.compared({entry.contender.name: run}, lambda inputs: False, 1, entry, is_first=True)
         except Disagreement as error:
             return error
-        except EinsatError:
+        except (EinsatError, ExecutionError):
             return None  # it does not load: the race reports that
         return None
 

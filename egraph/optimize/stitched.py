@@ -92,11 +92,11 @@ class Stitched:
         """Return for every position along both drawn axes which part is there, or is there somewhere along the other axes."""
         down, right = self.drawn
         rows, columns = self.shape[down], self.shape[right] if right != down else 1
-        found = np.zeros((rows, columns), np.int16)
+        numbers = np.zeros((rows, columns), np.int16)
         for number, part in reversed(list(enumerate(self.parts))):
             for box in part.boxes:
-                found[np.ix_(np.array(box[down]), np.array(box[right] if right != down else [0]))] = number
-        return found
+                numbers[np.ix_(np.array(box[down]), np.array(box[right] if right != down else [0]))] = number
+        return numbers
 
 
 def stitched_tensors(
@@ -107,23 +107,23 @@ def stitched_tensors(
     """
     made_by: dict[Node, int | None] = {}
     names: dict[int, str] = {}
-    found: list[Stitched] = []
+    tensors: list[Stitched] = []
     for kernel in program.kernels:
-        own = None if kernel.implementation.is_free else len(names)
-        if own is None:
+        number = None if kernel.implementation.is_free else len(names)
+        if number is None:
             made_by[kernel.output] = next((made_by[node] for node in kernel.inputs if node in made_by), None)
         else:
-            names[own], made_by[kernel.output] = kernel.implementation.text, own
+            names[number], made_by[kernel.output] = kernel.implementation.text, number
         for node in walk((kernel.fragment,)):
             parts = shown(node)
             if parts is None and node.op == "Concat" and set(kernel.rules) & set(corrected):
                 parts = _beside(node)
             if parts is not None:
-                filled = _filled(node, parts, kernel, own, made_by, names)
+                filled = _filled(node, parts, kernel, number, made_by, names)
                 reasons = {made_by.get(part): reason for (whole, part), reason in copies.items() if whole is kernel.output}
                 filled = tuple(replace(each, copied=reasons.get(each.kernel, "")) for each in filled)
-                found.append(Stitched(own, node.type.sizes, _axes(node, kernel), filled))
-    return tuple(found)
+                tensors.append(Stitched(number, node.type.sizes, _axes(node, kernel), filled))
+    return tuple(tensors)
 
 
 def shown(node: Node) -> Shown | None:
@@ -183,28 +183,28 @@ def _axes(node: Node, kernel: Kernel) -> tuple[str, ...]:
     return plain
 
 
-def picture(one: Stitched) -> list[str]:
+def picture(tensor: Stitched) -> list[str]:
     """Return a stitched tensor as lines: positions of two axes that are filled alike stand together."""
-    down, right = one.drawn
-    owners = one.owners()
+    down, right = tensor.drawn
+    owners = tensor.owners()
     rows, columns = _alike(owners), _alike(owners.T) if right != down else [range(1)]
     if right == down:
         columns = [range(1)]
-    names = [describe_boxes([_along(one, down, group)], one.shape, one.axes) for group in rows]
-    heads = [describe_boxes([_along(one, right, group)], one.shape, one.axes) for group in columns] if right != down else [""]
+    names = [describe_boxes([_along(tensor, down, group)], tensor.shape, tensor.axes) for group in rows]
+    heads = [describe_boxes([_along(tensor, right, group)], tensor.shape, tensor.axes) for group in columns] if right != down else [""]
     width = max(map(len, names))
     lines = [" " * width + "".join(f"  {head}" for head in heads)] if any(heads) else []
     for name, group in zip(names, rows, strict=True):
         cells = (f"  {LETTERS[owners[group[0], column[0]]]:{len(head)}}" for head, column in zip(heads, columns, strict=True))
         lines.append((name.rjust(width) + "".join(cells)).rstrip())
-    shape = ",".join(map(str, one.shape))
-    by = "put together without a kernel" if one.kernel is None else f"put together by kernel {one.kernel}"
-    head = f"stitched [{shape}] over {', '.join(one.axes)}, {by}"
-    return [head, *(f"  {line}" for line in (*lines, *one.describe()))]
+    shape = ",".join(map(str, tensor.shape))
+    by = "put together without a kernel" if tensor.kernel is None else f"put together by kernel {tensor.kernel}"
+    head = f"stitched [{shape}] over {', '.join(tensor.axes)}, {by}"
+    return [head, *(f"  {line}" for line in (*lines, *tensor.describe()))]
 
 
-def _along(one: Stitched, axis: int, positions: range) -> Box:
-    return tuple(positions if k == axis else range(size) for k, size in enumerate(one.shape))
+def _along(tensor: Stitched, axis: int, positions: range) -> Box:
+    return tuple(positions if k == axis else range(size) for k, size in enumerate(tensor.shape))
 
 
 def _alike(owners: Owners) -> list[range]:
@@ -215,24 +215,24 @@ def _alike(owners: Owners) -> list[range]:
     return sorted((r for positions in kinds.values() for r in progressions(positions)), key=lambda r: (r.start, r.step))
 
 
-def svg(one: Stitched) -> str:
+def svg(tensor: Stitched) -> str:
     """Return a stitched tensor as inline SVG, to scale along both drawn axes."""
-    down, right = one.drawn
-    rows, columns = one.shape[down], one.shape[right] if right != down else 1
+    down, right = tensor.drawn
+    rows, columns = tensor.shape[down], tensor.shape[right] if right != down else 1
     whole, label = LEFT + WIDTH + 10, 'role="img" aria-label="a tensor, and which kernel fills which part of it"'
     lines = [
         f'<svg class="stitched" viewBox="0 0 {whole} {TOP + HEIGHT + 10}" width="{whole}" {label}>',
-        f'<text x="{LEFT}" y="{TOP - 8}">{escape(one.axes[right])}: {columns}</text>' if right != down else "",
-        f'<text x="6" y="{TOP + 14}">{escape(one.axes[down])}: {rows}</text>',
-        f'<rect class="part0" x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"><title>{escape(one.describe()[0])}</title></rect>',
+        f'<text x="{LEFT}" y="{TOP - 8}">{escape(tensor.axes[right])}: {columns}</text>' if right != down else "",
+        f'<text x="6" y="{TOP + 14}">{escape(tensor.axes[down])}: {rows}</text>',
+        f'<rect class="part0" x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"><title>{escape(tensor.describe()[0])}</title></rect>',
     ]
-    for number, (part, told) in enumerate(zip(one.parts, one.describe(), strict=False)):
+    for number, (part, description) in enumerate(zip(tensor.parts, tensor.describe(), strict=False)):
         for box in part.boxes:
             across = _marks(box[right], columns, WIDTH) if right != down else [(0.0, float(WIDTH))]
             for y, height in _marks(box[down], rows, HEIGHT):
                 for x, width in across:
                     at = f'x="{LEFT + x:.1f}" y="{TOP + y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-                    lines.append(f'<rect class="part{1 + (number - 1) % 4}" {at}><title>{escape(told)}</title></rect>')
+                    lines.append(f'<rect class="part{1 + (number - 1) % 4}" {at}><title>{escape(description)}</title></rect>')
     return "\n".join(line for line in [*lines, "</svg>"] if line)
 
 

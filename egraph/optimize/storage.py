@@ -49,24 +49,24 @@ def groups(program: Program, lowering: Lowering) -> tuple[Group, ...]:
     made = {kernel.output for kernel in program.kernels}
     fixed = set(program.graph.roots)
     users_of = _users(program)
-    found: list[Group] = []
+    storable: list[Group] = []
     for values in dict.fromkeys(frozenset(tied[kernel.output]) for kernel in program.kernels):
         if not values <= made or values & fixed or not all(map(_is_storable, values)):
             continue
         users = _using(users_of, values)
         read_in = [precision for kernel in users if not is_moving(kernel) for precision in _readings(kernel, values, lowering)]
         if PRECISION in read_in and not any(_reason(kernel, values, lowering) for kernel in users):
-            found.append(Group(values, stored_error(PRECISION, read_in)))
-    return tuple(found)
+            storable.append(Group(values, stored_error(PRECISION, read_in)))
+    return tuple(storable)
 
 
 def _users(program: Program) -> dict[Node, list[Kernel]]:
     """Return the kernels that write or read each value."""
-    found: dict[Node, list[Kernel]] = {}
+    users_of: dict[Node, list[Kernel]] = {}
     for kernel in program.kernels:
         for node in dict.fromkeys((*kernel.inputs, kernel.output)):
-            found.setdefault(node, []).append(kernel)
-    return found
+            users_of.setdefault(node, []).append(kernel)
+    return users_of
 
 
 def _using(users_of: Mapping[Node, Sequence[Kernel]], values: Iterable[Node]) -> list[Kernel]:
@@ -82,14 +82,16 @@ def _reason(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> str 
     """Return why a kernel does not exist with these values stored."""
     if kernel.implementation.is_view:
         return None
-    found = lowering.reads(fragment_with(kernel, values, STORED), kernel.implementation)
-    return found if isinstance(found, str) else None
+    readings = lowering.reads(fragment_with(kernel, values, STORED), kernel.implementation)
+    return readings if isinstance(readings, str) else None
 
 
 def _readings(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> list[str]:
     """Return to what a kernel rounds those of its operands that are among the values."""
-    found = lowering.reads(kernel.fragment, kernel.implementation)
-    return [] if isinstance(found, str) else [each for i, node in enumerate(kernel.inputs) if node in values for each in sorted(found[i])]
+    readings = lowering.reads(kernel.fragment, kernel.implementation)
+    if isinstance(readings, str):
+        return []
+    return [each for i, node in enumerate(kernel.inputs) if node in values for each in sorted(readings[i])]
 
 
 def with_rounded_weights(program: Program, lowering: Lowering) -> Program:
@@ -191,9 +193,9 @@ class _Assignment:
 
     def variants(self, kernel: Kernel) -> list[frozenset[Node]]:
         """Return the sets of stored values that a kernel is tried with."""
-        found = [self.touched(kernel) & group.values for group in self._groups_of.get(kernel.output, ())]
-        few = range(1, len(found) + 1) if len(found) <= TOGETHER else range(len(found) - 1, len(found) + 1)
-        return [frozenset[Node]().union(*chosen) for count in few for chosen in itertools.combinations(found, count)]
+        together = [self.touched(kernel) & group.values for group in self._groups_of.get(kernel.output, ())]
+        few = range(1, len(together) + 1) if len(together) <= TOGETHER else range(len(together) - 1, len(together) + 1)
+        return [frozenset[Node]().union(*chosen) for count in few for chosen in itertools.combinations(together, count)]
 
     def cost_us(self, kernel: Kernel, values: frozenset[Node]) -> float:
         """Return what a kernel takes with these values stored: prohibitively much where that was not measured."""
@@ -205,14 +207,14 @@ class _Assignment:
     def _measured_us(self, kernel: Kernel, values: frozenset[Node]) -> float:
         if not values or not self.is_timed(kernel):
             return kernel.cost_us
-        one = Candidate(fragment_with(kernel, values, STORED), (), (), kernel.implementation)
-        record = self.model.record(one)
-        return self.model.cost_us(one) if record is not None and record.status == "ok" else FAILED_COST_US
+        candidate = Candidate(fragment_with(kernel, values, STORED), (), (), kernel.implementation)
+        record = self.model.record(candidate)
+        return self.model.cost_us(candidate) if record is not None and record.status == "ok" else FAILED_COST_US
 
     def best(self) -> tuple[Group, ...]:
         """Return the groups with which the kernels take the least, by changing one after another from all and from none."""
-        found = [self._descended(frozenset(start)) for start in (self.groups, ())]
-        least = min(found, key=lambda chosen: (self._total_us(chosen), len(chosen)))
+        descended = [self._descended(frozenset(start)) for start in (self.groups, ())]
+        least = min(descended, key=lambda chosen: (self._total_us(chosen), len(chosen)))
         return tuple(group for group in self.groups if group in least)
 
     def _descended(self, chosen: frozenset[Group]) -> frozenset[Group]:

@@ -131,10 +131,10 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
         return values
     if node.inputs[0].type.sizes[:-2] != batch or node.inputs[1].type.rank < 2:
         return "the probabilities are broadcast"
-    found = _probabilities(reader, node.inputs[0])
-    if isinstance(found, str):
-        return found
-    queries, keys, replacement = found.queries, found.keys, found.replacement
+    probabilities = _probabilities(reader, node.inputs[0])
+    if isinstance(probabilities, str):
+        return probabilities
+    queries, keys, replacement = probabilities.queries, probabilities.keys, probabilities.replacement
     if reader.codes and len(reader.codes) > MOST_STEPS:
         return f"{len(reader.codes)} steps between the products are more than {MOST_STEPS}"
     transposed = keys[0], keys[1].transpose((*range(len(keys[1].axes) - 2), len(keys[1].axes) - 1, len(keys[1].axes) - 2))
@@ -148,7 +148,7 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     if len(written.shape) > MOST_AXES:
         return f"{len(written.shape)} axes are more than {MOST_AXES}"
     numbered = tuple(Operand(index, window) for (index, _), window in zip(operands, windows_read, strict=True))
-    return AttentionCall(numbered, written, replacement is not None, found.steps_before, tuple(reader.codes))
+    return AttentionCall(numbered, written, replacement is not None, probabilities.steps_before, tuple(reader.codes))
 
 
 def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:

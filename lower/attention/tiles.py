@@ -54,9 +54,9 @@ def attention_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
             continue
         for node in nodes:
             if node.op == "MatMul" and tiling.frozen.types[number].is_static:
-                found = list(_tiles(tiling, number, node))
-                frontier.setdefault(number, []).extend(found)
-                yield from ((number, tile) for tile in found)
+                tiles = list(_tiles(tiling, number, node))
+                frontier.setdefault(number, []).extend(tiles)
+                yield from ((number, tile) for tile in tiles)
     for _ in range(VIEWS_ABOVE):
         grown: dict[int, list[Tile]] = {}
         for number in sorted({above for below in frontier for above in tiling.consumers[below]} - tiling.leaves):
@@ -115,7 +115,7 @@ def _built(tiling: Tiling, links: tuple[_Link, ...], fragment: Node) -> tuple[No
 
 def _paths(tiling: Tiling, start: int) -> list[tuple[tuple[_Link, ...], int, ENode]]:
     """Return the shortest ways from probabilities to a product: through one softmax, and what is computed element by element."""
-    found: list[tuple[tuple[_Link, ...], int, ENode]] = []
+    paths: list[tuple[tuple[_Link, ...], int, ENode]] = []
     met = {(start, False)}
     queue: list[tuple[int, tuple[_Link, ...], bool]] = [(start, (), False)]
     for number, path, is_below in queue:
@@ -123,16 +123,16 @@ def _paths(tiling: Tiling, start: int) -> list[tuple[tuple[_Link, ...], int, ENo
             continue
         for node in tiling.frozen.classes[number]:
             if is_below and node.op == "MatMul":
-                found.append((path, number, node))
-                if len(found) >= MOST_PATHS:
-                    return found
+                paths.append((path, number, node))
+                if len(paths) >= MOST_PATHS:
+                    return paths
         for node in tiling.frozen.classes[number]:
             for link in _links(tiling, number, node, is_below=is_below):
                 state = node.children[link.position], is_below or node.op == "Softmax"
                 if state not in met and len(met) < MOST_CLASSES:
                     met.add(state)
                     queue.append((state[0], (*path, link), state[1]))
-    return found
+    return paths
 
 
 def _links(tiling: Tiling, number: int, node: ENode, *, is_below: bool) -> Iterator[_Link]:

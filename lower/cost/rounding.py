@@ -55,9 +55,9 @@ def stored_error(precision: str, read_in: Iterable[str]) -> float:
     return 0.0 if all(reader == precision for reader in read_in) else USUAL_PART * UNIT_ROUNDOFF[precision]
 
 
-def rounded_node(one: Candidate) -> ENode | None:
+def rounded_node(candidate: Candidate) -> ENode | None:
     """Return the product or convolution inside of a kernel whose operands it may round, None where there is none."""
-    return next((node for node in one.covered if node.op in ROUNDED_OPERATORS), None)
+    return next((node for node in candidate.covered if node.op in ROUNDED_OPERATORS), None)
 
 
 @dataclass
@@ -79,24 +79,24 @@ class ErrorModel:
         """Learn which derivations there are by now."""
         self._derived = self.derived()
 
-    def error(self, one: Candidate) -> float:
+    def error(self, candidate: Candidate) -> float:
         """Return how far a kernel alone moves the outputs, relative to the largest."""
-        precision = one.implementation.precision
+        precision = candidate.implementation.precision
         if precision == PLAIN:
             return 0.0
-        node = rounded_node(one)
+        node = rounded_node(candidate)
         if node is not None and node in self.measured:
             return self.measured[node] * UNIT_ROUNDOFF[precision] / UNIT_ROUNDOFF[MEASURED_IN]
-        rules = (rule for each in one.covered for rule in each.rules)
+        rules = (rule for each in candidate.covered for rule in each.rules)
         amplified = max((self._derived[rule] / DERIVED_UNIT for rule in rules if rule in self._derived), default=1.0)
         return usual_error(precision) * max(1.0, amplified)
 
-    def part(self, one: Candidate) -> float:
+    def part(self, candidate: Candidate) -> float:
         """Return which part of what the user accepts a kernel uses up, as a square: those of a program add up to 1 at most.
 
         Before any program was too far off, only those kernels are left out of which that can be expected.
         """
-        return self.part_of(self.error(one))
+        return self.part_of(self.error(candidate))
 
     def part_of(self, error: float) -> float:
         """Return which part of what the user accepts an error uses up."""

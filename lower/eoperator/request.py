@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,6 +31,8 @@ _WIDE = INTEGERS - BYTES - {"int32"}
 _WITHOUT_ARITHMETIC = frozenset({"float16", "bfloat16"})
 CONVERTED = ("bfloat16",)
 """The element types that generated kernels convert from and to in registers, where values are stored in them."""
+OUTPUT_CHANNELS = {"Conv": 0, "ConvTranspose": 1}
+"""The axis of the weights along which the channels of the result lie."""
 
 
 @dataclass(frozen=True)
@@ -260,3 +262,19 @@ def may_overwrite(fragment: Node) -> frozenset[int]:
         if same and not gathers and offsets and all(offset == kernel.offset for offset in offsets):
             result.append(int(name))
     return frozenset(result)
+
+
+@lru_cache(maxsize=1 << 14)
+def constant_orders(fragment: Node) -> Mapping[int, tuple[int, ...]]:
+    """Return in which order kernels read constants, by operand: vectors lie along the innermost axis of the result.
+
+    Weights of convolutions with channels last: places of the window, channels of the operand, channels of the result. As they are given,
+    every vector of weights is gathered element by element, once for each part of the result with other guards.
+    """
+    orders: dict[int, tuple[int, ...]] = {}
+    for node in walk((fragment,)):
+        if node.op in OUTPUT_CHANNELS and node.string("layout") == "NHWC":
+            weights, outputs = node.inputs[1], OUTPUT_CHANNELS[node.op]
+            if weights.op == "Placeholder" and weights.attribute("constant"):
+                orders[weights.integer("index")] = (*range(2, weights.type.rank), 1 - outputs, outputs)
+    return orders

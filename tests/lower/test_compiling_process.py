@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,12 +22,18 @@ from lower.targets.cpu.generator import library as library_module
 from lower.targets.cpu.generator import process as process_module
 from lower.targets.cpu.generator.library import TOGETHER
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, kept_compiler
+from runtime.child import Child
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start and end processes as where nothing is kept."""
     monkeypatch.setattr(process_module, "_kept", [])
+
+
+def running(compiler: Compiler) -> subprocess.Popen[bytes]:
+    assert compiler._child is not None
+    return compiler._child.process
 
 
 def _fragment(size: int) -> Node:
@@ -41,16 +47,16 @@ def _compile(size: int, folder: Path) -> int:
 def test_one_process_compiles_everything_while_it_is_kept(tmp_path: Path) -> None:
     with kept_compiler() as compiler:
         assert _compile(3, tmp_path) == 1
-        first = compiler._process
+        first = running(compiler)
         assert _compile(5, tmp_path) == 1
-        assert first is not None and compiler._process is first and first.poll() is None
+        assert running(compiler) is first and first.poll() is None
         first.kill()
         first.wait()
         problems = compile_library([_fragment(7)], tmp_path / "7.so", threads=1, cache=tmp_path / "cache").failures
         assert "died" in problems[_fragment(7)].what
         assert _compile(9, tmp_path) == 1  # in a new process
-        last = compiler._process
-    assert last is not None and last is not first and last.poll() is not None
+        last = running(compiler)
+    assert last is not first and last.poll() is not None
 
 
 def test_a_full_disk_is_no_failure_of_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,10 +156,10 @@ def test_processes_that_run_share_few_kernels_and_none_waits_for_a_slow_one(tmp_
 def test_a_process_that_hangs_is_ended() -> None:
     compiler = Compiler()
     compiler.compile(["good"], 1, 5.0)
-    process = compiler._process
+    process = running(compiler)
     errors, problem = compiler.compile(["good", "hang", "good"], 1, 0.2)
     assert errors == [""] and "did not finish" in problem
-    assert process is not None and process.poll() is not None and compiler._process is None
+    assert process.poll() is not None and not compiler.is_running
     assert compiler.compile(["good"], 1, 5.0) == ([""], "")
     compiler.close()
 
@@ -165,8 +171,8 @@ def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     compiler = Compiler()
     compiler.start()
-    process = compiler._process
-    monkeypatch.setattr(select, "select", interrupted)
+    process = running(compiler)
+    monkeypatch.setattr(Child, "line", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compiler.compile(["good"], 1, 5.0)
-    assert process is not None and process.poll() is not None and compiler._process is None
+    assert process.poll() is not None and not compiler.is_running

@@ -15,8 +15,8 @@ from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.compile import CompileOptions, compile_program, plan_program
+from lower.eoperator.request import constant_orders
 from lower.targets import lowering
-from lower.targets.cpu.generator.constants import constant_orders
 from runtime import Session
 from runtime.measure import Effort, Load, Worker, measure
 

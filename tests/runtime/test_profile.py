@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from runtime.child import Child
 from runtime.devices.cpu import device
 from runtime.devices.cpu.device import device_key
 from runtime.feeds import FeedSpec, Values, random_array, random_feeds
@@ -281,7 +282,7 @@ def test_what_was_asked_before_an_interrupt_is_not_read_as_the_next_answer(model
     with Worker() as worker:
         assert worker.load(_load(model)).status == "ok"
         with monkeypatch.context() as patch:
-            patch.setattr("runtime.measure._read_line", interrupted)
+            patch.setattr(Child, "line", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 worker.load(Load("onnxruntime", str(model.with_name("none.onnx")), (), threads=1))
         assert worker.load(_load(model)).status == "ok"
@@ -290,6 +291,7 @@ def test_what_was_asked_before_an_interrupt_is_not_read_as_the_next_answer(model
 def test_closing_ends_a_busy_worker(model: Path) -> None:
     worker = Worker()
     worker.load(_load(model))
-    process = worker._process
+    assert worker._child is not None
+    process = worker._child.process
     worker.close()
-    assert process is not None and process.poll() is not None
+    assert process.poll() is not None

@@ -90,7 +90,8 @@ def test_a_class_that_a_rule_does_not_keep_is_seen_and_refused(each: Rule) -> No
 def added_in_another_order(x: Tensor, y: Tensor, z: Tensor) -> Steps:
     """(x + y) + z = z + (y + x), and in another order where there are more rows than any test draws"""
     yield (x + y) + z
-    yield x + (y + z) if x.rank > 1 and x.shape[0] > 90 else z + (y + x)
+    require(x.rank == y.rank == z.rank == 2, "matrices")
+    yield x + (y + z) if x.shape[0] > 90 else z + (y + x)
 
 
 def test_every_way_through_a_guard_is_held_to_the_class() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -91,10 +92,8 @@ def _refuse_other_counts(call: Call, result: TensorType) -> None:
 
 def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with the types that onnxruntime finds: it knows operators of its own that shape inference does not."""
-    import onnxruntime
-
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
+        session = open_plainly(model.SerializeToString())
     except Exception:  # onnxruntime's exceptions share no narrower base class
         return model
     typed = onnx.ModelProto()
@@ -112,10 +111,8 @@ def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _refuse_if_ill_typed(call: Call, model: onnx.ModelProto, reason: str) -> None:
     """Raise ModelError unless onnxruntime accepts the node that shape inference refused."""
-    import onnxruntime
-
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
+        open_plainly(model.SerializeToString())
     except Exception as error:  # onnxruntime's exceptions share no narrower base class
         _refuse(call, " ".join((reason or str(error)).split()), error)
 
@@ -174,11 +171,9 @@ def folded_size_bytes(call: Call, types: Sequence[TensorType]) -> int | None:
 
 def evaluate(call: Call) -> list[np.ndarray] | None:
     """Return the node's results, or None when neither onnxruntime nor onnx.reference can run it."""
-    import onnxruntime
-
     model = one_node_model(call, embed=1 << 62)
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
+        session = open_plainly(model.SerializeToString())
         return [np.asarray(value) for value in session.run(None, {})]
     except Exception:  # whatever onnxruntime lacks, the reference may have
         return _evaluate_by_reference(model)
@@ -193,12 +188,12 @@ def _evaluate_by_reference(model: onnx.ModelProto) -> list[np.ndarray] | None:
         return None
 
 
-def plain_options() -> Any:
-    """Return onnxruntime's options for computing constants: one thread and no optimisation, so that values are always the same."""
+def open_plainly(model: bytes | Path) -> Any:
+    """Open a model in onnxruntime to compute constants: with one thread and no optimisation, so that values are always the same."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import importlib
 import platform
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import cache
-from pathlib import Path
 
 from egraph.tensor import Implementation, Target
 from lower.candidates.eoperator_tiles import eoperator_tiles
-from lower.eoperator import KernelRequest
-from lower.eoperator.request import may_overwrite, supports_by_parts
-from lower.targets import Compiler, Generator, Library, Lowering
+from lower.eoperator.request import constant_orders, may_overwrite, supports_by_parts
+from lower.targets import Generator, Library, Lowering
 from lower.targets.cpu.generator import library as generator
 from lower.targets.cpu.generator import process
-from lower.targets.cpu.generator.constants import constant_orders
 from runtime.devices.cpu.native import build
 
 LIBRARIES = (
@@ -31,23 +26,12 @@ LIBRARIES = (
 class _Compiler:
     """TVM and a linker, in processes of their own."""
 
-    def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> generator.Library:
-        return generator.compile_library(requests, path, threads=threads)
-
-    def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]:
-        return generator.uncompiled(requests, threads=threads)
-
-    def kept(self) -> AbstractContextManager[object]:
-        return process.kept_compiler()
-
-    def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]:
-        return process.borrowed_compilers(count)
-
-    def most_processes(self) -> int:
-        return process.most_processes()
-
-    def digest(self) -> str:
-        return generator.generator_digest()
+    compile = staticmethod(generator.compile_library)
+    uncompiled = staticmethod(generator.uncompiled)
+    kept = staticmethod(process.kept_compiler)
+    borrowed = staticmethod(process.borrowed_compilers)
+    most_processes = staticmethod(process.most_processes)
+    digest = staticmethod(generator.generator_digest)
 
 
 def _library(name: str) -> Library:

@@ -41,6 +41,7 @@ from lower.calls import epilogue
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
 from runtime import Session
+from runtime.errors import KernelError
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
 from tests.support.commands import build_model, first_program, model_of_bytes
@@ -69,6 +70,16 @@ def test_a_rule_that_changes_a_value_is_blamed(tmp_path: Path) -> None:
 
     found = blame(imported.graph, replace(wrong, kernels=tuple(map(marked, wrong.kernels))), feeds, compile_options(1), Tolerance())
     assert found.rules == ("relu_is_tanh",) and found.source_nodes == ("relu",) and not found.kernels
+
+
+def test_a_kernel_that_does_not_run_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> Session:
+        raise KernelError("the library says not implemented")
+
+    imported, program, feeds = program_and_feeds(tmp_path)
+    monkeypatch.setattr("egraph.optimize.blame.Session", refused)
+    blamed = blame(imported.graph, program, feeds, compile_options(1), Tolerance())
+    assert blamed.kernels and all(reason == "the library says not implemented" for _, reason in blamed.kernels)
 
 
 def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:

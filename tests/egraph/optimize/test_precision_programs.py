@@ -102,6 +102,10 @@ def test_a_program_rounds_where_its_implementations_say_so(tmp_path: Path) -> No
     assert program_error(str(tmp_path / "exact"), [(feeds, expected)], 1) == 0
 
 
+def test_a_program_that_does_not_run_is_infinitely_far_off(tmp_path: Path) -> None:
+    assert program_error(str(tmp_path), [], 1) == float("inf")
+
+
 def test_kernels_that_round_are_not_to_blame_for_it(tmp_path: Path) -> None:
     """Each alone computes what it means, with its operands rounded; one that means float32 and rounds is wrong."""
     graph = network(1)

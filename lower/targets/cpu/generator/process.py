@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import select
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, Any
+from contextlib import contextmanager
+from typing import Any
+
+from runtime.child import IMPORT_ROOT, Child
+from runtime.cores import usable_cores
 
 START_SECONDS = 30.0
 """Seconds that the first answer of a process may take longer than any other."""
-MESSAGE_BYTES = 400
+MESSAGE_CHARACTERS = 400
 MOST_PROCESSES = 4
 """The most compiler processes that run at once: each takes a few hundred megabytes."""
 MODULE = ("-m", "lower.targets.cpu.generator.compiler")
@@ -27,25 +26,17 @@ class Compiler:
     """One compiling process at a time. It dies with its input, so that nothing is left of a caller that was killed."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._messages: IO[bytes] | None = None
+        self._child: Child | None = None
         self._has_answered = False
-        self._unread = b""
         self._is_stopped = False
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start loading the code generator in the process, which takes seconds, and return at once."""
-        if self._process is None:
-            root = str(Path(__file__).resolve().parents[4])
-            paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-            self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            self._process = subprocess.Popen(
-                [sys.executable, *MODULE],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
-            )  # fmt: skip
-            self._has_answered, self._unread = False, b""
+        if self._child is None:
+            paths = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+            self._child = Child([sys.executable, *MODULE], {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"})
+            self._has_answered = False
 
     def compile(self, jobs: Sequence[Any], threads: int, limit_seconds: float) -> tuple[list[str], str]:
         """Return one error ('' where there is none) for each job that was answered, and what ended it early."""
@@ -55,81 +46,61 @@ class Compiler:
     def stop(self) -> None:
         """End the process: threads that wait for it get errors from now on."""
         self._is_stopped = True
-        if self._process is not None:
-            self._process.kill()
+        self._kill()
 
     def _compile(self, jobs: Sequence[Any], threads: int, limit_seconds: float) -> tuple[list[str], str]:
         if self._is_stopped:
             return [], "compiling was interrupted"
         self.start()
-        process, messages = self._process, self._messages
-        assert process is not None and messages is not None and process.stdin is not None and process.stdout is not None
+        child = self._child
+        assert child is not None
         errors: list[str] = []
         problem = "interrupted"
+        patience = limit_seconds
         try:
-            process.stdin.write(pickle.dumps((list(jobs), threads)))
-            process.stdin.flush()
+            child.send(pickle.dumps((list(jobs), threads)))
             while len(errors) < len(jobs):
                 patience = limit_seconds + (0.0 if self._has_answered else START_SECONDS)
-                if b"\n" not in self._unread and not select.select([process.stdout], [], [], patience)[0]:
-                    problem = f"the compiler did not finish within {patience:.0f} s"
-                    return errors, problem
-                line = self._line(process.stdout.fileno())
-                if not line:
-                    messages.seek(0)
-                    messages_tail = messages.read()[-MESSAGE_BYTES:].decode(errors="replace").strip().splitlines()
-                    problem = f"the compiler died (exit code {process.wait()}): {messages_tail[-1] if messages_tail else 'no message'}"
-                    return errors, problem
-                errors.append(str(json.loads(line)["error"]))
+                errors.append(str(json.loads(child.line(patience))["error"]))
                 self._has_answered = True
             problem = ""
         except BrokenPipeError:
             problem = "the compiler died before it read its work"
+        except EOFError:
+            code, messages = child.ended()
+            last = messages[-MESSAGE_CHARACTERS:].splitlines()[-1:]
+            problem = f"the compiler died (exit code {code}): {''.join(last) or 'no message'}"
+        except TimeoutError:
+            problem = f"the compiler did not finish within {patience:.0f} s"
         finally:
             if problem:  # Ctrl-C too: answers that come later must not be taken for the next job's
                 self._end()
         return errors, problem
 
-    def _line(self, descriptor: int) -> bytes:
-        """Return the next line, nothing at the end of the output."""
-        while b"\n" not in self._unread:
-            chunk = os.read(descriptor, 1 << 16)
-            if not chunk:
-                return b""
-            self._unread += chunk
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line
-
     @property
     def is_running(self) -> bool:
-        return self._process is not None
+        return self._child is not None
 
     def close(self) -> None:
         """End the process, and wait for the threads that wait for it."""
-        process = self._process
-        if process is not None:
-            process.kill()
+        self._kill()
         with self._lock:
             self._end()
 
+    def _kill(self) -> None:
+        child = self._child
+        if child is not None:
+            child.process.kill()
+
     def _end(self) -> None:
-        process, self._process = self._process, None
-        messages, self._messages = self._messages, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):  # unread messages are lost with the process
-                        pipe.close()
-        if messages is not None:
-            messages.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
 
 def most_processes() -> int:
     """Return how many processes may compile at once."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return min(cores, MOST_PROCESSES)
+    return min(usable_cores(), MOST_PROCESSES)
 
 
 _kept: list[list[Compiler]] = []

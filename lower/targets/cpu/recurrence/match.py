@@ -48,10 +48,10 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     written = Window(result.offset, result.shape, strides)
     operands = []
     for position, operand in enumerate(node.inputs):
-        found = read(operand, lambda leaf: (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes))
-        if isinstance(found, str):
-            return found
-        leaf, window = found
+        leaf_and_window = read(operand, lambda leaf: (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes))
+        if isinstance(leaf_and_window, str):
+            return leaf_and_window
+        leaf, window = leaf_and_window
         operands.append((leaf.integer("index"), window))
         if position == 1 and not window.is_contiguous:
             return "the recurrent weights do not lie side by side"

@@ -64,15 +64,15 @@ def source_digest(source: Path) -> str:
 
 def _texts(source: Path) -> tuple[bytes, ...]:
     """Return the contents of a C source and of all files that it includes by name, each once."""
-    found = {source.resolve(): source.read_bytes()}
-    waiting = list(found)
+    texts = {source.resolve(): source.read_bytes()}
+    waiting = list(texts)
     for path in waiting:
-        for name in INCLUDED.findall(found[path]):
+        for name in INCLUDED.findall(texts[path]):
             included = (path.parent / name.decode()).resolve()
-            if included not in found:
-                found[included] = included.read_bytes()
+            if included not in texts:
+                texts[included] = included.read_bytes()
                 waiting.append(included)
-    return tuple(found.values())
+    return tuple(texts.values())
 
 
 def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_script: str = "") -> Path:

@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+from runtime.cores import settle
 from runtime.measure import Load, Worker
-from runtime.quiet import settle
 from tests.support.paths import ROOT
 
 SPINNING_SECONDS = 0.3
