@@ -42,7 +42,8 @@ def pairs(draw: st.DrawFn) -> tuple[Node, Node]:
         return original, fixed[number]
     number -= len(fixed)
     more = draw(st.sampled_from((0, 0, 0, 1, 2)))
-    later = (_further(state, more).program(original) for state in (*states[number:], *states[:number]))  # a program of each would take most of the time
+    ordered = (*states[number:], *states[:number])
+    later = (_further(state, more).program(original) for state in ordered)  # a program of each would take most of the time
     return original, next((program for program in later if program is not None), original)
 
 
