@@ -2,17 +2,19 @@
 
     python -m bench.partial_estimates [MODEL ...] [--targets cuda:a100 cuda:h100] [--operators 3] [--record]
     python -m bench.partial_estimates resnet18 dilated_context exported/unet.onnx
-    python -m bench.partial_estimates --list unseen --record --resume --seconds 60
+    python -m bench.partial_estimates --list own unseen --record --resume
 
-Costs are those of ``lower.targets.cuda.costs``, corrections counted. Both programs are selected from e-graphs that the shipped rules and
-derivations have grown; in one of them the costliest operators of the model, and the first regions, have partial rewrites, too. For each
-of these operators the best corrected program is also priced alone, to say why nothing is gained.
+Costs are those of ``lower.targets.cuda.costs``, corrections counted. Both programs are selected from one e-graph, grown by the shipped
+rules, by derivations and by partial rewrites of the costliest operators of the model and of the first regions: with all that it holds, and
+without what rests on a partial rewrite. For each of these operators the best corrected program is also priced alone, to say why nothing
+is gained.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +49,7 @@ from runtime.devices import DESCRIBED
 
 TARGETS = ("cuda:a100", "cuda:h100")
 LISTS: Mapping[str, Mapping[str, BenchModel]] = {"own": MODELS, "unseen": UNSEEN}
-LIMITS = Limits(seconds=600.0, e_nodes=12_000, iterations=12)
+LIMITS = Limits(seconds=3600.0, e_nodes=12_000, iterations=12)
 """Of one e-graph; seconds of clock are no limit unless the machine is very slow, so that a run repeats."""
 EXTRACT_SECONDS = 2.0
 NO_DIFFERENCE = 0.999
@@ -80,6 +82,9 @@ class Row:
     best_launches: int
     """Kernels of that program beyond those of the operator."""
     why: str
+    processor_s: float
+    """Of the model, for all targets."""
+    commit: str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -88,25 +93,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m bench.partial_estimates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of either list, or an ONNX file (default: all of the list)")
-    parser.add_argument("--list", choices=LISTS, default="own", help="what to estimate where no model is named (default: own)")
+    parser.add_argument("--list", choices=LISTS, nargs="+", default=["own"], help="what to estimate where no model is named (default: own)")
     parser.add_argument("--batches", type=int, nargs="+", metavar="N", help="default: those of each model")
     parser.add_argument("--targets", choices=DESCRIBED, nargs="+", default=list(TARGETS), help=f"default: {' '.join(TARGETS)}")
     parser.add_argument("--operators", type=int, default=3, metavar="N", help="rewritten of each model, the costliest (default: 3)")
     parser.add_argument("--regions", type=int, default=1, metavar="N", help="rewritten of each model, the first ones (default: 1)")
-    parser.add_argument("--seconds", type=float, default=600.0, metavar="S", help="for the growth of one e-graph, of two (default: 600)")
+    parser.add_argument("--seconds", type=float, default=LIMITS.seconds, metavar="S", help="for the growth of an e-graph (default: 3600)")
     parser.add_argument("--record", action="store_true", help="also write partial_estimates.json and .md")
-    parser.add_argument("--resume", action="store_true", help="keep what is recorded of this commit with these options, and go on")
+    parser.add_argument("--resume", action="store_true", help="keep what is recorded with these options, of any commit, and go on")
     parser.add_argument("--results", type=Path, default=RESULTS, help="their folder (default: bench/results)")
     options: Any = parser.parse_args(arguments)
     known = {**LISTS["own"], **LISTS["unseen"]}
     files = {name: BenchModel(Path(name).stem, partial(_read, Path(name))) for name in options.models if name.endswith(".onnx")}
     if unknown := [name for name in options.models if name not in known and not Path(name).exists()]:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
-    models = {name: files.get(name) or known[name] for name in options.models or LISTS[options.list]}
-    asked = [*(["--list", options.list] if options.list != "own" else []), *(Path(name).name for name in options.models)]
+    models = {name: files.get(name) or known[name] for name in options.models or (name for each in options.list for name in LISTS[each])}
+    asked = [Path(name).name for name in options.models] or ["--list", *options.list]
     batches = ["--batches", *map(str, options.batches)] if options.batches else []
     limits = ["--operators", str(options.operators), "--seconds", f"{options.seconds:g}"]
-    command = ["python", "-m", "bench.partial_estimates", *asked, *batches, *limits, "--record"]
+    resumed = ["--resume"] if options.resume else []
+    command = ["python", "-m", "bench.partial_estimates", *asked, *batches, *limits, "--record", *resumed]
     where = origin(1, command, operators=options.operators, regions=options.regions, seconds=options.seconds, targets=options.targets)
     rows = recorded(options.results, where) if options.resume else []
     estimating, done = Estimating(options.operators, options.regions, options.seconds), {(row.model, row.batch) for row in rows}
@@ -115,12 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if (model.name, batch) in done:
                 print(f"{model.name} at batch {batch}: recorded", flush=True)
                 continue
+            started = time.process_time()
             try:
                 graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
                 found = estimating.rows(model.name, batch, graph, [lowering(target) for target in options.targets], options.targets)
             except (EinsatError, ImportError, OSError, ValueError) as error:
                 print(f"{model.name} at batch {batch}: left out: {error}", flush=True)
                 continue
+            taken = time.process_time() - started
+            found = [replace(row, processor_s=taken, commit=where["commit"]) for row in found]
             rows += found
             for row in found:
                 print(_line(row), flush=True)
@@ -129,10 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def recorded(folder: Path, where: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of the file that an earlier run of the same commit and options has written; none where there is no such file."""
+    """Return the rows of the file that an earlier run with the same options has written; none where there is no such file."""
     path = folder / "partial_estimates.json"
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    is_same = all(stored.get(name) == where[name] for name in ("commit", "operators", "regions", "seconds", "targets"))
+    is_same = all(stored.get(name) == where[name] for name in ("operators", "regions", "seconds", "targets"))
     return [Row(**row) for row in stored["rows"]] if is_same else []
 
 
@@ -155,15 +164,17 @@ class Estimating:
         costs = {fragment: operations(fragment) * count for fragment, count in counts.items()}
         chosen = sorted(costs, key=lambda fragment: (-costs[fragment], format_fragment(fragment)))[: self._operators]
         signatures = set(map(format_fragment, chosen))
-        plain = self._grown(graph, DERIVATIONS, signatures)
-        grown = self._grown(graph, (*DERIVATIONS, *PARTIAL), signatures)
+        grown = self._grown(graph, signatures)
         found = self._proved(signatures)
         offered, exact = ([each for each in found if _is_corrected(each.name) == wanted] for wanted in (True, False))
         share = sum(costs[fragment] for fragment in chosen) / max(1, sum(costs.values()))
         rows = []
         for way, target in zip(ways, targets, strict=True):
-            without = selected(plain, way)
-            best = min(without, selected(grown, way), key=lambda each: each.cost_us)  # in little time more choices may do worse
+            laid = estimate(candidates(grown, way.target), way.speed)
+            plain = {number: tuple(one for one in each if not any(_kinds(one))) for number, each in laid.items()}
+            best = without = selected(grown, plain)
+            if plain != laid:
+                best = min(without, selected(grown, laid), key=lambda each: each.cost_us)  # in little time more choices may do worse
             kinds = Counter(kind for one in best.chosen.values() for kind in _kinds(one))
             told, operator_us, corrected_us, launches = self._nearest(chosen, way)
             gained = without.cost_us / best.cost_us
@@ -171,12 +182,12 @@ class Estimating:
             why = _reason(gained, kinds["corrected"], counts_found, operator_us, corrected_us, launches, way.speed)
             rows.append(Row(
                 name, batch, target, without.cost_us, best.cost_us, kinds["corrected"], kinds["exact"], len(chosen), share, len(offered),
-                told, operator_us, corrected_us, launches, why,
+                told, operator_us, corrected_us, launches, why, 0.0, "",
             ))  # fmt: skip
         return rows
 
-    def _grown(self, graph: Graph, rules: tuple[AnyRule, ...], signatures: set[str]) -> FrozenEGraph:
-        """Return an e-graph grown by shipped rules, and by derivations of the chosen operators and the first regions.
+    def _grown(self, graph: Graph, signatures: set[str]) -> FrozenEGraph:
+        """Return an e-graph grown by shipped rules, and by derivations and partial rewrites of the chosen operators and the first regions.
 
         The signatures of the regions are added to those of the operators.
         """
@@ -189,7 +200,7 @@ class Estimating:
             is_chosen = isinstance(rule, GroupRule) or text in (regions if isinstance(rule, RegionRule) else signatures)
             return self._deriver.programs(rule, roots) if is_chosen else ()
 
-        derivations = Derivations(rules, programs)
+        derivations = Derivations((*DERIVATIONS, *PARTIAL), programs)
         frozen = saturate(graph, shipped_rules(), self._limits, derivations=derivations).frozen
         signatures |= regions
         return frozen
@@ -217,10 +228,9 @@ class Estimating:
         return nearest
 
 
-def selected(frozen: FrozenEGraph, way: Lowering) -> Selection:
+def selected(frozen: FrozenEGraph, priced: Mapping[int, Sequence[Candidate]]) -> Selection:
     """Return the program that is estimated the cheapest."""
-    laid = candidates(frozen, way.target)
-    return extract(frozen, estimate(laid, way.speed), 1, EXTRACT_SECONDS, 0)[0]
+    return extract(frozen, priced, 1, EXTRACT_SECONDS, 0)[0]
 
 
 def _fragment(node: Node) -> Node | None:
@@ -246,7 +256,8 @@ def _alone(fragment: Node, way: Lowering) -> Selection | None:
     root = rewrite((fragment,), lambda old, below: new.get(old) or make(old.op, below, old.attributes, old.type))[fragment]
     graph = Graph("alone", tuple(node for node in new.values() if node.op == "Input"), (("y", root),), tensors)
     try:
-        return selected(saturate(graph, (), LIMITS).frozen, way)
+        frozen = saturate(graph, (), LIMITS).frozen
+        return selected(frozen, estimate(candidates(frozen, way.target), way.speed))
     except (EinsatError, IndexError):
         return None
 
@@ -305,14 +316,18 @@ COLUMNS = (
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     """Return the table, and why."""
+    taken = {(row.model, row.batch): row.processor_s for row in rows}
     lines = [
         "# What partial rewrites are estimated to gain on GPUs", "", *opening(where, ("egglog", "numpy")),
-        "**All times are estimates: nothing ran on a GPU.** Programs selected by the cost tables of `lower/targets/cuda/costs.py`, from",
-        "e-graphs grown by the shipped rules and derivations, without and with partial rewrites, corrections counted. Derivations, partial",
-        f"rewrites among them, are those of the {where['operators']} costliest operators of a model and of {where['regions']} region(s);",
+        "**All times are estimates: nothing ran on a GPU.** Programs selected by the cost tables of `lower/targets/cuda/costs.py` from an",
+        "e-graph grown by the shipped rules, derivations and partial rewrites, corrections counted: with all that it holds, and without",
+        "what rests on a partial rewrite. Derivations, partial rewrites among them, are those of the",
+        f"{where['operators']} costliest operators of a model and of {where['regions']} region(s);",
         "`share` is the part of the arithmetic that these operators do. `offered`: proved corrected programs; `used`: kernels of the",
         "selected program that come from corrected programs, and from exact ones of the same search. `nearest`: the corrected program",
-        "that comes nearest to its operator, each priced alone.", "",
+        "that comes nearest to its operator, each priced alone. A model took",
+        f"{sum(taken.values()) / max(1, len(taken)):.0f} s of processor time, {max(taken.values(), default=0):.0f} s at most.",
+        f"Rows are of {_commits(rows)}.", "",
         f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}",
     ]  # fmt: skip
     for row in rows:
@@ -323,6 +338,12 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         )
     told = dict.fromkeys(f"* {row.model}, batch {row.batch}, {row.target}: {row.best}" for row in rows if row.best)
     return "\n".join([*lines, "", "The corrected programs that come nearest:", "", *told, ""])
+
+
+def _commits(rows: Sequence[Row]) -> str:
+    """Return of which commits rows are: a run that goes on keeps those of earlier ones."""
+    counts = Counter(row.commit for row in rows)
+    return ", ".join(f"commit {commit} ({count})" for commit, count in counts.items())
 
 
 def _line(row: Row) -> str:

@@ -157,22 +157,24 @@ def _spatial(layout: Layout, axis: int) -> int:
 def _regrouped(state: Mutated, layout: Layout, way: Regrouping) -> Iterable[Mutated]:
     window = state.window
     taps = state.weight.type.sizes[2:]
-    spatial = sorted({_spatial(layout, axis) for axis in (way.source, way.target) if axis != 0})
+    space = range(layout.first, layout.first + layout.spatial)
+    spatial = sorted({axis - space.start for axis in (way.source, way.target) if axis != 0})
     for gap, dilations in product(_gaps(state, layout, way), _dilations(window, way, layout)):
         padded = _padded(state.data, way, gap)
         data = None if padded is None else way.of(padded)
         if data is None:
             continue
-        reach = max((taps[axis] - 1) * window.dilations[axis] for axis in spatial)
-        smaller = [
-            tuple(before * d // w for before, d, w in zip(side, dilations, window.dilations, strict=True))
-            for side in (window.before, window.after)
-        ]
-        for more in range(reach + 1):
-            after = tuple(a + more * (axis in spatial) for axis, a in enumerate(smaller[1]))
-            made = replace(window, before=smaller[0], after=after, dilations=dilations)
-            text = f"axis {way.source} by {way.factor} into {way.target}"
-            yield replace(state, data=data, window=made, back=(way.inverse, *state.back), names=(*state.names, text))
+        before, after = (
+            [pad * d // w for pad, d, w in zip(side, dilations, window.dilations, strict=True)] for side in (window.before, window.after)
+        )
+        for axis in spatial:
+            # Parts stand in the result as they do in the data: its size is that of the data, by strides.
+            reach, size = (taps[axis] - 1) * dilations[axis], data.type.sizes[axis + space.start]
+            last = (size // window.strides[axis] - 1) * window.strides[axis]
+            after[axis] = max(after[axis], last + reach + 1 - size - before[axis])
+        made = replace(window, before=tuple(before), after=tuple(after), dilations=dilations)
+        text = f"axis {way.source} by {way.factor} into {way.target}"
+        yield replace(state, data=data, window=made, back=(way.inverse, *state.back), names=(*state.names, text))
 
 
 def _gaps(state: Mutated, layout: Layout, way: Regrouping) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ def test_both_programs_are_estimated_and_the_nearest_corrected_one_is_told(tmp_p
     for row in rows:
         assert 0 < row["with_us"] <= row["without_us"] * 1.001 and row["operators"] == 1 and 0.8 < row["share"] < 1
         assert row["corrected"] > 0 and min(row["best_corrected_us"], row["best_operator_us"]) > 0
+        assert row["processor_s"] > 0 and row["commit"] == stored["commit"]
         assert "Conv 1x64x14x14 64x64x3x3" in row["best"] and row["best"] in page and row["why"] in page
     assert "nothing ran on a GPU" in page
     capsys.readouterr()

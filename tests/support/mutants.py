@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import strategies as st
 
 from egraph.errors import EinsatError
-from egraph.partial.moves import moved, start
+from egraph.partial.moves import Mutated, moved, start
 from egraph.tensor import Node
 from egraph.tensor.boxes import Mask
 from egraph.tensor.expr.scope import Compare, Guarded, Scalar
@@ -22,7 +23,7 @@ from verify.disagreement import differing
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[Node, Node]:
-    """Draw a small convolution, and what one move or another padding makes of it."""
+    """Draw a small convolution, and what one move or another padding makes of it, also where its parts do not stand as in the data."""
     taps = draw(st.sampled_from([(1, 1), (1, 3), (3, 1), (3, 3), (2, 2)]))
     dilation = draw(st.sampled_from([1, 1, 2]))
     stride = draw(st.sampled_from([1, 1, 2]))
@@ -40,8 +41,15 @@ def pairs(draw: st.DrawFn) -> tuple[Node, Node]:
     if number < len(fixed):
         return original, fixed[number]
     number -= len(fixed)
-    later = (state.program(original) for state in (*states[number:], *states[:number]))  # a program of each would take most of the time
+    more = draw(st.sampled_from((0, 0, 0, 1, 2)))
+    ordered = (*states[number:], *states[:number])
+    later = (_further(state, more).program(original) for state in ordered)  # a program of each would take most of the time
     return original, next((program for program in later if program is not None), original)
+
+
+def _further(state: Mutated, more: int) -> Mutated:
+    """Return a state with more zeros after its data: its results are longer, and parts of them stand elsewhere."""
+    return replace(state, window=replace(state.window, after=tuple(pad + more for pad in state.window.after)))
 
 
 def with_an_edge_moved(program: Node) -> Iterator[Node]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from egraph.partial.moves import Regrouping
 from egraph.rewrite.file import load_rules
 from egraph.rule import Binding, Rule
-from egraph.tensor import Node, TensorType, attributes
+from egraph.tensor import Node, TensorType, attributes, format_fragment
 from egraph.tensor.boxes import Mask, boxes_of, cells, describe_boxes, mask_of, progressions
 from egraph.tensor.expr.index import Symbol
 from egraph.tensor.ops import apply
@@ -121,25 +121,39 @@ def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:
     assert (mask_of(between(a, transpose(a, 1, 0)).boxes, (4, 4)) == ~np.eye(4, dtype=bool)).all()
 
 
-def assert_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
-    """A pair that is not decided within the prover's units of work is no case; hypothesis fails where most are none."""
+def has_boxes_of_brute_force(pair: tuple[Node, Node]) -> bool:
+    """Assert that the boxes of a pair are those of brute force; return whether it is decided with the work that a mutant may take."""
     result = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]), LITTLE_WORK)
-    assume(result is not None)
-    assert result is not None
-    assert (mask_of(result.boxes, pair[0].type.sizes) == everywhere(*pair)).all()
+    if result is not None:
+        assert (mask_of(result.boxes, pair[0].type.sizes) == everywhere(*pair)).all()
+    return result is not None
 
 
 @settings(max_examples=40, deadline=None)
 @given(pairs())
 def test_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
-    assert_boxes_are_those_of_brute_force(pair)
+    assume(has_boxes_of_brute_force(pair))  # hypothesis fails where most are not decided
+
+
+MANY_DRAWS, UNDECIDED = 2000, 5
+"""Drawn pairs, and how many of a thousand may be left undecided."""
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
-@given(pairs())
-def test_boxes_are_those_of_brute_force_on_many_draws(pair: tuple[Node, Node]) -> None:
-    assert_boxes_are_those_of_brute_force(pair)
+def test_boxes_are_those_of_brute_force_on_many_draws() -> None:
+    drawn, undecided = 0, list[str]()
+
+    @settings(max_examples=MANY_DRAWS, deadline=None, phases=(Phase.generate,))
+    @given(pairs())
+    def check(pair: tuple[Node, Node]) -> None:
+        nonlocal drawn
+        drawn += 1
+        if not has_boxes_of_brute_force(pair):
+            undecided.append(" and ".join(map(format_fragment, pair)))
+
+    check()
+    print(f"{drawn - len(undecided)} of {drawn} drawn pairs decided, all with the boxes of brute force", *undecided, sep="\n")
+    assert drawn >= MANY_DRAWS and len(undecided) * 1000 <= UNDECIDED * drawn
 
 
 def points_between(left: Node, right: Node) -> FewPoints | None:

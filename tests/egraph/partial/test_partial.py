@@ -17,13 +17,14 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.optimize.admission import PARTIAL
 from egraph.optimize.derivations import Deriver
 from egraph.partial.mutants import Mutant, mutants
-from egraph.partial.stitching import correction, stitched, stitches
+from egraph.partial.stitching import correction, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.boxes import Box, cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate, fragment_expression
 from tests.support.fragments import conv, leaf, reshape
 from tests.support.mutants import everywhere, pairs, with_an_edge_moved
+from tests.support.onnxruntime_outputs import outputs_of_onnxruntime
 from verify.application import equal_at_sizes
 from verify.disagreement import LITTLE_WORK, _values, agreement, differing, disagreement
 
@@ -320,12 +321,17 @@ def test_what_takes_seconds_an_operator_comes_after_what_takes_little() -> None:
     assert asked == ["quick", "quick", "slow", "slow"]  # equal operators are asked about once
 
 
-def test_stitched_values_are_those_of_the_operator() -> None:
-    node = PET["2: images along w"][0]
-    generator = np.random.default_rng(0)
-    leaves = {leaf: generator.normal(size=leaf.type.sizes) for leaf in node.inputs}
-    derivations = [derivation for (derivation,) in stitched((node,), mutants_of(node), "mine")]
-    assert derivations
-    expected, *values = evaluate((node, *(each.program for each in derivations)), leaves)
-    for value in values:
-        np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize("name", PET)
+def test_outputs_of_published_rules_are_those_of_onnxruntime(name: str) -> None:
+    """Everywhere, borders included; without the corrections they are not."""
+    node, move, axes = PET[name]
+    (expected,), leaves = outputs_of_onnxruntime((node,))
+    of_move = [mutant for mutant in mutants_of(node) if mutant.moves == (move,)]
+    assert of_move
+    for mutant in of_move:
+        for value in evaluate(stitches(node, mutant.programs[0], mutant.boxes[0]), leaves):
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+        (uncorrected,) = evaluate(mutant.programs, leaves)
+        wrong = ~np.isclose(uncorrected, expected, rtol=1e-4, atol=1e-5)
+        assert (wrong == mask_of(mutant.boxes[0], node.type.sizes)).all()
+    assert any(mutant.cells for mutant in of_move) == bool(axes)

@@ -8,7 +8,6 @@ from itertools import starmap
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 
@@ -16,7 +15,6 @@ from egraph.derive.derivation import AnyRule, Derivation, RegionRule
 from egraph.engine.deriving import Derivations, Judged, Stop
 from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.inspect.derivation import derivation_rule, explain_derivation
-from egraph.onnx.exporter import export
 from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
 from egraph.optimize.derivations import Deriver
 from egraph.partial.arrangements import arranged, led_back
@@ -27,13 +25,14 @@ from egraph.partial.stitching import BORDERS as OF_BORDERS
 from egraph.partial.stitching import REGIONS as OF_REGIONS
 from egraph.partial.stitching import _channels_last, stitched, stitches
 from egraph.policy import SaturationPolicy
-from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, rewrite, walk
+from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from egraph.tolerance import Tolerance
 from tests.support.fragments import concat, conv, leaf, matmul
 from tests.support.mutants import everywhere, pairs
+from tests.support.onnxruntime_outputs import outputs_of_onnxruntime
 from verify.application import equal_at_sizes
 
 SECONDS = 5.0
@@ -134,17 +133,6 @@ CORRECTED = ("16: groups of one input, weights joined",)
 
 def of_moves(region: Region, moves: str) -> Mutant:
     return next(mutant for mutant in found(region) if " and ".join(mutant.moves) == moves)
-
-
-def outputs_of_onnxruntime(region: Region) -> tuple[list[np.ndarray], dict[Node, np.ndarray]]:
-    """Return what onnxruntime computes for a region, and the contents of its placeholders."""
-    generator = np.random.default_rng(1)
-    leaves = {each: generator.standard_normal(each.type.sizes).astype(np.float32) for each in placeholders(*region)}
-    inputs = {each: make("Input", (), attributes(name=f"x{k}"), each.type) for k, each in enumerate(leaves)}
-    built = rewrite(region, lambda old, new: inputs.get(old) or make(old.op, new, old.attributes, old.type))
-    graph = Graph("region", tuple(inputs.values()), tuple((f"y{k}", built[root]) for k, root in enumerate(region)), {})
-    session = ort.InferenceSession(export(graph).SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {f"x{k}": value for k, value in enumerate(leaves.values())}), leaves
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
