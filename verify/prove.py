@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -28,6 +28,7 @@ from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.definedness import has_nan, is_nan
 from verify.equality import prove_equal
+from verify.families import applying, family_of, only_moves
 from verify.isomorphism import Names
 from verify.open_cases import attempts_for, examined
 from verify.outcome import Equal, Open, Outcome
@@ -47,6 +48,8 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 
 HIGHER = tuple(range(7))
 """Ranks that are tried where nothing passes a guard below."""
+MOST_SHARED = 16
+"""Families of which the proof is kept: their rules are proved one after another."""
 LOWEST = 2
 """The highest rank that is still tried where the paths of higher ones are too many."""
 LAWS = "laws of exponentials and logarithms"
@@ -93,6 +96,8 @@ class Attempt:
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
     names: Names = field(default_factory=Names)
+    any_function: str = ""
+    """An elementwise operator that stands for any function."""
     alike: dict[int, frozenset[str]] = field(default_factory=dict)
     """The names of cases that are proved, and the facts that each rests on: another case of that name says the same."""
 
@@ -161,7 +166,9 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
     verdict = "proved for these sizes" if attempt.obligations else "proved"
-    return replace(blank, verdict=verdict, scope=_scope(attempt), covers={"tree": tree})
+    family = family_of(rule) if attempt.any_function else None
+    scope = _scope(attempt) + (f", as for any function in place of {family.op}" if family else "")
+    return replace(blank, verdict=verdict, scope=scope, covers={"tree": tree})
 
 
 def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
@@ -181,6 +188,8 @@ def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
 
     A guard that nothing passes at the usual ranks is tried at higher ones; a rule with too many paths there is left to lower ones.
     """
+    if (shared := _shared(rule, effort)) is not None:
+        return shared
     if isinstance(rule, Rule) and rule.ranks is not None:
         attempt = _attempt(rule, Fixed(opaque=True), effort)
         if not attempt.survey.opaque or (attempt.is_complete and attempt.broken is None and not attempt.left_out):
@@ -192,6 +201,25 @@ def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
     if nothing and effort.ranks is None and not (isinstance(rule, Rule) and rule.ranks is not None):
         return _attempt(rule, None, replace(effort, ranks=HIGHER))
     return attempt
+
+
+_SHARED: dict[Hashable, Attempt | None] = {}
+"""What was made of families, that which is no proof too: None."""
+
+
+def _shared(rule: Rule | MergeRule, effort: Effort) -> Attempt | None:
+    """Return the proof of a rule's family, made now where it was not before; None where there is none."""
+    family = family_of(rule)
+    if family is None:
+        return None
+    key = family.key, effort.ranks
+    if key not in _SHARED:
+        attempt = _attempt(family.rule, None, effort, family.op)
+        holds = attempt.is_complete and attempt.broken is None and not (attempt.left_out or attempt.facts or attempt.complaint)
+        while len(_SHARED) >= MOST_SHARED:
+            _SHARED.pop(next(iter(_SHARED)))
+        _SHARED[key] = replace(attempt, names=Names(), alike={}) if holds else None
+    return _SHARED[key]
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
@@ -213,8 +241,8 @@ def _has_small_sets(rule: Rule | MergeRule) -> bool:
     return any(op in repr(pattern) for op in ("Conv", "Pool"))
 
 
-def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Attempt:
-    attempt = Attempt()
+def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, any_function: str = "") -> Attempt:
+    attempt = Attempt(any_function=any_function)
     try:
         with within(effort.general_seconds):
             _judge_all(rule, fixed, effort, attempt)
@@ -243,8 +271,9 @@ def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, atte
             break
         attempt.ranks |= set((case.ranks or {}).values())
         attempt.judged.append((case.choices, _judge(case, attempt, rule.rounding)))
-        if len(attempt.obligations) >= effort.open_cases:
-            attempt.gave_up = f"given up after {effort.open_cases} open cases"
+        most = 1 if attempt.any_function else effort.open_cases
+        if len(attempt.obligations) >= most or (attempt.any_function and attempt.left_out):
+            attempt.gave_up = f"given up after {most} open cases"
             break
 
 
@@ -255,6 +284,9 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
         attempt.left_out.append(case.left_out)
         return case.left_out
     facts: set[str] = set(case.facts)
+    if attempt.any_function and not all(map(only_moves, (*case.left, *case.right))):
+        attempt.left_out.append("what computes more than a function of elements")
+        return attempt.left_out[-1]
     name = attempt.names.of(case.assumptions.conditions, case.left, case.right)
     if name in attempt.alike:
         return _is_proved(case, facts | attempt.alike[name], attempt)
@@ -277,7 +309,10 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
         if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
             facts.add(LAWS)
     if not attempt.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
-        complaints = (case_objection(rounding, left, right, sizes) for left, right in zip(case.left, case.right, strict=True))
+        sides = [(left, right) for left, right in zip(case.left, case.right, strict=True)]
+        if attempt.any_function:
+            sides = [(applying(left, attempt.any_function), applying(right, attempt.any_function)) for left, right in sides]
+        complaints = (case_objection(rounding, left, right, sizes) for left, right in sides)
         attempt.complaint = next(filter(None, complaints), "")
     attempt.alike[name] = frozenset(facts)
     return _is_proved(case, facts, attempt)
