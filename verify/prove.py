@@ -48,6 +48,8 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 
 HIGHER = tuple(range(7))
 """Ranks that are tried where nothing passes a guard below."""
+MOST_EXPECTED = 100
+"""Different cases of equal choices, at one rank of windows, from which on a rank is left to proofs of single applications."""
 MOST_SHARED = 16
 """Families of which the proof is kept: their rules are proved one after another."""
 LOWEST = 2
@@ -75,6 +77,37 @@ class Effort:
 
 
 @dataclass
+class Growth:
+    """How many different cases a rule of windows has at one rank, of which each spatial axis makes as many times more."""
+
+    rank: int | None = None
+    """Of the variable that is chosen first: its values come one after another, the lowest first."""
+    different: int = 0
+    ways: set[str] = field(default_factory=set)
+    """What else was chosen."""
+
+    def goes_on(self, choices: Mapping[str, Any]) -> bool:
+        """Return False where a case is of a rank at which too many are to be expected."""
+        rank = _first_rank(choices)
+        if rank is None or rank == self.rank:
+            return True
+        before = self.rank or 0
+        expected = (self.different / max(1, len(self.ways))) ** ((rank - 2) / (before - 2)) if before > 2 else 0.0
+        self.rank, self.different, self.ways = rank, 0, set()
+        return expected <= MOST_EXPECTED
+
+    def count(self, choices: Mapping[str, Any], *, new: bool) -> None:
+        """Count a case that was judged."""
+        self.different += new
+        self.ways.add(repr(choices))
+
+
+def _first_rank(choices: Mapping[str, Any]) -> int | None:
+    name = next(iter(choices), "")
+    return choices[name] if name.startswith("rank of ") else None
+
+
+@dataclass
 class Attempt:
     """All cases of a rule, judged."""
 
@@ -95,6 +128,7 @@ class Attempt:
     too_many_paths: bool = False
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
+    growth: Growth = field(default_factory=Growth)
     names: Names = field(default_factory=Names)
     any_function: str = ""
     """An elementwise operator that stands for any function."""
@@ -137,7 +171,7 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     if attempt.broken is None and (difference := _examined(rule, attempt)) is not None:
         example = smallest(rule, difference, effort.seed)
         return replace(blank, verdict="refuted", failure="difference", counterexample=example, reason="the two sides differ")
-    if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_small_sets(rule):
+    if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_windows(rule):
         for sets in SMALL_SETS:
             narrower = _attempt(rule, Fixed(ranks=attempt.survey.ranks, sets=sets), effort)
             if narrower.is_complete:
@@ -236,7 +270,7 @@ def _reaches(tree: Any) -> bool:
     return any(_reaches(subtree) for groups in tree.values() for _, subtree in groups)
 
 
-def _has_small_sets(rule: Rule | MergeRule) -> bool:
+def _has_windows(rule: Rule | MergeRule) -> bool:
     pattern = rule.pattern if isinstance(rule, Rule) else rule.member.pattern
     return any(op in repr(pattern) for op in ("Conv", "Pool"))
 
@@ -259,7 +293,10 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, any_fu
 
 def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, attempt: Attempt) -> None:
     """Judge case after case, until one is broken or too many stay open."""
+    windowed = _has_windows(rule)
     for case in cases(rule, fixed, attempt.survey, effort.ranks):
+        if windowed and not attempt.growth.goes_on(case.choices):
+            break  # what was chosen first has another value now: all that was before it is complete
         if case.ill_typed or case.failure:
             if _model(case) is None:  # it may be that no instance takes this path
                 demand = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
@@ -270,7 +307,9 @@ def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, atte
             attempt.broken = case
             break
         attempt.ranks |= set((case.ranks or {}).values())
+        before = len(attempt.alike)
         attempt.judged.append((case.choices, _judge(case, attempt, rule.rounding)))
+        attempt.growth.count(case.choices, new=len(attempt.alike) > before)
         most = 1 if attempt.any_function else effort.open_cases
         if len(attempt.obligations) >= most or (attempt.any_function and attempt.left_out):
             attempt.gave_up = f"given up after {most} open cases"

@@ -45,6 +45,8 @@ class Solved:
     _version: int = 0
     """Counts the inequalities: a floor-division is looked at again when there are more."""
     _fresh: int = 0
+    _stated: tuple[list[Compare], int, set[tuple[str, Index]]] = field(default_factory=lambda: ([], -1, set()))
+    """The list of conditions, how long it was, and what it states about zero: it is only ever appended to."""
 
     def fresh(self, minimum: int = 1, prefix: str = "q") -> Symbol:
         """Return an unknown that the function did not name."""
@@ -73,7 +75,11 @@ class Solved:
 
     def _is_stated(self, operator: str, value: Index) -> bool:
         """Return whether 0 OPERATOR value is one of the conditions."""
-        return any(c.operator == operator and c.right == value and not c.left.terms for c in self.conditions)
+        conditions, count, stated = self._stated
+        if conditions is not self.conditions or count != len(conditions):
+            stated = {(c.operator, c.right) for c in self.conditions if not c.left.terms}
+            self._stated = self.conditions, len(self.conditions), stated
+        return (operator, value) in stated
 
     def assume(self, condition: Compare) -> None:
         """Assume a condition; raise ``Ended`` when it contradicts the path."""
