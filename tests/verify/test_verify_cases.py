@@ -8,9 +8,11 @@ from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, requi
 from egraph.rule_operators import clip, concat, conv, max_pool, relu, reshape, slice_, transpose
 from egraph.rules import rule_named
 from egraph.tensor.expr.scope import Scope
+from verify import cases as case_stages
 from verify.bindings import Fixed
 from verify.cases import FLOAT32, Case, Survey, cases
 from verify.equality import Equal, prove_equal
+from verify.isomorphism import Names
 
 
 @rule
@@ -189,3 +191,29 @@ def test_a_step_of_zero_is_no_step() -> None:
         yield x
 
     assert not list(cases(law, ranks=(1,)))
+
+
+STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_conv", "neutral_in_mul", "slice_of_concat_2", "merge_matmuls")
+"""Rules whose cases do not depend on how early a fork is known: where broadcasts stay open, runs from the start split fewer."""
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a way that was not taken finds when it goes on is what it would find if it began anew."""
+    rule, fixed = rule_named(name), Fixed(ranks=(0, 1, 2), windowed=(3,))
+
+    names = Names()
+
+    def every_case() -> list[object]:
+        return sorted((names.of(case.assumptions.conditions, case.left, case.right), repr(sorted(case.choices.items())), case.same,
+                       case.left_out, case.ill_typed) for case in cases(rule, fixed))  # fmt: skip
+
+    staged = every_case()
+    stages = case_stages._stages(rule)
+
+    def from_the_start(run: case_stages._Run) -> Case | None:
+        run.binder.path.conclusion = False
+        return next((result for stage in stages if (result := stage(run)) is not None), None)
+
+    monkeypatch.setattr(case_stages, "_stages", lambda _: [from_the_start])
+    assert len(staged) > 1 and staged == every_case()
