@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
+from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
 from egraph.rule_operators import clip, concat, conv, max_pool, relu, reshape, slice_, transpose
 from egraph.rules import rule_named
 from egraph.tensor.expr.scope import Scope
@@ -193,14 +193,23 @@ def test_a_step_of_zero_is_no_step() -> None:
     assert not list(cases(law, ranks=(1,)))
 
 
-STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_conv", "neutral_in_mul", "slice_of_concat_2", "merge_matmuls")
+STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_conv", "neutral_in_mul", "slice_of_concat_2",
+          "merge_matmuls")  # fmt: skip
 """Rules whose cases do not depend on how early a fork is known: where broadcasts stay open, runs from the start split fewer."""
 
 
-@pytest.mark.parametrize("name", STAGED)
-def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@rule
+def factors_change_places(x: Tensor, c: Weight, d: Weight) -> Steps:
+    """(x * c) * d = (x * d) * c,  where the first is a number if the second is"""
+    yield (x * c) * d
+    require(d.number is None or c.number is not None, "the first must be a number if the second is")
+    yield (x * d) * c
+
+
+@pytest.mark.parametrize("rule", [*map(rule_named, STAGED), factors_change_places], ids=lambda each: each.name)
+def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(rule: Rule | MergeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a way that was not taken finds when it goes on is what it would find if it began anew."""
-    rule, fixed = rule_named(name), Fixed(ranks=(0, 1, 2), windowed=(3,))
+    fixed = Fixed(ranks=(0, 1, 2), windowed=(3,))
 
     names = Names()
 
