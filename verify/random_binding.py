@@ -19,6 +19,7 @@ from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.ops import OPS, infer
 from egraph.tensor.ops.attributes import BOUNDS
 from egraph.tensor.ops.dtypes import BYTES, FLOATS
+from egraph.tensor.ops.lookup import READ_AT_COMPUTED_PLACES
 from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 
@@ -274,7 +275,8 @@ def operand_type(op: str, position: int, result: str, byte: str = "uint8") -> st
 
 BYTE_OPERANDS = frozenset({("Dequantize", 0), ("Dequantize", 2), ("Quantize", 2)})
 _TYPES: Mapping[tuple[str, int], str] = {
-    ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
+    **{(op, 1): "int64" for op in READ_AT_COMPUTED_PLACES},
+    ("Where", 0): "bool", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
     ("Not", 0): "bool", ("Cast", 0): "int32",
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node, attributes, format_fragment, placeholders, walk
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES, FLOATS, RANGES
+from egraph.tensor.ops.lookup import fewest_entries
 from egraph.tensor.ops.reference import evaluate
 from verify.random_binding import Refused, draw_binding
 
@@ -293,8 +294,8 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
 def _most(leaf: Node, instance: Instance) -> int:
     """Return how many entries there are where an operand is read as indices: from the end, they are negative."""
     extents = [
-        node.inputs[0].type.sizes[node.integer("axis")] for node in walk((*instance.left, *instance.right))
-        if node.op == "Gather" and leaf in walk((node.inputs[1],))
+        entries for node in walk((*instance.left, *instance.right))
+        if (entries := fewest_entries(node)) is not None and leaf in walk((node.inputs[1],))
     ]  # fmt: skip
     return min(extents, default=4)
 

@@ -177,7 +177,7 @@ def _constant(node: Node, tensors: Mapping[str, np.ndarray]) -> np.ndarray | Non
 def _described(node: Node) -> tuple[str, Sequence[Node], Mapping[str, int]]:
     """Return operator, operands and whole attributes of a node, of an opaque one as ONNX has them."""
     if node.op != "Opaque":
-        return node.op, node.inputs, {"axis": node.integer("axis")} if node.op == "Gather" else {}
+        return node.op, node.inputs, {"axis": node.integer("axis")} if node.op in READ_BY_INDEX else {}
     data = node.attribute("onnx")
     assert isinstance(data, bytes)
     proto = onnx.NodeProto.FromString(data)

@@ -15,6 +15,7 @@ from egraph.tensor.expr.index import Index, Iterator, index
 from egraph.tensor.expr.scope import Scope
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES, INTEGERS
+from egraph.tensor.ops.lookup import READ_AT_COMPUTED_PLACES
 from egraph.tensor.ops.reference import fragment_expression
 from egraph.tensor.storage import STORAGE, stored
 from lower.eoperator.tabled import refusal
@@ -216,7 +217,7 @@ def supports_by_parts(fragment: Node) -> str | None:
             continue
         if node.op in STORAGE:
             return supports(fragment)
-        computed = node.op == "Gather" and node.inputs[-1].op != "Placeholder"
+        computed = node.op in READ_AT_COMPUTED_PLACES and node.inputs[-1].op != "Placeholder"
         if computed or (node.op == "Expression" and node is not fragment):
             return supports(fragment)
         part = _part(node.op, node.attributes, tuple(operand.type for operand in node.inputs), node.type)

@@ -55,6 +55,17 @@ WITH_NAN: tuple[Node, ...] = (
 )  # fmt: skip
 """What onnxruntime and numpy say of operands that are no numbers is said by generated kernels too."""
 
+LOOKED_UP = tuple(
+    (fragment, dtype)
+    for dtype in ("int32", "int64")
+    for fragment in (
+        apply("Gather", leaf(0, 7, 33), leaf(1, 5, dtype=dtype), axis=0),
+        apply("GatherElements", leaf(0, 7, 33), leaf(1, 3, 50, dtype=dtype), axis=1),
+        apply("GatherND", leaf(0, 2, 7, 9, 33), leaf(1, 2, 5, 2, dtype=dtype), batch_dims=1),
+    )
+)
+"""Reads at places that are computed."""
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
@@ -62,7 +73,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
     own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
-    own += [*LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, MASK, STRIDED, IN_PLACE]
+    own += [*LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, *(each for each, _ in LOOKED_UP), MASK, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -101,6 +112,18 @@ def test_strides_write_into_a_part_of_a_larger_tensor(library: Library) -> None:
     Loaded(library.path).run(library[STRIDED], [source, target])
     np.testing.assert_array_equal(target[:, :, :6], np.maximum(source[..., 0], 0))
     assert (target[:, :, 6:] == 7).all()
+
+
+@pytest.mark.parametrize("position", range(len(LOOKED_UP)))
+def test_a_place_beyond_the_data_reads_some_element_of_it(position: int, library: Library) -> None:
+    fragment, dtype = LOOKED_UP[position]
+    random, limits = np.random.default_rng(2), np.iinfo(dtype)
+    data, places = (operand.type.sizes for operand in fragment.inputs)
+    source = random.standard_normal(data).astype(np.float32)
+    chosen = random.choice([limits.min, limits.max, -1_000_000_007, 1_000_000_007, 7, -8], places).astype(dtype)
+    result = np.zeros(fragment.type.sizes, np.float32)
+    Loaded(library.path).run(library[fragment], [source, chosen, result])
+    assert np.isin(result, source).all()
 
 
 def test_integers_become_the_nearest_numbers_whatever_their_size(library: Library) -> None:

@@ -130,6 +130,8 @@ def chains() -> list[Node]:
         apply("ReduceMax", apply("Transpose", leaf(0, 6, 70), perm=(1, 0)), axes=(0,)),
         apply("Softmax", apply("Reshape", last, shape=(2, 16)), axis=1),
         apply("Gather", apply("Relu", leaf(0, 9, 20)), leaf(1, 3, 2, dtype="int64"), axis=0),
+        apply("Exp", apply("GatherND", apply("Relu", leaf(0, 2, 9, 20)), leaf(1, 2, 5, 1, dtype="int64"), batch_dims=1)),
+        apply("Exp", apply("GatherElements", apply("Relu", leaf(0, 3, 40)), leaf(1, 3, 23, dtype="int64"), axis=1)),
         apply("Where", apply("Less", leaf(0, 5, 33), leaf(1, 33)), leaf(2, 5, 33), apply("Neg", leaf(0, 5, 33))),
         apply("Cos", apply("Sin", apply("Mul", leaf(0, 50), leaf(1, 1)))),
         apply("MatMul", leaf(0, 3, 5, 33), leaf(1, 33, 18)),

@@ -26,7 +26,7 @@ Form = Callable[[Emitter, Node, Sequence[str], str], None]
 
 PLAIN = (
     *(spec.name for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,)),
-    "Transpose", "Concat", "Gather", "InstanceNormalization",
+    "Transpose", "Concat", "Gather", "GatherElements", "GatherND", "InstanceNormalization",
 )  # fmt: skip
 """Operators whose operands and attributes are ONNX's own, in every opset that has them."""
 
@@ -257,6 +257,7 @@ FORMS: Mapping[str, Form] = {
     "LessOrEqual": _or_equal("Less"),
     "GreaterOrEqual": _or_equal("Greater"),
     "Cast": _cast,
+    "Truncate": _cast,
     "MatMul": _matmul,
     "Saturate": _saturate,
     "Quantize": _quantize,

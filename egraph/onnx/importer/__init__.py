@@ -17,6 +17,7 @@ from egraph.onnx.importer import (
     elementwise,
     fourier,
     fused,
+    grid_sample,
     movement,
     normalization,
     places,
@@ -43,7 +44,7 @@ from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 HANDLERS: Mapping[str, elementwise.Handler] = {
     **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
     **quantisation.HANDLERS, **recurrence.HANDLERS, **einsum.HANDLERS, **places.HANDLERS, **fused.STANDARD_HANDLERS,
-    **fourier.HANDLERS,
+    **fourier.HANDLERS, **grid_sample.HANDLERS,
 }  # fmt: skip
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
     **dict.fromkeys(("", "ai.onnx"), HANDLERS),

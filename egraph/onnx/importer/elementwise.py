@@ -13,6 +13,7 @@ from egraph.onnx.types import dtype_name
 from egraph.tensor import Node
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
+from egraph.tensor.ops.quantisation import WHOLE
 
 Handler = Callable[[Call], Node | list[Node | None]]
 
@@ -129,7 +130,7 @@ def _cast_like(call: Call) -> Node:
 
 
 def _as_type(call: Call, dtype: str) -> Node:
-    """The operand itself, a number for an integer, 1 and 0 for true and false, or whether it is not zero"""
+    """The operand itself, a number for an integer, an integer for a number, 1 and 0 for true and false, or whether it is not zero"""
     source_dtype = call[0].type.dtype
     if dtype == source_dtype:
         return call[0]
@@ -138,11 +139,12 @@ def _as_type(call: Call, dtype: str) -> Node:
         return call.apply("Not", call.apply("Equal", number, call.constant(0, "float32")))
     if dtype == "int32" and source_dtype in BYTES:
         return call.apply("Cast", call[0], to=dtype)
-    if dtype != "float32":
+    if dtype != "float32" and (dtype not in WHOLE or source_dtype not in ("bool", "float32")):
         raise NotCore("the element type changes")
     if source_dtype == "bool":
-        return call.apply("Where", call[0], call.constant(1, dtype), call.constant(0, dtype))
-    return call.apply("Cast", call[0], to=dtype)
+        number = call.apply("Where", call[0], call.constant(1, "float32"), call.constant(0, "float32"))
+        return number if dtype == "float32" else call.apply("Truncate", number, to=dtype)
+    return call.apply("Truncate" if source_dtype == "float32" else "Cast", call[0], to=dtype)
 
 
 HANDLERS: Mapping[str, Handler] = {

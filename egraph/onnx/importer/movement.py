@@ -204,13 +204,13 @@ def _gather(call: Call) -> Node:
 
 
 def _gather_nd(call: Call) -> Node:
-    """Gather along one axis: of rows where an index has one number, else of all indexed axes as one where indices are known"""
+    """Gather along one axis: of rows where an index has one number, of all indexed axes as one where indices are known"""
     shape, (*positions, depth), batches = call.shape(0), call.shape(1), int(call.attribute("batch_dims", 0))
     indexed = shape[batches : batches + depth]
     value = call.data(1)
     if value is None:
         if batches or depth != 1:
-            raise NotCore("indices of several numbers are computed while the model runs")
+            return call.apply("GatherND", call[0], call[1], batch_dims=batches)
         return call.apply("Gather", call[0], call.reshape(call[1], positions), axis=0)
     sizes = np.array(indexed, np.int64)
     if np.any(value < -sizes) or np.any(value >= sizes):

@@ -1,4 +1,4 @@
-"""Elements and rows read from, or written to, places that are known at compile time: GatherElements, ScatterElements, ScatterND."""
+"""Elements and rows read from places, or written to those that are known at compile time: GatherElements, ScatterElements, ScatterND."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def _elements(call: Call) -> np.ndarray:
 
 
 def _gather_elements(call: Call) -> Node:
+    if call.data(1) is None:
+        return call.apply("GatherElements", call[0], call[1], axis=axis_of(int(call.attribute("axis", 0)), len(call.shape(0))))
     places = _elements(call)
     return call.apply("Gather", call.reshape(call[0], (math.prod(call.shape(0)),)), call.constant(places, "int64"), axis=0)
 

@@ -15,6 +15,7 @@ from egraph.tensor.ops.contraction import CONTRACTION
 from egraph.tensor.ops.convolution import CONVOLUTION
 from egraph.tensor.ops.elementwise import ELEMENTWISE, PREDICATES
 from egraph.tensor.ops.expression import EXPRESSION
+from egraph.tensor.ops.lookup import LOOKUP
 from egraph.tensor.ops.movement import MOVEMENT
 from egraph.tensor.ops.normalization import NORMALIZATION
 from egraph.tensor.ops.padding import PADDING
@@ -32,7 +33,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
     {
         spec.name: spec
         for family in (
-            *(ELEMENTWISE, PREDICATES, RESHAPE, MOVEMENT, PADDING, RESIZE),
+            *(ELEMENTWISE, PREDICATES, RESHAPE, MOVEMENT, LOOKUP, PADDING, RESIZE),
             *(QUANTISATION, BLOCKS, CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, RECURRENCE, EXPRESSION),
         )
         for spec in family

@@ -9,7 +9,8 @@ from typing import Any
 from egraph.tensor.ops.sizes import refuse
 
 _INTEGER = (
-    "axis", "bits", "count_include_pad", "exclude_outside", "group", "keeps_cell", "linear_before_reset", "select_last_index", "size",
+    "axis", "batch_dims", "bits", "count_include_pad", "exclude_outside", "group", "keeps_cell", "linear_before_reset", "select_last_index",
+    "size",
 )  # fmt: skip
 _FLOAT = ("alpha", "beta", "bias", "cubic_coeff_a", "epsilon", "gamma", "max", "min", "value")
 BOUNDS = ("max", "min", "value")

@@ -1,4 +1,4 @@
-"""Between numbers and bytes: Cast, Saturate, Quantize and Dequantize. Integer products are MatMul and Conv of bytes.
+"""Between numbers and integers: Cast, Truncate, Saturate, Quantize and Dequantize. Integer products are MatMul and Conv of bytes.
 
 Quantize and Dequantize are operators and not quotients and products, so that no rule for these moves a number to the
 other side of a rounding: what ONNX fixes to the bit stays so, unless a rule about quantisation itself says otherwise.
@@ -18,6 +18,7 @@ from egraph.tensor.ops.sizes import broadcasts_to, one_of, refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 NUMBERS = ("float32", "int32")
+WHOLE = ("int32", "int64")
 LIMITS = {dtype: RANGES[dtype] for dtype in sorted(BYTES)}
 """The least and the largest number of each byte type."""
 
@@ -30,6 +31,16 @@ def _cast_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 def _admits_cast(dtypes: Sequence[str], a: Values) -> None:
     if a.get("to") == "int32" and not (RANGES["int32"][0] <= RANGES[dtypes[0]][0] and RANGES[dtypes[0]][1] <= RANGES["int32"][1]):
         refuse(f"int32 does not hold every {dtypes[0]}")
+
+
+def _truncate_shape(shapes: Sequence[Shape], a: Values) -> Shape:
+    one_of(a["to"], WHOLE, "to")
+    return shapes[0]
+
+
+def _truncated(a: Values, x: Scalar) -> Scalar:
+    """The whole number next to x on the way to 0"""
+    return call(f"to_{a['to']}", call("where", call("less", x, number(0)), call("ceil", x), call("floor", x)))
 
 
 def _saturate_shape(shapes: Sequence[Shape], a: Values) -> Shape:
@@ -100,6 +111,10 @@ QUANTISATION: tuple[OpSpec, ...] = (
         "Cast", 1, "elementwise", _cast_shape, _pointwise(lambda a, x: call(f"to_{a['to']}", x)), lambda random: _alone(random, "float32"),
         attributes=("to",), dtypes=INTEGERS, admits=_admits_cast, sample_dtypes=("int64",),
         notes="integers to float32, and those that int32 holds to int32",
+    ),
+    OpSpec(
+        "Truncate", 1, "elementwise", _truncate_shape, _pointwise(_truncated), lambda random: _alone(random, random.choice(WHOLE)),
+        attributes=("to",), dtypes=_FLOAT32, notes="ONNX's Cast of numbers to integers; what these do not hold may become anything",
     ),
     OpSpec(
         "Saturate", 1, "elementwise", _saturate_shape, _pointwise(lambda a, x: _saturated(call("round", x), a["to"])),
