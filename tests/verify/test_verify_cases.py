@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
@@ -213,7 +215,7 @@ def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(rule: Rule | Merge
 
     names = Names()
 
-    def every_case() -> list[object]:
+    def every_case() -> Sequence[object]:
         return sorted((names.of(case.assumptions.conditions, case.left, case.right), repr(sorted(case.choices.items())), case.same,
                        case.left_out, case.ill_typed) for case in cases(rule, fixed))  # fmt: skip
 
