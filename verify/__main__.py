@@ -179,13 +179,17 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
         yield from (_proved(rule, effort, position, len(rules)) for position, rule in enumerate(rules))
         return
     from verify.certificates import Certificate, keep, prove_shipped
+    from verify.families import families
     from verify.fingerprint import rule_key
 
+    made: dict[str, Proof] = {}
     with open_runner(arguments.runner) as runner:
-        made = runner.run(prove_shipped, [(rule.name, effort, seconds) for rule in rules])
-        for rule, proof in zip(rules, made, strict=True):
-            keep(Certificate.of(proof, rule_key(rule)))  # another machine of a cluster keeps its own
-            yield proof
+        jobs = runner.run(prove_shipped, [([rule.name for rule in family], effort, seconds) for family in families(rules)])
+        for rule in rules:
+            while rule.name not in made:
+                made |= {proof.rule: proof for proof in next(jobs)}
+            keep(Certificate.of(made[rule.name], rule_key(rule)))  # another machine of a cluster keeps its own
+            yield made[rule.name]
 
 
 def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -> Proof:

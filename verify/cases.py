@@ -117,7 +117,7 @@ def cases(
         given = replace(fixed or Fixed(), looks_at_types=types)
         yield from (case for case in _all(rule, given, survey, pointwise=False) if case is not None)
         return
-    if fixed is None and isinstance(rule, Rule) and all(OPS[op].category == "elementwise" for op in pattern_operators(rule.pattern)):
+    if fixed is None and isinstance(rule, Rule) and is_elementwise(rule.pattern):
         scalar_cases = list(_all(rule, Fixed(ranks=(0,), looks_at_types=types), survey, pointwise=True))
         if not any(case is None for case in scalar_cases):
             survey.pointwise = True
@@ -137,6 +137,11 @@ def looks_at_types(rule: Rule | MergeRule) -> bool:
     """Return whether a rule reads the element types of its variables."""
     laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
     return any("dtype" in fields_of(law) for law in laws)
+
+
+def is_elementwise(pattern: Pattern | Variable) -> bool:
+    """Return whether all operators of a pattern are elementwise."""
+    return all(OPS[op].category == "elementwise" for op in pattern_operators(pattern))
 
 
 def pattern_operators(term: Pattern | Variable) -> set[str]:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -148,12 +148,16 @@ def certify(
     return certified
 
 
-def prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
-    """Prove a shipped rule, wherever a runner runs that, and keep its certificate, so that an interrupted `make prove` can go on.
+def prove_shipped(names: Sequence[str], effort: Effort, seconds: float) -> list[Proof]:
+    """Prove shipped rules that have a proof in common, wherever a runner runs that.
 
-    Beyond ``seconds`` of processor time the general proof is given up. A counterexample travels as text, since nodes are objects
-    of their process.
+    Their certificates are kept, so that an interrupted `make prove` can go on. Beyond ``seconds`` of processor time the general proof
+    of a rule is given up. A counterexample travels as text, since nodes are objects of their process.
     """
+    return [_prove_shipped(name, effort, seconds) for name in names]
+
+
+def _prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
     from egraph.rules import rule_named
     from runtime.garbage_collection import rare_collections
     from verify.prove import prove

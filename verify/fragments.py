@@ -22,11 +22,19 @@ from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.attributes import BOUNDS
 from egraph.tensor.ops.dtypes import FLOATS
-from egraph.tensor.ops.scopes import pointwise
-from egraph.tensor.ops.sizes import at_least, broadcasting_by, refuse
+from egraph.tensor.ops.scopes import pointwise, read_broadcast
+from egraph.tensor.ops.sizes import at_least, broadcast, broadcasting_by, refuse
 from verify.numbers import FINITE, KINDS_OF_NUMBERS, SPECIAL, SymbolicNumber, Unsettled, kind_of
 from verify.paths import LeftOut, Path
 from verify.symbolic import SymbolicInteger, index_of
+
+ANY = "~any"
+"""A function of which nothing is known."""
+FLOAT = "float32"
+
+
+class AnyOperator(str):
+    """The name of an elementwise operator that stands for any function of as many elements; the language can only apply it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class Workshop:
 
     def apply(self, op: str, operands: Sequence[SymbolicTerm], attributes: Attributes) -> SymbolicTerm:
         """Return an operator over terms, typed by its specification; raises ``TypeMismatch``."""
-        key = (op, tuple(map(id, operands)), tuple((name, _key(value)) for name, value in attributes))
+        key = (op, type(op), tuple(map(id, operands)), tuple((name, _key(value)) for name, value in attributes))
         if key not in self._terms:
             self._terms[key] = self._typed(op, tuple(operands), attributes)
         return self._terms[key]
@@ -140,6 +148,8 @@ class Workshop:
 
     def _operator_meaning(self, term: SymbolicTerm) -> Scope:
         operands = [Tensor(str(position), self.sizes(operand), operand.dtype) for position, operand in enumerate(term.operands)]
+        if isinstance(term.op, AnyOperator):
+            return self._any_of_elements(term, operands)
         if not all(self._is_finite(term, value) for _, value in term.attributes):
             return self._any_function(term, operands)
         values = {name: self.plain(value) for name, value in term.attributes}
@@ -169,6 +179,15 @@ class Workshop:
         name = f"~{term.op} {_key(tuple(value for _, value in term.attributes))}"
         scope = pointwise("i", operands[0].shape, lambda places: call(name, Read(operands[0], tuple(places))))
         return inline(scope, {"0": self.meaning(term.operands[0])})
+
+    def _any_of_elements(self, term: SymbolicTerm, operands: Sequence[Tensor]) -> Scope:
+        """Return an uninterpreted function of one element of each operand, those that broadcasting puts together."""
+        if term.dtype != FLOAT or any(operand.dtype != FLOAT for operand in operands):
+            raise LeftOut(f"{term.op} of other types stands for itself alone")
+        with broadcasting_by(self._broadcast):
+            shape = broadcast([operand.shape for operand in operands])
+            scope = pointwise("i", shape, lambda places: call(ANY, *(read_broadcast(operand, places) for operand in operands)))
+        return inline(scope, {str(position): self.meaning(operand) for position, operand in enumerate(term.operands)})
 
     def _broadcast(self, left: Size, right: Size) -> Size | None:
         first, second = self.path.canonical(left), self.path.canonical(right)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -28,6 +28,7 @@ from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.definedness import has_nan, is_nan
 from verify.equality import prove_equal
+from verify.families import applying, family_of, only_moves
 from verify.isomorphism import Names
 from verify.open_cases import attempts_for, examined
 from verify.outcome import Equal, Open, Outcome
@@ -47,6 +48,10 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 
 HIGHER = tuple(range(7))
 """Ranks that are tried where nothing passes a guard below."""
+MOST_EXPECTED = 100
+"""Different cases of equal choices, at one rank of windows, from which on a rank is left to proofs of single applications."""
+MOST_SHARED = 16
+"""Families of which the proof is kept: their rules are proved one after another."""
 LOWEST = 2
 """The highest rank that is still tried where the paths of higher ones are too many."""
 LAWS = "laws of exponentials and logarithms"
@@ -72,6 +77,37 @@ class Effort:
 
 
 @dataclass
+class Growth:
+    """How many different cases a rule of windows has at one rank, of which each spatial axis makes as many times more."""
+
+    rank: int | None = None
+    """Of the variable that is chosen first: its values come one after another, the lowest first."""
+    different: int = 0
+    ways: set[str] = field(default_factory=set)
+    """What else was chosen."""
+
+    def goes_on(self, choices: Mapping[str, Any]) -> bool:
+        """Return False where a case is of a rank at which too many are to be expected."""
+        rank = _first_rank(choices)
+        if rank is None or rank == self.rank:
+            return True
+        before = self.rank or 0
+        expected = (self.different / max(1, len(self.ways))) ** ((rank - 2) / (before - 2)) if before > 2 else 0.0
+        self.rank, self.different, self.ways = rank, 0, set()
+        return expected <= MOST_EXPECTED
+
+    def count(self, choices: Mapping[str, Any], *, new: bool) -> None:
+        """Count a case that was judged."""
+        self.different += new
+        self.ways.add(repr(choices))
+
+
+def _first_rank(choices: Mapping[str, Any]) -> int | None:
+    name = next(iter(choices), "")
+    return choices[name] if name.startswith("rank of ") else None
+
+
+@dataclass
 class Attempt:
     """All cases of a rule, judged."""
 
@@ -92,7 +128,10 @@ class Attempt:
     too_many_paths: bool = False
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
+    growth: Growth = field(default_factory=Growth)
     names: Names = field(default_factory=Names)
+    any_function: str = ""
+    """An elementwise operator that stands for any function."""
     alike: dict[int, frozenset[str]] = field(default_factory=dict)
     """The names of cases that are proved, and the facts that each rests on: another case of that name says the same."""
 
@@ -132,7 +171,7 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     if attempt.broken is None and (difference := _examined(rule, attempt)) is not None:
         example = smallest(rule, difference, effort.seed)
         return replace(blank, verdict="refuted", failure="difference", counterexample=example, reason="the two sides differ")
-    if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_small_sets(rule):
+    if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_windows(rule):
         for sets in SMALL_SETS:
             narrower = _attempt(rule, Fixed(ranks=attempt.survey.ranks, sets=sets), effort)
             if narrower.is_complete:
@@ -161,7 +200,9 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
     verdict = "proved for these sizes" if attempt.obligations else "proved"
-    return replace(blank, verdict=verdict, scope=_scope(attempt), covers={"tree": tree})
+    family = family_of(rule) if attempt.any_function else None
+    scope = _scope(attempt) + (f", as for any function in place of {family.op}" if family else "")
+    return replace(blank, verdict=verdict, scope=scope, covers={"tree": tree})
 
 
 def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
@@ -181,6 +222,8 @@ def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
 
     A guard that nothing passes at the usual ranks is tried at higher ones; a rule with too many paths there is left to lower ones.
     """
+    if (shared := _shared(rule, effort)) is not None:
+        return shared
     if isinstance(rule, Rule) and rule.ranks is not None:
         attempt = _attempt(rule, Fixed(opaque=True), effort)
         if not attempt.survey.opaque or (attempt.is_complete and attempt.broken is None and not attempt.left_out):
@@ -192,6 +235,25 @@ def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
     if nothing and effort.ranks is None and not (isinstance(rule, Rule) and rule.ranks is not None):
         return _attempt(rule, None, replace(effort, ranks=HIGHER))
     return attempt
+
+
+_SHARED: dict[Hashable, Attempt | None] = {}
+"""What was made of families, that which is no proof too: None."""
+
+
+def _shared(rule: Rule | MergeRule, effort: Effort) -> Attempt | None:
+    """Return the proof of a rule's family, made now where it was not before; None where there is none."""
+    family = family_of(rule)
+    if family is None:
+        return None
+    key = family.key, effort.ranks
+    if key not in _SHARED:
+        attempt = _attempt(family.rule, None, effort, family.op)
+        holds = attempt.is_complete and attempt.broken is None and not (attempt.left_out or attempt.facts or attempt.complaint)
+        while len(_SHARED) >= MOST_SHARED:
+            _SHARED.pop(next(iter(_SHARED)))
+        _SHARED[key] = replace(attempt, names=Names(), alike={}) if holds else None
+    return _SHARED[key]
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
@@ -208,13 +270,13 @@ def _reaches(tree: Any) -> bool:
     return any(_reaches(subtree) for groups in tree.values() for _, subtree in groups)
 
 
-def _has_small_sets(rule: Rule | MergeRule) -> bool:
+def _has_windows(rule: Rule | MergeRule) -> bool:
     pattern = rule.pattern if isinstance(rule, Rule) else rule.member.pattern
     return any(op in repr(pattern) for op in ("Conv", "Pool"))
 
 
-def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Attempt:
-    attempt = Attempt()
+def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, any_function: str = "") -> Attempt:
+    attempt = Attempt(any_function=any_function)
     try:
         with within(effort.general_seconds):
             _judge_all(rule, fixed, effort, attempt)
@@ -231,7 +293,10 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
 
 def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, attempt: Attempt) -> None:
     """Judge case after case, until one is broken or too many stay open."""
+    windowed = _has_windows(rule)
     for case in cases(rule, fixed, attempt.survey, effort.ranks):
+        if windowed and not attempt.growth.goes_on(case.choices):
+            break  # what was chosen first has another value now: all that was before it is complete
         if case.ill_typed or case.failure:
             if _model(case) is None:  # it may be that no instance takes this path
                 demand = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
@@ -242,9 +307,12 @@ def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, atte
             attempt.broken = case
             break
         attempt.ranks |= set((case.ranks or {}).values())
+        before = len(attempt.alike)
         attempt.judged.append((case.choices, _judge(case, attempt, rule.rounding)))
-        if len(attempt.obligations) >= effort.open_cases:
-            attempt.gave_up = f"given up after {effort.open_cases} open cases"
+        attempt.growth.count(case.choices, new=len(attempt.alike) > before)
+        most = 1 if attempt.any_function else effort.open_cases
+        if len(attempt.obligations) >= most or (attempt.any_function and attempt.left_out):
+            attempt.gave_up = f"given up after {most} open cases"
             break
 
 
@@ -255,6 +323,9 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
         attempt.left_out.append(case.left_out)
         return case.left_out
     facts: set[str] = set(case.facts)
+    if attempt.any_function and not all(map(only_moves, (*case.left, *case.right))):
+        attempt.left_out.append("what computes more than a function of elements")
+        return attempt.left_out[-1]
     name = attempt.names.of(case.assumptions.conditions, case.left, case.right)
     if name in attempt.alike:
         return _is_proved(case, facts | attempt.alike[name], attempt)
@@ -277,7 +348,10 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
         if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
             facts.add(LAWS)
     if not attempt.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
-        complaints = (case_objection(rounding, left, right, sizes) for left, right in zip(case.left, case.right, strict=True))
+        sides = [(left, right) for left, right in zip(case.left, case.right, strict=True)]
+        if attempt.any_function:
+            sides = [(applying(left, attempt.any_function), applying(right, attempt.any_function)) for left, right in sides]
+        complaints = (case_objection(rounding, left, right, sizes) for left, right in sides)
         attempt.complaint = next(filter(None, complaints), "")
     attempt.alike[name] = frozenset(facts)
     return _is_proved(case, facts, attempt)

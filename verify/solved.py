@@ -45,6 +45,8 @@ class Solved:
     _version: int = 0
     """Counts the inequalities: a floor-division is looked at again when there are more."""
     _fresh: int = 0
+    _stated: tuple[list[Compare], int, dict[str, set[Index]]] = field(default_factory=lambda: ([], -1, {}))
+    """The list of conditions, how long it was, and what it states about zero: it is only ever appended to."""
 
     def fresh(self, minimum: int = 1, prefix: str = "q") -> Symbol:
         """Return an unknown that the function did not name."""
@@ -66,14 +68,28 @@ class Solved:
                 return answer
             case _:
                 answer = self.bounds.zero(difference)
-                if answer is None and difference.terms:
+                if answer is None and difference.terms and self._states_equalities():
                     reduced = without_content(difference, self.bounds)
                     answer = True if self._is_stated("==", reduced) or self._is_stated("==", -reduced) else None
                 return answer if answer is None or condition.operator == "==" else not answer
 
     def _is_stated(self, operator: str, value: Index) -> bool:
         """Return whether 0 OPERATOR value is one of the conditions."""
-        return any(c.operator == operator and c.right == value and not c.left.terms for c in self.conditions)
+        return value in self._statements()[operator]
+
+    def _states_equalities(self) -> bool:
+        return bool(self._statements()["=="])
+
+    def _statements(self) -> dict[str, set[Index]]:
+        """Return what the conditions say of zero, by their operators."""
+        conditions, count, stated = self._stated
+        if conditions is not self.conditions or count != len(conditions):
+            stated = {"<": set(), "<=": set(), "==": set(), "!=": set()}
+            for condition in self.conditions:
+                if not condition.left.terms:
+                    stated[condition.operator].add(condition.right)
+            self._stated = self.conditions, len(self.conditions), stated
+        return stated
 
     def assume(self, condition: Compare) -> None:
         """Assume a condition; raise ``Ended`` when it contradicts the path."""

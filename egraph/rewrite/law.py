@@ -293,11 +293,11 @@ def value_of(value: Any, name: str, path: str) -> Value:
 # What a law says
 
 
-def digest(law: Law) -> str:
-    """Return a text that is the same for equal laws."""
+def digest(law: Law, blank: str | None = None) -> str:
+    """Return a text that is the same for equal laws, and for laws that differ in a text of a name alone where that is ``blank``."""
     hashed = hashlib.sha256()
     for name, value in law.parts():
-        hashed.update(f"{name} {_said(value)}\n".encode())
+        hashed.update(f"{name} {'blank' if blank is not None and value == blank else _said(value)}\n".encode())
     return hashed.hexdigest()
 
 

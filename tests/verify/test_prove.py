@@ -24,7 +24,7 @@ from verify.counterexamples import smallest
 from verify.models import small_values
 from verify.numpy_script import script
 from verify.outcome import Equal, Open
-from verify.prove import Effort, prove
+from verify.prove import Effort, Growth, prove
 from verify.random_testing import check_rule, draw_values, draws
 from verify.rounding import keeps_rounding
 from verify.scope import answer, outside, tree_of
@@ -327,3 +327,25 @@ def test_a_transpose_is_proved_for_every_permutation() -> None:
 
     proof = prove(there_and_back, QUICK)
     assert proof.verdict == "proved" and proof.paths > 30
+
+
+def test_a_rank_of_too_many_cases_is_left_to_single_applications() -> None:
+    """Twelve cases an axis are 144 of two axes, five are 25, and 125 of three."""
+
+    def last_rank(different: int, ways: int = 2) -> int:
+        growth = Growth()
+        for rank in (3, 4, 5):
+            if not growth.goes_on({"rank of x": rank, "layout": 0}):
+                return rank - 1
+            for number in range(different ** (rank - 2) * ways):
+                growth.count({"rank of x": rank, "layout": number % ways}, new=True)
+        return 5
+
+    assert [last_rank(each) for each in (1, 4, 5, 10, 12)] == [5, 5, 4, 4, 3]
+    assert Growth().goes_on({}) and Growth().goes_on({"members": 2})
+
+
+def test_ranks_that_were_completed_are_covered_where_a_higher_one_is_left_out() -> None:
+    proof = prove(rule_named("conv_transpose_is_conv_of_phases"), Effort(tests=4, tries=400))
+    assert proof.verdict == "proved" and proof.scope == "all sizes, rank 3" and proof.paths == 24
+    assert proof.covers is not None and [group for group, _ in proof.covers["tree"]["rank of x"]] == [[3]]

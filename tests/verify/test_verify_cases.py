@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
+from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
 from egraph.rule_operators import clip, concat, conv, max_pool, relu, reshape, slice_, transpose
 from egraph.rules import rule_named
 from egraph.tensor.expr.scope import Scope
+from verify import cases as case_stages
 from verify.bindings import Fixed
 from verify.cases import FLOAT32, Case, Survey, cases
 from verify.equality import Equal, prove_equal
+from verify.isomorphism import Names
 
 
 @rule
@@ -189,3 +193,38 @@ def test_a_step_of_zero_is_no_step() -> None:
         yield x
 
     assert not list(cases(law, ranks=(1,)))
+
+
+STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_conv", "neutral_in_mul", "slice_of_concat_2",
+          "merge_matmuls")  # fmt: skip
+"""Rules whose cases do not depend on how early a fork is known: where broadcasts stay open, runs from the start split fewer."""
+
+
+@rule
+def factors_change_places(x: Tensor, c: Weight, d: Weight) -> Steps:
+    """(x * c) * d = (x * d) * c,  where the first is a number if the second is"""
+    yield (x * c) * d
+    require(d.number is None or c.number is not None, "the first must be a number if the second is")
+    yield (x * d) * c
+
+
+@pytest.mark.parametrize("rule", [*map(rule_named, STAGED), factors_change_places], ids=lambda each: each.name)
+def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(rule: Rule | MergeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a way that was not taken finds when it goes on is what it would find if it began anew."""
+    fixed = Fixed(ranks=(0, 1, 2), windowed=(3,))
+
+    names = Names()
+
+    def every_case() -> Sequence[object]:
+        return sorted((names.of(case.assumptions.conditions, case.left, case.right), repr(sorted(case.choices.items())), case.same,
+                       case.left_out, case.ill_typed) for case in cases(rule, fixed))  # fmt: skip
+
+    staged = every_case()
+    stages = case_stages._stages(rule)
+
+    def from_the_start(run: case_stages._Run) -> Case | None:
+        run.binder.path.conclusion = False
+        return next((result for stage in stages if (result := stage(run)) is not None), None)
+
+    monkeypatch.setattr(case_stages, "_stages", lambda _: [from_the_start])
+    assert len(staged) > 1 and staged == every_case()

@@ -235,6 +235,9 @@ class Evaluator:
         positions: list[Array] = []
         for size, expression in zip(source.shape, indices, strict=True):
             position = self.index(expression, env)
+            if isinstance(expression.atom, Iterator) and position.size and position.item(0) >= 0 and position.item(-1) < size:
+                positions.append(position)  # an iterator counts upwards: its ends are its extremes
+                continue
             outside = (position < 0) | (position >= size)
             if outside.any():
                 if (outside if mask is None else outside & mask).any():

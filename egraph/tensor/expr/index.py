@@ -18,18 +18,18 @@ Size: TypeAlias = "int | Index"
 """A size or an index: a plain integer where it is known, an expression where it is symbolic."""
 
 
-Kept = TypeVar("Kept")
+Kept = TypeVar("Kept", "Iterator", "Symbol", "RealSymbol")
 _ATOMS: dict[tuple[object, ...], Any] = {}
 """Every iterator and symbol by what it is: equal ones are one object, so that to compare and to hash them costs next to nothing."""
 
 
-def _one(kind: type[Kept], *parts: object) -> Kept:
-    """Return the one atom with these parts."""
+def _interned(kind: type[Kept], *parts: object) -> Kept:
+    """Return the only atom of a kind with these parts, made where there is none yet."""
     key = (kind, *parts)
     made = _ATOMS.get(key)
     if made is None:
         made = object.__new__(kind)
-        for name, part in zip(kind.__match_args__, parts, strict=True):  # type: ignore[attr-defined]  # a dataclass has them
+        for name, part in zip(kind.__match_args__, parts, strict=True):
             object.__setattr__(made, name, part)
         made = _ATOMS.setdefault(key, made)
     return cast("Kept", made)
@@ -44,7 +44,7 @@ class Iterator:
     high: Size
 
     def __new__(cls, name: str, low: Size, high: Size) -> Iterator:
-        return _one(cls, name, low if type(low) is Index else int(low), high if type(high) is Index else int(high))  # type: ignore[arg-type]
+        return _interned(cls, name, low if isinstance(low, Index) else int(low), high if isinstance(high, Index) else int(high))
 
     def __reduce__(self) -> tuple[type[Iterator], tuple[object, ...]]:
         return Iterator, (self.name, self.low, self.high)
@@ -58,7 +58,7 @@ class Symbol:
     minimum: int = 1
 
     def __new__(cls, name: str, minimum: int = 1) -> Symbol:
-        return _one(cls, name, minimum)
+        return _interned(cls, name, minimum)
 
     def __reduce__(self) -> tuple[type[Symbol], tuple[object, ...]]:
         return Symbol, (self.name, self.minimum)
@@ -71,7 +71,7 @@ class RealSymbol:
     name: str
 
     def __new__(cls, name: str) -> RealSymbol:
-        return _one(cls, name)
+        return _interned(cls, name)
 
     def __reduce__(self) -> tuple[type[RealSymbol], tuple[object, ...]]:
         return RealSymbol, (self.name,)

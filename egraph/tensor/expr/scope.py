@@ -52,13 +52,18 @@ class Tensor:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Compare:
     """left OP right over indices, with OP one of ``<``, ``<=``, ``==``, ``!=``."""
 
     left: Index
     operator: Literal["<", "<=", "==", "!="]
     right: Index
+
+    def __init__(self, left: Index, operator: Literal["<", "<=", "==", "!="], right: Index) -> None:
+        _set_left(self, left)
+        _set_operator(self, operator)
+        _set_right(self, right)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -70,6 +75,10 @@ class Compare:
 
     def __str__(self) -> str:
         return f"{format_index(self.left)}{self.operator}{format_index(self.right)}"
+
+
+_set_left, _set_operator, _set_right = (Compare.__dict__[name].__set__ for name in ("left", "operator", "right"))
+"""What makes a comparison, millions of times in a proof: the slots themselves, since attributes of a frozen object are slow to set."""
 
 
 @dataclass(frozen=True, slots=True)
