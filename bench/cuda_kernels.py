@@ -6,7 +6,8 @@
 
 Ctrl-C ends a run early; what is judged by then is shown, and recorded. Programs are chosen by estimates.
 Each kernel is compiled for sm_80 and sm_90 (where NVRTC or nvcc is) and run on the processor in
-three orders of its threads, on random operands, against its meaning in float64. Nothing here says how long a kernel takes.
+three orders of its threads, on random operands, against its meaning in float64. Then each of its barriers is removed in turn: where no
+order shows that, the barrier is not needed, or nothing would tell that it is missing. Nothing here says how long a kernel takes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from lower.eoperator.request import KernelRequest, dense, kernel_of
 from lower.eoperator.terms import Term, subterms
 from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, Report, generate, write
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, has_compiler
-from runtime.devices.cuda.shim import ORDERS, HostModule, compile_for_host
+from runtime.devices.cuda.shim import ORDERS, HostModule, Order, compile_for_host
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ExecutionError
 
@@ -46,6 +47,7 @@ TOLERANCE = 1e-5
 MOST_WORK = 2e9
 """The most scalar operations of a kernel that is run; larger ones are compiled only."""
 EOPERATORS = "bench.eoperators"
+BARRIER = "__syncthreads();"
 DEVICE = "cuda"
 """For which programs are chosen; kernels have the same text for each of its GPUs."""
 
@@ -64,12 +66,15 @@ class Row:
     """The largest error over what is tolerated; None where the kernel was not run."""
     orders_agree: bool | None
     exception: str
+    barriers: int = 0
+    unneeded: tuple[int, ...] = ()
+    """The barriers, by their position, whose removal no order shows."""
 
     @property
     def is_good(self) -> bool:
         """Return whether nothing spills and the kernel is right in every order."""
-        spills = any(report.spill_bytes for report in self.reports)
-        return not spills and not self.exception and self.error is not None and self.error <= 1 and bool(self.orders_agree)
+        flawed = self.exception or self.unneeded or any(report.spill_bytes for report in self.reports)
+        return not flawed and self.error is not None and self.error <= 1 and bool(self.orders_agree)
 
 
 def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
@@ -132,29 +137,70 @@ def viewed(memory: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> 
     return np.lib.stride_tricks.as_strided(memory, tuple(shape), tuple(s * memory.itemsize for s in strides))
 
 
-def run(module: HostModule, kernel: GeneratedKernel, request: KernelRequest) -> tuple[float, bool]:
-    """Return the largest error over what is tolerated, and whether all orders give the same bits."""
-    fragment = request.fragment
-    values, memories = operands(request)
-    leaves = placeholders(fragment)
-    with np.errstate(all="ignore"):
-        expected = np.asarray(evaluate((fragment,), dict(zip(leaves, values, strict=True)))[0], np.float64)
-    strides = request.output_strides or dense(fragment.type.sizes)
-    named = {f"in{leaf.integer('index')}": memory for leaf, memory in zip(leaves, memories, strict=True)}
-    outputs = []
-    for order in ORDERS:
-        out = laid(np.zeros(fragment.type.sizes, numpy_dtype(fragment.type.dtype)), strides)
-        for launch in kernel.launches:
-            arrays = [{**named, OUTPUT: out}[name] for name in launch.parameters]
-            module.launch(launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, order)
-        outputs.append(out)
-    actual = viewed(outputs[0], fragment.type.sizes, strides).astype(np.float64)
+@dataclass(frozen=True)
+class Trial:
+    """A kernel's random operands, and what it must compute of them."""
+
+    request: KernelRequest
+    kernel: GeneratedKernel
+    memories: Mapping[str, np.ndarray]
+    """By the names of parameters."""
+    expected: np.ndarray
+
+    @staticmethod
+    def of(request: KernelRequest, kernel: GeneratedKernel) -> Trial:
+        """Draw operands, and evaluate in float64 what a kernel means."""
+        values, memories = operands(request)
+        leaves = placeholders(request.fragment)
+        with np.errstate(all="ignore"):
+            expected = np.asarray(evaluate((request.fragment,), dict(zip(leaves, values, strict=True)))[0], np.float64)
+        named = {f"in{leaf.integer('index')}": memory for leaf, memory in zip(leaves, memories, strict=True)}
+        return Trial(request, kernel, named, expected)
+
+    def output(self, module: HostModule, order: Order, renamed: str = "") -> tuple[float, bytes]:
+        """Return the largest error over what is tolerated in one order of the threads, and the output's bits.
+
+        ``renamed``: the symbol to launch, of a text that differs.
+        """
+        type = self.request.fragment.type
+        strides = self.request.output_strides or dense(type.sizes)
+        out = laid(np.zeros(type.sizes, numpy_dtype(type.dtype)), strides)
+        for launch in self.kernel.launches:
+            arrays = [{**self.memories, OUTPUT: out}[name] for name in launch.parameters]
+            module.launch(renamed or launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, order)
+        return error_of(viewed(out, type.sizes, strides).astype(np.float64), self.expected), out.tobytes()
+
+    def shows(self, module: HostModule, renamed: str) -> bool:
+        """Return whether another text of the kernel fails, or is wrong, in some order."""
+        for order in ORDERS:
+            try:
+                error, _ = self.output(module, order, renamed)
+            except ExecutionError:
+                return True
+            if error > 1:
+                return True
+        return False
+
+
+def error_of(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest error over what is tolerated."""
     finite = np.isfinite(expected)
     tolerated = TOLERANCE * (np.abs(expected) + 0.1 * np.abs(expected[finite]).max(initial=0.0)) + 1e-30
     with np.errstate(invalid="ignore"):
         same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
         off = np.where(finite, np.abs(actual - expected) / tolerated, np.where(same, 0.0, np.inf))
-    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0)), len({each.tobytes() for each in outputs}) == 1
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
+
+
+def without_barriers(kernel: GeneratedKernel) -> list[tuple[str, str]]:
+    """Return texts that lack one barrier each, and the symbols of their kernels; lines keep their numbers."""
+    (symbol,) = {launch.symbol for launch in kernel.launches}
+    pieces, texts = kernel.text.split(BARRIER), []
+    for k in range(1, len(pieces)):
+        name = f"{symbol}_without_{k - 1}"
+        text = BARRIER.join(pieces[:k]) + BARRIER.join(pieces[k:])
+        texts.append((text.replace(f" {symbol}(", f" {name}("), name))
+    return texts
 
 
 def judge(requests: Sequence[KernelRequest], model: str) -> Iterator[tuple[KernelRequest, Row]]:
@@ -166,14 +212,16 @@ def judge(requests: Sequence[KernelRequest], model: str) -> Iterator[tuple[Kerne
         except EinsatError as error:
             yield request, Row(request.symbol, format_fragment(request.fragment), (model,), 0, (), (), None, None, error.what)
     if group:
-        module = compile_for_host("\n".join(kernel.text for kernel in group.values()))
+        texts = (text for kernel in group.values() for text in (kernel.text, *(changed for changed, _ in without_barriers(kernel))))
+        module = compile_for_host("\n".join(texts))
         for request, kernel in group.items():
             yield request, judged(module, request, kernel, (model,))
 
 
 def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, models: tuple[str, ...]) -> Row:
     """Compile a kernel for all architectures and run it."""
-    reports, exception, error, agree = [], "", None, None
+    reports, exception, error, agree, removed = [], "", None, None, without_barriers(kernel)
+    unneeded: tuple[int, ...] = ()
     try:
         for architecture in MULTIPROCESSORS:
             compiled = generate(request, Target("cuda", architecture)).report
@@ -182,12 +230,17 @@ def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, 
         if amount > MOST_WORK:
             exception = f"not run here: about {amount:.0e} operations"
         else:
-            error, agree = run(module, kernel, request)
+            trial = Trial.of(request, kernel)
+            errors, outputs = zip(*(trial.output(module, order) for order in ORDERS), strict=True)
+            error, agree = max(errors), len(set(outputs)) == 1
+            unneeded = tuple(k for k, (_, renamed) in enumerate(removed) if not trial.shows(module, renamed))
     except (EinsatError, ExecutionError) as problem:
         exception = problem.what
     (launch, *_) = kernel.launches
     fragment = format_fragment(request.fragment)
-    return Row(request.symbol, fragment, models, launch.grid[0], launch.block, tuple(reports), error, agree, exception)
+    return Row(
+        request.symbol, fragment, models, launch.grid[0], launch.block, tuple(reports), error, agree, exception, len(removed), unneeded
+    )  # fmt: skip
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
@@ -195,14 +248,15 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     head = ["# Generated CUDA kernels without a device", "", *opening(where, ("nvidia-cuda-nvrtc", "ziglang"))]
     head += [
         "Programs chosen by estimates; every kernel compiled for sm_80 and sm_90 and run on the processor, in three orders of its",
-        "threads, against float64. *error*: the largest over what is tolerated. Nothing ran on a GPU, and nothing here is a time.",
+        "threads, against float64. *error*: the largest over what is tolerated. *barriers*: of all `__syncthreads()` of kernels that ran,",
+        "those whose removal makes the kernel fail or its result wrong. Nothing ran on a GPU, and nothing here is a time.",
         *([] if has_compiler() else [f"Nothing was compiled for a GPU: {MISSING}."]),
         *([] if where["complete"] else ["The run was ended early: what is below it had judged by then."]),
         *([] if where["unseen"] else ["The networks of `bench.unseen` are left out: torch, which exports them, is not installed."]),
         *(f"{name} is left out: {why}." for name, why in where["left_out"].items()),
         "",
-        "| model | kernels | run | right in every order | spill | most registers sm_80, sm_90 | least occupancy sm_90 | error |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | kernels | run | right in every order | spill | most registers sm_80, sm_90 | least occupancy sm_90 | error | barriers |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(model for row in rows for model in row.models):
         head.append(_line(name, [row for row in rows if name in row.models]))
@@ -217,7 +271,8 @@ def reason(row: Row) -> str:
     spilled = [f"{report.spill_bytes} bytes spilled on {report.architecture}" for report in row.reports if report.spill_bytes]
     wrong = [f"error {row.error:.2f} of what is tolerated"] if row.error is not None and row.error > 1 else []
     apart = ["the order of threads decides"] if row.orders_agree is False else []
-    return "; ".join([*([row.exception] if row.exception else []), *spilled, *wrong, *apart])
+    silent = [f"no order shows that barrier {k + 1} of {row.barriers} is removed" for k in row.unneeded]
+    return "; ".join([*([row.exception] if row.exception else []), *spilled, *wrong, *apart, *silent])
 
 
 def _line(name: str, rows: Sequence[Row]) -> str:
@@ -232,7 +287,11 @@ def _line(name: str, rows: Sequence[Row]) -> str:
     least = min((report.occupancy for report in reports if report.architecture == "sm_90"), default=None)
     shown = "-" if least is None else f"{least:.2f}"
     error = max((row.error or 0.0 for row in ran), default=0.0)
-    return f"| {name} | {len(rows)} | {len(ran)} | {len(right)} | {spill} | {registers} | {shown} | {error:.3f} |"
+    barriers, unneeded = (sum(counts) for counts in ((row.barriers for row in ran), (len(row.unneeded) for row in ran)))
+    return (
+        f"| {name} | {len(rows)} | {len(ran)} | {len(right)} | {spill} | {registers} | {shown} | {error:.3f} "
+        f"| {barriers - unneeded} of {barriers} |"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

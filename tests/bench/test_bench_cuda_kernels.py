@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import cuda_kernels
-from bench.cuda_kernels import judge, main, page, reason
+from bench.cuda_kernels import BARRIER, judge, main, page, reason
 from bench.models import BenchModel
 from bench.record import origin
 from egraph.tensor.ops import apply
@@ -54,3 +54,19 @@ def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp
     recorded = (tmp_path / "cuda_kernels.md").read_text()
     assert "| second | 1 | 1 | 1 |" in recorded and "ended early" in recorded
     assert "second" in capsys.readouterr().out
+
+
+def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The barriers of a block's softmax are needed; one more behind the last of them is not."""
+
+    def barred(request: KernelRequest) -> GeneratedKernel:
+        kernel = write(request)
+        last = kernel.text.rindex(BARRIER)
+        return replace(kernel, text=f"{kernel.text[:last]}{BARRIER} {kernel.text[last:]}")
+
+    ((_, row),) = judge([SOFTMAX], "model")
+    assert row.barriers == 2 and row.unneeded == () and row.is_good
+    monkeypatch.setattr(cuda_kernels, "write", barred)
+    ((_, doubled),) = judge([SOFTMAX], "model")
+    assert doubled.barriers == row.barriers + 1 and doubled.unneeded == (row.barriers - 1, row.barriers)
+    assert not doubled.is_good and f"barrier {doubled.barriers} of {doubled.barriers} is removed" in reason(doubled)
