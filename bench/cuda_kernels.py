@@ -30,14 +30,18 @@ from bench.record import RESULTS, opening, origin, record
 from egraph.errors import EinsatError
 from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_program
-from egraph.tensor import Target, format_fragment, placeholders
+from egraph.tensor import Node, Target, format_fragment, placeholders
 from egraph.tensor.expr.index import length
 from egraph.tensor.ops.reference import evaluate
+from lower import roofline
+from lower.attention.match import AttentionCall, match
 from lower.compile import plan_program
 from lower.eoperator.request import KernelRequest, dense, kernel_of
-from lower.eoperator.terms import Term, subterms
+from lower.eoperator.terms import subterms
 from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, Report, generate, write
+from lower.targets.cuda.generator.attention import AttentionRequest
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, has_compiler
+from lower.views import Window
 from runtime.devices.cuda.shim import ORDERS, HostModule, Order, compile_for_host
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ExecutionError
@@ -108,22 +112,47 @@ def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelReque
             yield name, str(error)
 
 
-def work(root: Term) -> float:
+def work(request: KernelRequest) -> float:
     """Return about how many scalar operations a kernel takes: each term at all places of what it depends on."""
-    return float(sum(math.prod(length(i) for i in term.free) for term in subterms((root,))))
+    if isinstance(request, AttentionRequest):
+        return float(roofline.work(request.fragment).flops)
+    return float(sum(math.prod(length(i) for i in term.free) for term in subterms((kernel_of(request).root,))))
 
 
-def operands(request: KernelRequest) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return random operands as the fragment sees them, and the memory in which they lie with the request's strides."""
-    random, values, memories = np.random.default_rng(0), [], []
+def random_operands(request: KernelRequest) -> dict[Node, np.ndarray]:
+    """Return random operands as the fragment sees them, by placeholder."""
+    random, values = np.random.default_rng(0), {}
     for leaf in placeholders(request.fragment):
         dtype = numpy_dtype(leaf.type.dtype)
         value = random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
-        values.append(np.asarray(value).astype(dtype))
+        values[leaf] = np.asarray(value).astype(dtype)
+    return values
+
+
+def in_memory(request: KernelRequest, values: Mapping[Node, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the memory of each parameter, in which operands lie with the request's strides."""
+    if isinstance(request, AttentionRequest):
+        call, plain = calls_of(request)
+        by_index = {leaf.integer("index"): value for leaf, value in values.items()}
+        seen = [through(by_index[operand.index], operand.window) for operand in plain.operands]
+        return {f"in{k}": laid(each, call.operands[k].window.strides) for k, each in enumerate(seen)}
+    memories, strides = {}, dict(enumerate(request.input_strides or ()))
+    for leaf, value in values.items():
         position = leaf.integer("index")
-        operand_strides = request.input_strides[position] if request.input_strides and position < len(request.input_strides) else None
-        memories.append(laid(values[-1], operand_strides or dense(leaf.type.sizes)))
-    return values, memories
+        memories[f"in{position}"] = laid(value, strides.get(position) or dense(leaf.type.sizes))
+    return memories
+
+
+def calls_of(request: AttentionRequest) -> tuple[AttentionCall, AttentionCall]:
+    """Return the call of a request, and the one of the same fragment over operands that lie row-major."""
+    plain = match(request.fragment)
+    assert request.call is not None and isinstance(plain, AttentionCall), "a request for attention is one"
+    return request.call, plain
+
+
+def through(value: np.ndarray, window: Window) -> np.ndarray:
+    """Return what is seen of a row-major tensor through a window."""
+    return viewed(np.ascontiguousarray(value).reshape(-1)[window.offset :], window.shape, window.strides)
 
 
 def laid(value: np.ndarray, strides: Sequence[int]) -> np.ndarray:
@@ -141,34 +170,36 @@ def viewed(memory: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> 
 class Trial:
     """A kernel's random operands, and what it must compute of them."""
 
-    request: KernelRequest
     kernel: GeneratedKernel
     memories: Mapping[str, np.ndarray]
     """By the names of parameters."""
     expected: np.ndarray
+    strides: Sequence[int]
+    """Of the output's memory, in elements."""
+    dtype: np.dtype[Any]
 
     @staticmethod
     def of(request: KernelRequest, kernel: GeneratedKernel) -> Trial:
         """Draw operands, and evaluate in float64 what a kernel means."""
-        values, memories = operands(request)
-        leaves = placeholders(request.fragment)
+        values, type = random_operands(request), request.fragment.type
         with np.errstate(all="ignore"):
-            expected = np.asarray(evaluate((request.fragment,), dict(zip(leaves, values, strict=True)))[0], np.float64)
-        named = {f"in{leaf.integer('index')}": memory for leaf, memory in zip(leaves, memories, strict=True)}
-        return Trial(request, kernel, named, expected)
+            expected = np.asarray(evaluate((request.fragment,), values)[0], np.float64)
+        strides = request.output_strides or dense(type.sizes)
+        if isinstance(request, AttentionRequest):
+            call, plain = calls_of(request)
+            expected, strides = through(expected, plain.destination), call.destination.strides
+        return Trial(kernel, in_memory(request, values), expected, strides, numpy_dtype(type.dtype))
 
     def output(self, module: HostModule, order: Order, renamed: str = "") -> tuple[float, bytes]:
         """Return the largest error over what is tolerated in one order of the threads, and the output's bits.
 
         ``renamed``: the symbol to launch, of a text that differs.
         """
-        type = self.request.fragment.type
-        strides = self.request.output_strides or dense(type.sizes)
-        out = laid(np.zeros(type.sizes, numpy_dtype(type.dtype)), strides)
+        out = laid(np.zeros(self.expected.shape, self.dtype), self.strides)
         for launch in self.kernel.launches:
             arrays = [{**self.memories, OUTPUT: out}[name] for name in launch.parameters]
             module.launch(renamed or launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, order)
-        return error_of(viewed(out, type.sizes, strides).astype(np.float64), self.expected), out.tobytes()
+        return error_of(viewed(out, self.expected.shape, self.strides).astype(np.float64), self.expected), out.tobytes()
 
     def shows(self, module: HostModule, renamed: str) -> bool:
         """Return whether another text of the kernel fails, or is wrong, in some order."""
@@ -226,7 +257,7 @@ def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, 
         for architecture in MULTIPROCESSORS:
             compiled = generate(request, Target("cuda", architecture)).report
             reports += [compiled] if compiled else []
-        amount = work(kernel_of(request).root)
+        amount = work(request)
         if amount > MOST_WORK:
             exception = f"not run here: about {amount:.0e} operations"
         else:

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from bench import cuda_kernels
-from bench.cuda_kernels import BARRIER, judge, main, page, reason
+from bench.cuda_kernels import BARRIER, calls_of, judge, main, page, reason
 from bench.models import BenchModel
 from bench.record import origin
 from egraph.tensor.ops import apply
+from lower.compile import CompileOptions, plan_program
 from lower.eoperator.request import KernelRequest
+from lower.targets import lowering
 from lower.targets.cuda.generator import GeneratedKernel, write
+from lower.targets.cuda.generator.attention import AttentionRequest
+from tests.lower.test_attention import attended, cut, heads
 from tests.support.fragments import leaf
+from tests.support.lowering import Model, choose
 
 STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
 SOFTMAX = KernelRequest(apply("Softmax", leaf(0, 5, 1100), axis=1))
@@ -54,6 +59,21 @@ def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp
     recorded = (tmp_path / "cuda_kernels.md").read_text()
     assert "| second | 1 | 1 | 1 |" in recorded and "ended early" in recorded
     assert "second" in capsys.readouterr().out
+
+
+def test_attention_is_judged_with_its_operands_where_they_lie() -> None:
+    """Heads are read out of one product's result, and written side by side."""
+    m = Model()
+    wide = m.input(1, 37, 3 * 40)
+    q, k, v = (heads(cut(wide, 2, part * 40, (part + 1) * 40), 2) for part in range(3))
+    y = apply("Transpose", attended(m, q, k, v, "bias", "queries", guarded=False), perm=(0, 2, 1, 3))
+    target = lowering("cuda:h100").target
+    program = choose(m.graph(apply("Reshape", y, shape=(1, 37, 40))), "attention", target=target)
+    _, writer = plan_program(program, CompileOptions(target=target))
+    ((request, row),) = judge(list(writer.requests.values()), "model")
+    assert isinstance(request, AttentionRequest) and row.is_good and row.barriers == 2
+    call, _ = calls_of(request)
+    assert call.operands[0].window.strides[-2] == 3 * 40 and call.destination.strides[-2] == 40
 
 
 def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
