@@ -11,7 +11,8 @@ another and writes each answer down at once, into $OUT where that is set: versio
 of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by events beside the
 estimates; library calls beside PyTorch's; then it times kernels for as long as it may. What cannot be asked is skipped with the
 reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or spoils the
-GPU's context costs its own answer. It has never run on a GPU.
+GPU's context costs its own answer. Where there is no GPU that can be asked, that is said once, and the exit code is 2. It has never run
+on a GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from runtime.devices.cuda.driver import BRANCHES
 from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.program import CudaProgram
 from runtime.devices.cuda.streams import NOTE, schedule
-from runtime.errors import ArtefactError, LibraryMissing
+from runtime.errors import ArtefactError, ExecutionError, LibraryMissing
 from runtime.plan import Plan, Step
 from runtime.profile.jobs import count_statuses, measure_archive, merge
 
@@ -82,6 +83,10 @@ Answer = Mapping[str, Any]
 
 class Skipped(Exception):
     """A question that cannot be asked here; the text says why."""
+
+
+class NoDevice(Exception):
+    """There is no GPU that can be asked; the text says what is missing. No further question is asked."""
 
 
 def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str) -> bool:
@@ -203,6 +208,16 @@ def _printed(program: str, *arguments: str) -> list[str]:
         return subprocess.run([path, *arguments], capture_output=True, text=True, check=False, timeout=30).stdout.splitlines()
     except subprocess.TimeoutExpired:
         return []
+
+
+def present() -> Answer:
+    """Return the name of the device; NoDevice where CuPy, a driver or a device is missing."""
+    from runtime.devices.cuda import cupy_driver
+
+    try:
+        return {"name": cupy_driver.device_name()}
+    except (ExecutionError, LibraryMissing) as error:
+        raise NoDevice(error.what) from error
 
 
 def libraries() -> Answer:
@@ -417,7 +432,7 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
     """Return what to ask, the most important first; on a described device only what needs none."""
     asked: list[Question] = [("versions", versions)]
     if on is None:
-        asked += [("libraries", libraries), ("properties", properties)]
+        asked += [("device", present), ("libraries", libraries), ("properties", properties)]
     archives = sorted(folder.glob(ARCHIVES)) if on is None else []
     for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
@@ -445,7 +460,7 @@ def _share(left_seconds: Callable[[], float], parts: int) -> float:
 
 
 def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
-    """Ask until the time is up; return how many answers are errors.
+    """Ask until the time is up; return the exit code: 0 all is well, 1 something is not, 2 there is no GPU.
 
     Each process goes on with the questions until one of them ends it, or fails in a way that may have spoilt the device's context.
     """
@@ -477,7 +492,11 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
             _write(written, asked[latest][0], time.monotonic() - since, {"status": "failed", "why": how})
             latest += 1
         answered = latest
-    return sum(json.loads(line)["status"] == "failed" for line in written.read_text(encoding="utf-8").splitlines())
+    given = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    for missing in (line["why"] for line in given if line["status"] == "absent"):
+        print(f"error: there is no GPU that can be asked: {missing}", file=sys.stderr)
+        return 2
+    return int(any(line["status"] == "failed" for line in given))
 
 
 def _count(written: Path) -> int:
@@ -494,17 +513,20 @@ def _write(written: Path, name: str, seconds: float, result: Mapping[str, Any]) 
 def _answer(asked: Sequence[Question], first: int, written: Path, left_seconds: Callable[[], float], is_gpu: bool) -> None:
     """Answer questions from one on; end early where the GPU's context may be spoilt."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the parent does then is its own affair: this process ends
+    is_absent = False
     for name, question in asked[first:]:
         begun = time.monotonic()
         result: dict[str, Any]
         is_spoilt = False
-        if left_seconds() <= 0.0:
-            result = {"status": "skipped", "why": "the time is over"}
+        if is_absent or left_seconds() <= 0.0:
+            result = {"status": "skipped", "why": "there is no GPU that can be asked" if is_absent else "the time is over"}
         else:
             try:
                 result = {"status": "ok", **question()}
             except Skipped as error:
                 result = {"status": "skipped", "why": str(error)}
+            except NoDevice as error:
+                result, is_absent = {"status": "absent", "why": str(error)}, True
             except Exception as error:  # an answer: the next question is asked
                 result = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
                 is_spoilt = is_gpu and not isinstance(error, (ArtefactError, LibraryMissing))
@@ -525,7 +547,7 @@ def unpack_wheels(folder: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: 0 all is well, 1 something is not."""
+    """Run the command line: 0 all is well, 1 something is not, 2 there is no GPU."""
     form = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_first_contact", description=__doc__, formatter_class=form)
     parser.add_argument("folder", type=Path, help="where the artefacts are")
@@ -553,7 +575,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
         shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
     unpack_wheels(arguments.folder)
-    return int(ask(arguments.folder, arguments.seconds, arguments.output, arguments.on) > 0)
+    return ask(arguments.folder, arguments.seconds, arguments.output, arguments.on)
 
 
 if __name__ == "__main__":

@@ -275,6 +275,20 @@ def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
     assert report.spill_bytes == 0 and 0 < report.registers <= 255
 
 
+@needs_compiler
+def test_what_the_compiler_spills_left_to_itself_is_compiled_with_bounds() -> None:
+    """The end of a densely connected network: the parts of its last block are joined, scaled twice and averaged."""
+    parts = [leaf(k, 1, 512 if k == 0 else 32, 7, 7) for k in range(16)]
+    scales = [leaf(16 + k, 992, 1, 1) for k in range(4)]
+    scaled = apply("Add", apply("Mul", apply("Concat", *parts, axis=1), scales[0]), scales[1])
+    again = apply("Relu", apply("Add", apply("Mul", scaled, scales[2]), scales[3]))
+    request = KernelRequest(apply("ReduceMean", again, axes=(2, 3)))
+    kernel = generate(request, Target("cuda", "sm_90"))
+    alone = compile_text(kernel.text, kernel.launches, "sm_90")
+    assert alone is not None and alone[1].spill_bytes > 0, "another compiler may not spill: find another kernel"
+    assert kernel.spill_bytes == 0 and kernel.text == write(request).text
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_a_toolkit_compiles_where_nvrtc_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
