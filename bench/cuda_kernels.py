@@ -120,11 +120,12 @@ def work(request: KernelRequest) -> float:
 
 
 def random_operands(request: KernelRequest) -> dict[Node, np.ndarray]:
-    """Return random operands as the fragment sees them, by placeholder."""
+    """Return random operands as the fragment sees them, by placeholder: those of attention give scores of unit size, as networks have."""
     random, values = np.random.default_rng(0), {}
+    size = calls_of(request)[0].operands[0].window.shape[-1] ** -0.25 if isinstance(request, AttentionRequest) else 1.0
     for leaf in placeholders(request.fragment):
         dtype = numpy_dtype(leaf.type.dtype)
-        value = random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
+        value = size * random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
         values[leaf] = np.asarray(value).astype(dtype)
     return values
 

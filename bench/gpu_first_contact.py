@@ -216,7 +216,7 @@ def present() -> Answer:
 
     try:
         return {"name": cupy_driver.device_name()}
-    except (ExecutionError, LibraryMissing) as error:
+    except ExecutionError as error:
         raise NoDevice(error.what) from error
 
 
