@@ -3,6 +3,7 @@
     python -m bench.cuda_kernels                      all models, at all their batch sizes
     python -m bench.cuda_kernels dcgan infogan        these
     python -m bench.cuda_kernels --record             all; writes bench/results/cuda_kernels.json and .md
+    python -m bench.cuda_kernels dcgan --batch 16 --record --add      judges what is not on record, and keeps what is
 
 Ctrl-C ends a run early; what is judged by then is shown, and recorded. Programs are chosen by estimates.
 Each kernel is compiled for sm_80 and sm_90 (where NVRTC or nvcc is) and run on the processor in
@@ -14,15 +15,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.environment import commit
 from bench.eoperators import cases
 from bench.inputs import parse_shapes
 from bench.models import MODELS, BenchModel
@@ -73,6 +77,8 @@ class Row:
     barriers: int = 0
     unneeded: tuple[int, ...] = ()
     """The barriers, by their position, whose removal no order shows."""
+    commit: str = ""
+    """At which the kernel was judged."""
 
     @property
     def is_good(self) -> bool:
@@ -98,10 +104,10 @@ def unseen() -> Mapping[str, BenchModel]:
     return UNSEEN
 
 
-def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
+def gather(models: Sequence[BenchModel], batches: Sequence[int] = ()) -> Iterator[tuple[str, list[KernelRequest] | str]]:
     """Yield the name of each model with its requests, or why it is left out."""
     yield EOPERATORS, [KernelRequest(fragment) for fragment in cases().values()]
-    runs = [(position, batch, model) for model in models for position, batch in enumerate(model.batches)]
+    runs = [(k, batch, model) for model in models for k, batch in enumerate(model.batches) if not batches or batch in batches]
     for _, batch, model in sorted(runs, key=lambda run: run[0]):  # every model once before any at a larger batch
         name = f"{model.name}, batch {batch}"
         try:
@@ -283,6 +289,7 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         "threads, against float64. *error*: the largest over what is tolerated. *barriers*: of all `__syncthreads()` of kernels that ran,",
         "those whose removal makes the kernel fail or its result wrong. Nothing ran on a GPU, and nothing here is a time.",
         *([] if has_compiler() else [f"Nothing was compiled for a GPU: {MISSING}."]),
+        *(f"Judged at commit {each}: {sum(row.commit == each for row in rows)} kernels." for each in dict.fromkeys(r.commit for r in rows)),
         *([] if where["complete"] else ["The run was ended early: what is below it had judged by then."]),
         *([] if where["unseen"] else ["The networks of `bench.unseen` are left out: torch, which exports them, is not installed."]),
         *(f"{name} is left out: {why}." for name, why in where["left_out"].items()),
@@ -326,36 +333,52 @@ def _line(name: str, rows: Sequence[Row]) -> str:
     )
 
 
+def on_record(folder: Path) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows that a folder has, and the models that are left out there with the reasons."""
+    recorded = json.loads((folder / "cuda_kernels.json").read_text())
+    rows = []
+    for row in recorded["rows"]:
+        reports = tuple(Report(**report) for report in row["reports"])
+        tuples = {name: tuple(row[name]) for name in ("models", "block", "unneeded")}
+        rows.append(Row(**{**row, **tuples, "reports": reports, "commit": row.get("commit") or recorded["commit"]}))
+    return rows, dict(recorded["left_out"])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge the kernels of models; exit code 1 where one is wrong or spills."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="models of bench.models or bench.unseen; all by default")
     parser.add_argument("--record", action="store_true", help="write bench/results/cuda_kernels.json and .md")
+    parser.add_argument("--batch", type=int, nargs="+", default=[], help="of their batch sizes these alone")
+    parser.add_argument("--add", action="store_true", help="keep what is on record, and judge what is not")
     options = parser.parse_args(arguments)
     exported = unseen()
     every = {**MODELS, **exported}
     missing = [name for name in options.models if name not in every]
     if missing:
         parser.error(f"there is no {missing[0]}; python -m bench.models lists them")
-    rows: dict[KernelRequest, Row] = {}
-    left_out: dict[str, str] = {}
+    command = ("python", "-m", "bench.cuda_kernels", *(arguments or sys.argv[1:]))
+    now = commit()
+    kept, left_out = on_record(RESULTS) if options.add else ([], {})
+    rows = {row.symbol: row for row in kept}
     started, complete = time.perf_counter(), True
     try:
-        for name, requests in gather([every[name] for name in options.models or every]):
+        for name, requests in gather([every[name] for name in options.models or every], options.batch):
+            left_out.pop(name, None)
             if isinstance(requests, str):
                 left_out[name] = requests
                 print(f"{name} is left out: {requests}", flush=True)
                 continue
-            for request in set(requests) & set(rows):
-                rows[request] = replace(rows[request], models=(*rows[request].models, name))
-            for request, row in judge([request for request in dict.fromkeys(requests) if request not in rows], name):
-                rows[request] = row
+            new = [request for request in dict.fromkeys(requests) if request.symbol not in rows]
+            for symbol in {request.symbol for request in requests} & set(rows):
+                rows[symbol] = replace(rows[symbol], models=tuple(dict.fromkeys((*rows[symbol].models, name))))
+            for request, judged_row in judge(new, name):
+                rows[request.symbol] = row = replace(judged_row, commit=now)
                 if not row.is_good:
                     print(f"{row.symbol}: {reason(row)}", flush=True)
             print(f"{name}: {len(requests)} kernels, {len(rows)} so far ({time.perf_counter() - started:.0f} s)", flush=True)
     except KeyboardInterrupt:
         complete = False
-    command = ("python", "-m", "bench.cuda_kernels", *(arguments or sys.argv[1:]))
     where = origin(1, command, tolerance=TOLERANCE, unseen=bool(exported), complete=complete, left_out=left_out)
     judged_rows = list(rows.values())
     text = page(judged_rows, where)

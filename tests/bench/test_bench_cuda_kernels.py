@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import cuda_kernels
-from bench.cuda_kernels import BARRIER, calls_of, judge, main, page, reason
+from bench.cuda_kernels import BARRIER, calls_of, judge, main, on_record, page, reason
 from bench.models import BenchModel
 from bench.record import origin
 from egraph.tensor.ops import apply
@@ -48,7 +48,7 @@ def test_wrong_kernels_are_exceptions_by_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
+    def gather(models: Sequence[BenchModel], batches: Sequence[int]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
         yield "first", [STRIDED]
         yield "second", [STRIDED]
         raise KeyboardInterrupt
@@ -90,3 +90,21 @@ def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) 
     ((_, doubled),) = judge([SOFTMAX], "model")
     assert doubled.barriers == row.barriers + 1 and doubled.unneeded == (row.barriers - 1, row.barriers)
     assert not doubled.is_good and f"barrier {doubled.barriers} of {doubled.barriers} is removed" in reason(doubled)
+
+
+def test_kernels_are_added_to_those_on_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is on record is not judged again, and is said to be needed by one more model; a model that was left out no longer is."""
+    given: list[tuple[str, list[KernelRequest] | str]] = [("first", [STRIDED]), ("second", "there was no time")]
+    monkeypatch.setattr(cuda_kernels, "gather", lambda *_: iter(given))
+    monkeypatch.setattr(cuda_kernels, "RESULTS", tmp_path)
+    monkeypatch.setattr(cuda_kernels, "commit", lambda: "earlier")
+    assert main(["--record"]) == 0
+    given[:] = [("second", [STRIDED, SOFTMAX])]
+    monkeypatch.setattr(cuda_kernels, "commit", lambda: "later")
+    assert main(["--record", "--add"]) == 0
+    rows, left_out = on_record(tmp_path)
+    assert [(row.symbol, row.models, row.commit) for row in rows] == [
+        (STRIDED.symbol, ("first", "second"), "earlier"), (SOFTMAX.symbol, ("second",), "later"),
+    ]  # fmt: skip
+    assert not left_out and all(row.is_good for row in rows)
+    assert "Judged at commit later: 1 kernels." in (tmp_path / "cuda_kernels.md").read_text()
