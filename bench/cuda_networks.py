@@ -1,6 +1,6 @@
 """Take networks through ``--target cuda:h100`` on the recorded device: search, lower, run, check. Costs are estimates; there is no GPU.
 
-    python -m bench.cuda_networks [MODEL ...] [--batch N ...] [--target cuda:h100] [--budget 60s] [--record [FOLDER]]
+    python -m bench.cuda_networks [MODEL ...] [--batch N ...] [--target cuda:h100] [--budget 60s] [--record [FOLDER]] [--add]
 
 Each network runs at the sizes of its paper, through the command line. The error is the largest of any output against onnxruntime.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Row:
     device: str
     """The key that costs are filed under: it names the libraries that were asked for plans and estimates."""
     message: str = ""
+    commit: str = ""
+    """At which the row was made."""
 
 
 def measured(name: str, batch: int, target: str, budget: str, folder: Path) -> Row:
@@ -74,8 +76,8 @@ def page(rows: list[Row], where: dict[str, Any]) -> str:
         "# Networks on the recorded CUDA device", "", *opening(where, ("egglog", "onnxruntime")),
         "**Nothing ran on a GPU.** Kernels ran as their own CUDA text on a processor, library calls by their recipes' meanings; times are",
         "estimates, and compare a network with itself alone.", "",
-        "| network | batch | target | status | steps | error | estimated, plain | estimated, optimised | arena |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| network | batch | target | status | steps | error | estimated, plain | estimated, optimised | arena | commit |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
         steps = ", ".join(f"{count} {kind}" for kind, count in row.steps.items())
@@ -83,9 +85,18 @@ def page(rows: list[Row], where: dict[str, Any]) -> str:
         times = [f"{us:.0f} us" if us is not None else "" for us in (row.estimated_before_us, row.estimated_after_us)]
         lines.append(
             f"| {row.model} | {row.batch} | {row.target} | {row.status} | {steps} | {error} | {times[0]} | {times[1]} "
-            f"| {row.arena_bytes / 1e6:.1f} MB |"
+            f"| {row.arena_bytes / 1e6:.1f} MB | {row.commit} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def on_record(folder: Path) -> list[Row]:
+    """Return the rows that a folder has."""
+    path = folder / "cuda_networks.json"
+    if not path.exists():
+        return []
+    recorded = json.loads(path.read_text())
+    return [Row(**{"commit": recorded["commit"], **{k: v for k, v in row.items() if k != "commit" or v}}) for row in recorded["rows"]]
 
 
 def main() -> int:
@@ -96,13 +107,19 @@ def main() -> int:
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"what for (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="time for each (default 60s)")
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_networks.json and .md")
+    parser.add_argument("--add", action="store_true", help="keep the rows on record of what is not measured now")
     arguments = parser.parse_args()
-    rows = []
     where = origin(1, ["python", "-m", "bench.cuda_networks", *sys.argv[1:]])
+    rows = on_record(arguments.record or RESULTS) if arguments.add else []
     for batch, name in itertools.product(arguments.batch, arguments.models):
         with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
-            rows.append(measured(name, batch, arguments.target, arguments.budget, Path(folder)))
-        print(rows[-1], flush=True)
+            row = replace(measured(name, batch, arguments.target, arguments.budget, Path(folder)), commit=where["commit"])
+        keys = [(each.model, each.batch, each.target) for each in rows]
+        if (key := (name, batch, arguments.target)) in keys:
+            rows[keys.index(key)] = row
+        else:
+            rows.append(row)
+        print(row, flush=True)
         if arguments.record:
             record(arguments.record, "cuda_networks", where, rows, page(rows, where))
     print(page(rows, where))

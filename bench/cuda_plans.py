@@ -1,14 +1,17 @@
 """List, for described GPUs, which plans cuDNN builds for the convolutions of the bench's networks; no GPU is needed or asked.
 
-    python -m bench.cuda_plans [MODEL ...] [--batch N] [--record [FOLDER]]
+    python -m bench.cuda_plans [MODEL ...] [--batch N ...] [--record [FOLDER]]
 
 Each convolution and transposed convolution is planned channels first and channels last, in float32 without tensor cores and in TF32.
-A plan counts where it is built, not where an engine is only named. Nothing says how fast a plan is: that takes a GPU.
+A plan counts where it is built, not where an engine is only named. A model whose batch is its own is listed at that. Ctrl-C ends a run
+early; what is listed by then is recorded. Nothing says how fast a plan is: that takes a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.inputs import parse_shapes
 from bench.models import MODELS
 from bench.record import RESULTS, origin, record
 from egraph.onnx import importer
@@ -50,7 +54,7 @@ class Row:
 
 def convolutions(name: str, batch: int) -> list[tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]]:
     """Return the distinct convolutions of a network: operator, attributes, sizes of data and of weights."""
-    graph = importer.load(MODELS[name].make(batch)).graph
+    graph = importer.load(MODELS[name].make(batch), shapes=parse_shapes(MODELS[name].shapes)).graph
     distinct: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {}
     for node in walk(graph.roots):
         if node.op in ("Conv", "ConvTranspose"):
@@ -108,7 +112,8 @@ def page(rows: Sequence[Row], where: dict[str, Any]) -> str:
     lines = [
         "# Convolution plans of cuDNN for described GPUs", "",
         f"`{where['command']}`, {where['date']}, commit {where['commit']}, {libraries}. **Nothing ran on a GPU**, and nothing was timed:",
-        "plans were listed and built for descriptions of the devices. A cell has the plans in float32 without tensor cores / in TF32.", "",
+        "plans were listed and built for descriptions of the devices. A cell has the plans in float32 without tensor cores / in TF32.",
+        *([] if where["complete"] else ["The run was ended early: what is below it had listed by then."]), "",
         f"| network | convolution | {' | '.join(f'{gpu} {layout}' for gpu in GPUS for layout in LAYOUTS)} |",
         f"|---|---|{'---|' * len(GPUS) * len(LAYOUTS)}",
     ]  # fmt: skip
@@ -131,14 +136,22 @@ def page(rows: Sequence[Row], where: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_plans", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", default=NETWORKS, help=f"networks (default: {' '.join(NETWORKS)})")
-    parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1], help="batch sizes (default 1)")
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_plans.json and cuda_plans.md")
     arguments = parser.parse_args()
     if not is_installed():
         print("cuDNN and its frontend are not installed, so nothing can be listed: pip install 'einsat[cuda]'")
         return 2
-    measured = [row for name in arguments.models for row in rows(name, arguments.batch)]
-    where = origin(1, ["python", "-m", "bench.cuda_plans"])
+    measured: list[Row] = []
+    complete = True
+    try:
+        for batch, name in itertools.product(arguments.batch, arguments.models):
+            if batch == 1 or batch in MODELS[name].batches:
+                measured += rows(name, batch)
+                print(f"{name}, batch {batch}: {len(measured)} rows", flush=True)
+    except KeyboardInterrupt:
+        complete = False
+    where = origin(1, ["python", "-m", "bench.cuda_plans", *sys.argv[1:]], complete=complete)
     text = page(measured, where)
     print(text)
     if arguments.record:

@@ -24,6 +24,8 @@ from runtime.weights import Weights
 KEPT, DRAWN = "kept.npz", "drawn.json"
 LEAST_BYTES = 1 << 14
 """Smaller arrays are kept."""
+FLOAT32 = 1
+"""ONNX's number for that type."""
 EXAMINED_BYTES = 1 << 18
 RANDOM = 0.85
 """What compresses to more than this part of its size looks random: mantissas of drawn numbers do not compress, their exponents do."""
@@ -40,6 +42,29 @@ def leave_out(folder: Path, seed: int = 0) -> None:
     kept: dict[str, Any] = {name: array for name, array in weights.items() if name not in random}
     np.savez_compressed(folder / KEPT, **kept)
     (folder / WEIGHTS).unlink()
+
+
+def hollow(model: Any) -> Any:
+    """Return an ONNX model without the contents of weights that look random; ``filled`` draws others."""
+    from onnx import ModelProto, numpy_helper
+
+    made = ModelProto()
+    made.CopyFrom(model)
+    for tensor in made.graph.initializer:
+        if looks_random(numpy_helper.to_array(tensor)):
+            tensor.ClearField("raw_data")
+            tensor.ClearField("float_data")
+    return made
+
+
+def filled(model: Any, seed: int = 0) -> Any:
+    """Draw the weights of a hollow model, of their fan-in's scale, in place; return it."""
+    generator = np.random.default_rng(seed)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == FLOAT32 and not tensor.raw_data and not tensor.float_data and 0 not in tensor.dims:
+            values = generator.standard_normal(tuple(tensor.dims), dtype=np.float32)
+            tensor.raw_data = (values / np.float32(np.sqrt(max(1, values[0].size)))).tobytes()
+    return model
 
 
 def looks_random(array: np.ndarray) -> bool:

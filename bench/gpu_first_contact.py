@@ -3,15 +3,17 @@
     python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--jobs all] [--target cuda:h200]    where the optimiser is installed
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
+    python -m bench.gpu_first_contact FOLDER --compiled                                    networks as PyTorch compiles them
 
 The first writes artefacts, which are compared with onnxruntime, with inputs and outputs, the kernels to be timed of these networks, or of
 all that --jobs names, each kernel once, and cuDNN's frontend for Python 3.12 as a wheel, which is unpacked where the GPU is; it goes on
 where it was interrupted, and says whether all of it is small enough to travel. The second downloads nothing. It asks one question after
 another and writes each answer down at once, into $OUT where that is set: versions; the device beside its description; code, plans
 of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by events beside the
-estimates; library calls beside PyTorch's; then it times kernels for as long as it may. What cannot be asked is skipped with the
-reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or spoils the
-GPU's context costs its own answer. It has never run on a GPU.
+estimates; library calls and whole networks beside PyTorch's; then it times kernels for as long as it may. What cannot be asked is
+skipped with the reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or
+spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2. It has never run
+on a GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.drawn_weights import leave_out
+from bench.drawn_weights import filled, hollow, leave_out
 from bench.drawn_weights import opened as opened_artefact
 from runtime import Session
 from runtime.artefact import Artefact
@@ -50,7 +52,7 @@ from runtime.devices.cuda.driver import BRANCHES
 from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.program import CudaProgram
 from runtime.devices.cuda.streams import NOTE, schedule
-from runtime.errors import ArtefactError, LibraryMissing
+from runtime.errors import ArtefactError, ExecutionError, LibraryMissing
 from runtime.plan import Plan, Step
 from runtime.profile.jobs import count_statuses, measure_archive, merge
 
@@ -59,12 +61,15 @@ PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "lo
 TOLERANCE = 1e-3
 """The largest difference from what must be computed, relative to the largest output."""
 RUNS = 50
+TORCH_PRECISIONS = ("float32", "tf32", "fp16")
+NETWORK = "network.onnx"
+"""The network without its random weights, for PyTorch."""
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
 """Seconds that one question may take; timing kernels ends by itself."""
 GRACE_SECONDS = 20.0
 """Seconds after the end in which a question that has begun may still be answered."""
-KERNEL_TIMES = ": kernel times"
+KERNEL_TIMES, COMPILED = ": kernel times", ": PyTorch, compiled"
 JOBS, RECORDS, PARTS = "jobs.zip", "records.jsonl", ".parts"
 MOST_ARCHIVE_BYTES = 45_000_000
 """Bytes that an archive of kernels may take; what is beyond it goes into another one."""
@@ -82,6 +87,10 @@ Answer = Mapping[str, Any]
 
 class Skipped(Exception):
     """A question that cannot be asked here; the text says why."""
+
+
+class NoDevice(Exception):
+    """There is no GPU that can be asked; the text says what is missing. No further question is asked."""
 
 
 def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str) -> bool:
@@ -127,6 +136,7 @@ def prepare_artefact(name: str, folder: Path, target: str, options: Sequence[str
     feeds: dict[str, Any] = dict(MODELS[name].feeds(model))
     for written in folder.glob("*.onnx*"):
         written.unlink()
+    onnx.save(hollow(model), folder / NETWORK)
     leave_out(folder / f"{name}.einsat")
     with Session(opened_artefact(folder / f"{name}.einsat"), on=target) as session:
         outputs: dict[str, Any] = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
@@ -203,6 +213,16 @@ def _printed(program: str, *arguments: str) -> list[str]:
         return subprocess.run([path, *arguments], capture_output=True, text=True, check=False, timeout=30).stdout.splitlines()
     except subprocess.TimeoutExpired:
         return []
+
+
+def present() -> Answer:
+    """Return the name of the device; NoDevice where CuPy, a driver or a device is missing."""
+    from runtime.devices.cuda import cupy_driver
+
+    try:
+        return {"name": cupy_driver.device_name()}
+    except ExecutionError as error:
+        raise NoDevice(error.what) from error
 
 
 def libraries() -> Answer:
@@ -383,8 +403,17 @@ def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
             call = partial(torch.conv2d, data, weights, groups=data.shape[1] // weights.shape[1], **extra)
         else:
             call = partial(torch.conv_transpose2d, data, weights, **extra)
-    for _ in range(5):
-        call()
+    return _graph_us(torch, call)
+
+
+def _graph_us(torch: Any, call: Callable[[], object]) -> float:
+    """Return the median time of a call that is captured as a CUDA graph and replayed."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # what a library chooses by trying is chosen before anything is captured
+        for _ in range(5):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
@@ -397,6 +426,36 @@ def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
         torch.cuda.synchronize()
         times_us.append(1e3 * float(start.elapsed_time(end)))
     return statistics.median(times_us)
+
+
+def torch_network(path: Path, feeds: Path, *, compiled: bool, device: str = "cuda", timed: Callable[..., float] = _graph_us) -> Answer:
+    """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled by max-autotune, in each precision.
+
+    Weights are drawn, as ours are; nothing is compared. A precision that PyTorch cannot compute in costs its own time alone.
+    """
+    try:
+        import onnx
+        import torch
+
+        from bench.torch_model import TorchModel
+    except ImportError as error:
+        raise Skipped(f"PyTorch and onnx are needed: {error}") from error
+    torch.backends.cudnn.benchmark = True
+    times_us: dict[str, float | str] = {}
+    for precision in TORCH_PRECISIONS:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        try:
+            module: Any = TorchModel(filled(onnx.load(path)))
+            module.weights = {name: weight.to(device) for name, weight in module.weights.items()}
+            module = (module.half() if precision == "fp16" else module).eval().to(device)
+            with np.load(feeds) as stored, torch.inference_mode():
+                given = [torch.from_numpy(stored[name]).to(device) for name in module.inputs]
+                given = [each.half() if precision == "fp16" and each.is_floating_point() else each for each in given]
+                call = torch.compile(module, mode="max-autotune-no-cudagraphs") if compiled else module
+                times_us[precision] = timed(torch, partial(call, *given))
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            times_us[precision] = str(error)[:200]
+    return {"replay_us": times_us}
 
 
 def kernel_times(archive: Path, records: Path, share: Callable[[], float]) -> Answer:
@@ -413,12 +472,16 @@ def kernel_times(archive: Path, records: Path, share: Callable[[], float]) -> An
 Question = tuple[str, Callable[[], Answer]]
 
 
-def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float]) -> list[Question]:
-    """Return what to ask, the most important first; on a described device only what needs none."""
+def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float], *, compiled: bool) -> list[Question]:
+    """Return what to ask, the most important first; on a described device only what needs none.
+
+    ``compiled``: time networks as PyTorch compiles them instead of kernels.
+    """
     asked: list[Question] = [("versions", versions)]
     if on is None:
-        asked += [("libraries", libraries), ("properties", properties)]
-    archives = sorted(folder.glob(ARCHIVES)) if on is None else []
+        asked += [("device", present), ("libraries", libraries), ("properties", properties)]
+    archives = sorted(folder.glob(ARCHIVES)) if on is None and not compiled else []
+    slow: list[Question] = []
     for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
 
@@ -433,6 +496,10 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
         if on is None:
             asked.append((f"{name}: times", partial(of_artefact, times)))
             asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
+            network = partial(torch_network, program_folder / NETWORK, program_folder / FEEDS)
+            asked.append((f"{name}: PyTorch", partial(network, compiled=False)))
+            slow.append((f"{name}{COMPILED}", partial(network, compiled=True)))
+    asked += slow if compiled else []
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
         records = written.with_name(f"{archive.stem}.{RECORDS}")
@@ -444,8 +511,8 @@ def _share(left_seconds: Callable[[], float], parts: int) -> float:
     return left_seconds() / parts
 
 
-def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
-    """Ask until the time is up; return how many answers are errors.
+def ask(folder: Path, seconds: float, written: Path, on: str | None, *, compiled: bool = False) -> int:
+    """Ask until the time is up; return the exit code: 0 all is well, 1 something is not, 2 there is no GPU.
 
     Each process goes on with the questions until one of them ends it, or fails in a way that may have spoilt the device's context.
     """
@@ -454,7 +521,7 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
     def left_seconds() -> float:
         return deadline - time.monotonic()
 
-    asked = questions(folder, on, written, left_seconds)
+    asked = questions(folder, on, written, left_seconds, compiled=compiled)
     written.write_text("")
     answered = 0
     while answered < len(asked):
@@ -466,7 +533,7 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
             process.join(POLL_SECONDS)
             latest, before = _count(written), latest
             since = time.monotonic() if latest > before else since
-            is_measuring = latest < len(asked) and asked[latest][0].endswith(KERNEL_TIMES)
+            is_measuring = latest < len(asked) and asked[latest][0].endswith((KERNEL_TIMES, COMPILED))
             patience_seconds = max(PATIENCE_SECONDS, left_seconds()) if is_measuring else PATIENCE_SECONDS
             if left_seconds() < -GRACE_SECONDS or time.monotonic() - since > patience_seconds:
                 process.kill()
@@ -477,7 +544,11 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
             _write(written, asked[latest][0], time.monotonic() - since, {"status": "failed", "why": how})
             latest += 1
         answered = latest
-    return sum(json.loads(line)["status"] == "failed" for line in written.read_text(encoding="utf-8").splitlines())
+    given = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    for missing in (line["why"] for line in given if line["status"] == "absent"):
+        print(f"error: there is no GPU that can be asked: {missing}", file=sys.stderr)
+        return 2
+    return int(any(line["status"] == "failed" for line in given))
 
 
 def _count(written: Path) -> int:
@@ -494,17 +565,20 @@ def _write(written: Path, name: str, seconds: float, result: Mapping[str, Any]) 
 def _answer(asked: Sequence[Question], first: int, written: Path, left_seconds: Callable[[], float], is_gpu: bool) -> None:
     """Answer questions from one on; end early where the GPU's context may be spoilt."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the parent does then is its own affair: this process ends
+    is_absent = False
     for name, question in asked[first:]:
         begun = time.monotonic()
         result: dict[str, Any]
         is_spoilt = False
-        if left_seconds() <= 0.0:
-            result = {"status": "skipped", "why": "the time is over"}
+        if is_absent or left_seconds() <= 0.0:
+            result = {"status": "skipped", "why": "there is no GPU that can be asked" if is_absent else "the time is over"}
         else:
             try:
                 result = {"status": "ok", **question()}
             except Skipped as error:
                 result = {"status": "skipped", "why": str(error)}
+            except NoDevice as error:
+                result, is_absent = {"status": "absent", "why": str(error)}, True
             except Exception as error:  # an answer: the next question is asked
                 result = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
                 is_spoilt = is_gpu and not isinstance(error, (ArtefactError, LibraryMissing))
@@ -525,7 +599,7 @@ def unpack_wheels(folder: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: 0 all is well, 1 something is not."""
+    """Run the command line: 0 all is well, 1 something is not, 2 there is no GPU."""
     form = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_first_contact", description=__doc__, formatter_class=form)
     parser.add_argument("folder", type=Path, help="where the artefacts are")
@@ -538,6 +612,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"with --prepare: for which GPU (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
+    parser.add_argument("--compiled", action="store_true", help="time networks as PyTorch compiles them (max-autotune) instead of kernels")
     parser.add_argument("--on", choices=DESCRIBED, help="ask what needs no GPU of the recorded device")
     default = Path(os.environ.get("OUT", ".")) / "contact.jsonl"
     parser.add_argument("-o", "--output", type=Path, default=default, help="the answers (default $OUT/contact.jsonl)")
@@ -553,7 +628,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
         shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
     unpack_wheels(arguments.folder)
-    return int(ask(arguments.folder, arguments.seconds, arguments.output, arguments.on) > 0)
+    return ask(arguments.folder, arguments.seconds, arguments.output, arguments.on, compiled=arguments.compiled)
 
 
 if __name__ == "__main__":

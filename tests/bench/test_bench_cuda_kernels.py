@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from bench import cuda_kernels
-from bench.cuda_kernels import judge, main, page, reason
+from bench.cuda_kernels import BARRIER, calls_of, judge, main, on_record, page, reason
 from bench.models import BenchModel
 from bench.record import origin
 from egraph.tensor.ops import apply
+from lower.compile import CompileOptions, plan_program
 from lower.eoperator.request import KernelRequest
+from lower.targets import lowering
 from lower.targets.cuda.generator import GeneratedKernel, write
+from lower.targets.cuda.generator.attention import AttentionRequest
+from tests.lower.test_attention import attended, cut, heads
 from tests.support.fragments import leaf
+from tests.support.lowering import Model, choose
 
 STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
 SOFTMAX = KernelRequest(apply("Softmax", leaf(0, 5, 1100), axis=1))
@@ -43,7 +48,7 @@ def test_wrong_kernels_are_exceptions_by_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
+    def gather(models: Sequence[BenchModel], batches: Sequence[int]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
         yield "first", [STRIDED]
         yield "second", [STRIDED]
         raise KeyboardInterrupt
@@ -54,3 +59,52 @@ def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp
     recorded = (tmp_path / "cuda_kernels.md").read_text()
     assert "| second | 1 | 1 | 1 |" in recorded and "ended early" in recorded
     assert "second" in capsys.readouterr().out
+
+
+def test_attention_is_judged_with_its_operands_where_they_lie() -> None:
+    """Heads are read out of one product's result, and written side by side."""
+    m = Model()
+    wide = m.input(1, 37, 3 * 40)
+    q, k, v = (heads(cut(wide, 2, part * 40, (part + 1) * 40), 2) for part in range(3))
+    y = apply("Transpose", attended(m, q, k, v, "bias", "queries", guarded=False), perm=(0, 2, 1, 3))
+    target = lowering("cuda:h100").target
+    program = choose(m.graph(apply("Reshape", y, shape=(1, 37, 40))), "attention", target=target)
+    _, writer = plan_program(program, CompileOptions(target=target))
+    ((request, row),) = judge(list(writer.requests.values()), "model")
+    assert isinstance(request, AttentionRequest) and row.is_good and row.barriers == 2
+    call, _ = calls_of(request)
+    assert call.operands[0].window.strides[-2] == 3 * 40 and call.destination.strides[-2] == 40
+
+
+def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The barriers of a block's softmax are needed; one more behind the last of them is not."""
+
+    def barred(request: KernelRequest) -> GeneratedKernel:
+        kernel = write(request)
+        last = kernel.text.rindex(BARRIER)
+        return replace(kernel, text=f"{kernel.text[:last]}{BARRIER} {kernel.text[last:]}")
+
+    ((_, row),) = judge([SOFTMAX], "model")
+    assert row.barriers == 2 and row.unneeded == () and row.is_good
+    monkeypatch.setattr(cuda_kernels, "write", barred)
+    ((_, doubled),) = judge([SOFTMAX], "model")
+    assert doubled.barriers == row.barriers + 1 and doubled.unneeded == (row.barriers - 1, row.barriers)
+    assert not doubled.is_good and f"barrier {doubled.barriers} of {doubled.barriers} is removed" in reason(doubled)
+
+
+def test_kernels_are_added_to_those_on_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is on record is not judged again, and is said to be needed by one more model; a model that was left out no longer is."""
+    given: list[tuple[str, list[KernelRequest] | str]] = [("first", [STRIDED]), ("second", "there was no time")]
+    monkeypatch.setattr(cuda_kernels, "gather", lambda *_: iter(given))
+    monkeypatch.setattr(cuda_kernels, "RESULTS", tmp_path)
+    monkeypatch.setattr(cuda_kernels, "commit", lambda: "earlier")
+    assert main(["--record"]) == 0
+    given[:] = [("second", [STRIDED, SOFTMAX])]
+    monkeypatch.setattr(cuda_kernels, "commit", lambda: "later")
+    assert main(["--record", "--add"]) == 0
+    rows, left_out = on_record(tmp_path)
+    assert [(row.symbol, row.models, row.commit) for row in rows] == [
+        (STRIDED.symbol, ("first", "second"), "earlier"), (SOFTMAX.symbol, ("second",), "later"),
+    ]  # fmt: skip
+    assert not left_out and all(row.is_good for row in rows)
+    assert "Judged at commit later: 1 kernels." in (tmp_path / "cuda_kernels.md").read_text()

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
-from bench.drawn_weights import DRAWN, leave_out, looks_random, opened
+from bench.drawn_weights import DRAWN, filled, hollow, leave_out, looks_random, opened
 from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_program
 from lower.compile import compile_program
@@ -81,3 +82,16 @@ def test_what_is_small_or_has_a_structure_is_kept() -> None:
     assert not looks_random(generator.integers(0, 9, (64, 64)).astype(np.float32))
     assert not looks_random(generator.integers(0, 9, (64, 64)))
     assert not looks_random(np.where(generator.random((64, 64)) < 0.5, np.float32(np.inf), np.float32(0)))
+
+
+def test_a_hollow_model_is_filled_with_weights_of_the_same_sizes() -> None:
+    """Random weights are gone from the file; what has a structure is kept, and what is drawn has the scale of its fan-in."""
+    random = np.random.default_rng(0).standard_normal((64, 128), dtype=np.float32)
+    table = np.arange(64 * 128, dtype=np.float32).reshape(64, 128) // 8
+    tensors = [numpy_helper.from_array(random, "random"), numpy_helper.from_array(table, "table")]
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "weights", [], [], tensors))
+    emptied = hollow(model)
+    assert len(emptied.SerializeToString()) < len(model.SerializeToString()) - random.nbytes // 2
+    made = {each.name: numpy_helper.to_array(each) for each in filled(emptied).graph.initializer}
+    np.testing.assert_array_equal(made["table"], table)
+    assert made["random"].shape == (64, 128) and 0.9 < made["random"].std() * np.sqrt(128) < 1.1

@@ -33,6 +33,10 @@ needs_compiler = pytest.mark.skipif(not has_compiler(), reason=MISSING)
 Kernels = dict[Node, GeneratedKernel]
 
 
+WEIGHED = apply("MatMul", apply("Softmax", leaf(0, 2050, 1, 9), axis=2), leaf(1, 2050, 9, 33))
+"""Values that are weighed by what a softmax gives, one vector of weights a row."""
+
+
 def products() -> list[Node]:
     """Return what is computed in tiles: products with a prologue and an epilogue, batched, transposed; convolutions."""
     taps: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
@@ -132,6 +136,7 @@ def fragments() -> list[Node]:
         apply("ReduceMax", leaf(0, 20, 45), axes=(0,)),
         apply("Softmax", leaf(0, 2, 300, 45), axis=1),
         apply("ReduceMean", leaf(0, 3, 40000), axes=(0, 1)),
+        WEIGHED,
         *products(),
         apply("Sub", leaf(0, 30, 7, 41), apply("ReduceSum", leaf(0, 30, 7, 41), axes=(0, 1))),
     ]
@@ -176,6 +181,14 @@ def test_long_sums_do_not_round_as_often_as_they_have_terms(fragment: Node, kern
     x = np.full(feeds(fragment)[0].shape, 1000.3, np.float32)  # equal terms round the same way each time
     for found in results(module, kernels[fragment], {"in0": x}, np.empty(fragment.type.sizes, np.float32)):
         np.testing.assert_allclose(found, expected(fragment, [x]), rtol=3e-6)
+
+
+def test_a_row_s_softmax_is_computed_once_for_all_its_places(kernels: Kernels) -> None:
+    """Its largest score and its sum are reduced by a warp, and each lane weighs the values of its own places."""
+    text = kernels[WEIGHED].text
+    assert text.count("__shfl_xor_sync") == 2 and "place < 33" in text
+    few = write(KernelRequest(apply("MatMul", apply("Softmax", leaf(0, 20, 1, 33), axis=2), leaf(1, 20, 33, 33))))
+    assert few.text.count("__shfl_xor_sync") == 3, "so few rows would leave a device idle"
 
 
 def test_strides_write_into_a_part_of_a_larger_tensor(module: HostModule) -> None:
@@ -260,6 +273,20 @@ def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
     code, report = compiled_code  # of many kernels, the most of each
     assert code.startswith(b"\x7fELF") and report.architecture == architecture
     assert report.spill_bytes == 0 and 0 < report.registers <= 255
+
+
+@needs_compiler
+def test_what_the_compiler_spills_left_to_itself_is_compiled_with_bounds() -> None:
+    """The end of a densely connected network: the parts of its last block are joined, scaled twice and averaged."""
+    parts = [leaf(k, 1, 512 if k == 0 else 32, 7, 7) for k in range(16)]
+    scales = [leaf(16 + k, 992, 1, 1) for k in range(4)]
+    scaled = apply("Add", apply("Mul", apply("Concat", *parts, axis=1), scales[0]), scales[1])
+    again = apply("Relu", apply("Add", apply("Mul", scaled, scales[2]), scales[3]))
+    request = KernelRequest(apply("ReduceMean", again, axes=(2, 3)))
+    kernel = generate(request, Target("cuda", "sm_90"))
+    alone = compile_text(kernel.text, kernel.launches, "sm_90")
+    assert alone is not None and alone[1].spill_bytes > 0, "another compiler may not spill: find another kernel"
+    assert kernel.spill_bytes == 0 and kernel.text == write(request).text
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

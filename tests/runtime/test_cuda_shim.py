@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.cuda_kernels import BARRIER, without_barriers
 from egraph.tensor import Node
 from lower.eoperator.request import KernelRequest
 from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, write
@@ -18,7 +19,6 @@ from tests.support.cuda_kernels import TOLERANCE, by_name, expected
 from tests.support.kernels import feeds
 
 ONE = (1, 1, 1)
-BARRIER = "__syncthreads();"
 TEXT = r"""
 extern "C" __global__ void reversed(const float* in, float* out) {
   __shared__ float row[64];
@@ -175,18 +175,6 @@ def test_other_processors_switch_by_the_system(monkeypatch: pytest.MonkeyPatch, 
 
 REDUNDANT: dict[str, str] = {}
 """Barriers without which results stay right, ``<symbol>:<position>``, with the reason why they stand there all the same."""
-
-
-def without_barriers(kernel: GeneratedKernel) -> list[tuple[str, str]]:
-    """Return texts that lack one barrier each, and the symbols of their kernels."""
-    symbol = kernel.launches[0].symbol
-    pieces = kernel.text.split(BARRIER)
-    found = []
-    for k in range(len(pieces) - 1):
-        name = f"{symbol}_without_{k}"
-        text = BARRIER.join(pieces[: k + 1]) + BARRIER.join(["", *pieces[k + 1 :]])[len(BARRIER) :]
-        found.append((text.replace(f" {symbol}(", f" {name}("), name))
-    return found
 
 
 def is_noticed(module: HostModule, kernel: GeneratedKernel, symbol: str, fragment: Node) -> bool:

@@ -1,6 +1,7 @@
 // CUDA on one thread of a processor, to check what kernels compute and how they meet: nothing here says anything about time.
 //
-// The threads of a block are fibers, run one after another, each until it waits; blocks run one after another. Shared memory is
+// The threads of a block are fibers, run one after another, each until it waits; in ascending and descending order a warp runs ahead of the
+// others as far as the next barrier, in random order all warps go side by side. Blocks run one after another. Shared memory is
 // full of NaN before each block. Operands end where a page begins that may not be touched. What a device would not forgive is an
 // error: threads that wait at different barriers, or leave while others wait; lanes that a shuffle names and that do not take
 // part; a block of more than 1024 threads; an access outside of an operand; a write to what is only read.
@@ -47,12 +48,16 @@ struct einsat_thread {
 
 typedef void (*einsat_kernel)(void **);
 static einsat_thread einsat_threads[EINSAT_MOST_THREADS];
+static einsat_uint3 einsat_places[EINSAT_MOST_THREADS];  // of threads in their block
 static int einsat_current, einsat_count;
 static char *einsat_stacks, *einsat_message;
-static size_t einsat_page() { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t einsat_page_bytes;  // asked once a launch
+static size_t einsat_page() { return einsat_page_bytes; }
 static char *einsat_stack(int thread) {  // after a page that may not be touched
   return einsat_stacks + (size_t)thread * (EINSAT_STACK_BYTES + einsat_page()) + einsat_page();
 }
+// Where a stack begins: not at the same place of every page, or all of them would share a few lines of the processor's first cache.
+static char *einsat_stack_top(int thread) { return einsat_stack(thread) + EINSAT_STACK_BYTES - (size_t)(thread % 16) * 256; }
 static size_t einsat_message_bytes;
 static bool einsat_failed;
 static einsat_kernel einsat_running;
@@ -65,35 +70,33 @@ static void einsat_fail(const char *format, long a = 0, long b = 0, long c = 0) 
 
 // Switches between the scheduler and a thread.
 #if defined(__x86_64__) && !defined(EINSAT_UCONTEXT)
-extern "C" void einsat_switch(void **from, void *to);
-asm(R"(
-.text
-.local einsat_switch
-.type einsat_switch, @function
-einsat_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size einsat_switch, .-einsat_switch
-)");
+// Inlined, and left by a jump: a processor foresees that all threads go on at one place, and where calls return to.
+static inline __attribute__((always_inline)) void einsat_switch(void **from, void *to) {
+  asm volatile(
+      "leaq -128(%%rsp), %%rsp\n"  // what lies there is the function's own
+      "pushq %%rbp\n"
+      "pushq %%rbx\n"
+      "leaq 1f(%%rip), %%rax\n"
+      "pushq %%rax\n"
+      "movq %%rsp, (%0)\n"
+      "movq %1, %%rsp\n"
+      "popq %%rax\n"
+      "jmpq *%%rax\n"
+      "1:\n"
+      "popq %%rbx\n"
+      "popq %%rbp\n"
+      "leaq 128(%%rsp), %%rsp\n"
+      : "+D"(from), "+S"(to)
+      :
+      : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4",
+        "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+}
 static void *einsat_scheduler, *einsat_contexts[EINSAT_MOST_THREADS];
 static void einsat_body();
 static void einsat_prepare(int thread) {
-  uintptr_t *top = (uintptr_t *)(einsat_stack(thread) + EINSAT_STACK_BYTES);
-  top[-2] = (uintptr_t)einsat_body;  // where the first switch returns to; the stack is then 8 bytes off 16, as after a call
-  einsat_contexts[thread] = top - 8;
+  uintptr_t *top = (uintptr_t *)einsat_stack_top(thread);
+  top[-2] = (uintptr_t)einsat_body;  // where the first switch goes to; the stack is then 8 bytes off 16, as after a call
+  einsat_contexts[thread] = top - 2;
 }
 static void einsat_resume(int thread) { einsat_switch(&einsat_scheduler, einsat_contexts[thread]); }
 static void einsat_wait() { einsat_switch(&einsat_contexts[einsat_current], einsat_scheduler); }
@@ -243,6 +246,16 @@ static void einsat_ordered(unsigned *order, unsigned count, int kind) {
   if (kind == EINSAT_RANDOM) einsat_shuffled(order, count);
 }
 
+// Runs threads that may go on, each until it waits.
+static void einsat_run_threads(const unsigned *order, int first, int last) {
+  for (int k = first; k < last && !einsat_failed; ++k) {
+    einsat_current = (int)order[k];
+    if (einsat_threads[einsat_current].state != EINSAT_READY) continue;
+    threadIdx = einsat_places[einsat_current];
+    einsat_resume(einsat_current);
+  }
+}
+
 static void einsat_run_block(int order_kind) {
   unsigned order[EINSAT_MOST_THREADS];
   for (int k = 0; k < einsat_count; ++k) {
@@ -252,15 +265,19 @@ static void einsat_run_block(int order_kind) {
   einsat_ordered(order, einsat_count, order_kind);
   for (;;) {
     if (order_kind == EINSAT_RANDOM) einsat_shuffled(order, einsat_count);
-    for (int k = 0; k < einsat_count; ++k) {
-      einsat_current = order[k];
-      if (einsat_threads[einsat_current].state != EINSAT_READY) continue;
-      threadIdx = {einsat_current % blockDim.x, einsat_current / blockDim.x % blockDim.y, einsat_current / blockDim.x / blockDim.y};
-      einsat_resume(einsat_current);
-      if (einsat_failed) return;
-    }
     bool any = false;
-    for (int first = 0; first < einsat_count; first += 32) any = einsat_exchanged(first) || any;
+    if (order_kind == EINSAT_RANDOM) {  // all warps side by side
+      einsat_run_threads(order, 0, einsat_count);
+      for (int first = 0; first < einsat_count && !einsat_failed; first += 32) any = einsat_exchanged(first) || any;
+    } else {  // a warp runs ahead of the next one, as far as the block's next barrier
+      for (int k = 0; k < einsat_count && !einsat_failed;) {
+        int first = (int)order[k] / 32 * 32, last = k;
+        while (last < einsat_count && (int)order[last] / 32 * 32 == first) ++last;
+        do einsat_run_threads(order, k, last);
+        while (!einsat_failed && einsat_exchanged(first));
+        k = last;
+      }
+    }
     if (einsat_failed) return;
     if (any) continue;
     int done = 0, waiting = -1;
@@ -342,6 +359,7 @@ static void einsat_run_grid(const unsigned *grid, int order_kind, char *shared, 
 extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_bytes, const unsigned *grid, const unsigned *block,
                              int count, void **content, const size_t *bytes, const unsigned char *is_written, int order_kind,
                              uint64_t seed, char *message, size_t message_bytes) {
+  einsat_page_bytes = (size_t)sysconf(_SC_PAGESIZE);
   einsat_message = message, einsat_message_bytes = message_bytes, einsat_failed = false;
   einsat_running = kernel, einsat_random_state = seed * 2654435761u + 1;
   einsat_count = (int)(block[0] * block[1] * block[2]);
@@ -350,6 +368,7 @@ extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_b
   if (grid[1] > 65535 || grid[2] > 65535 || block[2] > 64) return einsat_fail("a launch beyond the limits along y or z"), 1;
   if (count > EINSAT_MOST_OPERANDS) return einsat_fail("%ld operands", count), 1;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
+  for (unsigned k = 0; k < (unsigned)einsat_count; ++k) einsat_places[k] = {k % block[0], k / block[0] % block[1], k / block[0] / block[1]};
   // A process may have only so many mappings, two a thread here: stacks of a launch are returned when it ends.
   size_t stack_bytes = (size_t)einsat_count * (EINSAT_STACK_BYTES + einsat_page());
   void *stacks = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

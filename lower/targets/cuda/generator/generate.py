@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from egraph.errors import LowerError
 from egraph.tensor import PLAIN, Node, Target, walk
@@ -11,9 +13,9 @@ from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports_by_parts
 from lower.targets.cuda.generator.attention import AttentionRequest, write_attention
-from lower.targets.cuda.generator.compiler import compile_text
+from lower.targets.cuda.generator.compiler import MULTIPROCESSORS, compile_text
 from lower.targets.cuda.generator.functions import PREAMBLE, TENSOR_TYPES, TYPES, preamble
-from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch
+from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch, Report
 from lower.targets.cuda.generator.schedules import Scheduler
 from lower.targets.cuda.generator.writer import Writer
 
@@ -22,6 +24,10 @@ OF_BYTES = ("Dequantize", "DequantizeBlocks")
 """Operators that compute a float32 from whole numbers."""
 MOVING = ("view", "movement")
 """Categories of operators that move elements of any type and compute nothing."""
+UNBOUNDED = re.compile(r"__launch_bounds__\((\d+)\)")
+TRIED_REGISTERS = (32, 64, 128)
+REGISTERS = MULTIPROCESSORS["sm_80"].registers
+"""Of a multiprocessor; as many on all that we compile for."""
 MOST_BLOCKS = (1 << 31) - 1
 """Blocks of a launch along x, at most, on every device."""
 
@@ -51,8 +57,26 @@ def multiplies_in(fragment: Node, precision: str) -> bool:
 def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
     """Return a request's kernel for a target; without a compiler its text and launches alone. LowerError where it is not generated."""
     kernel = write(request)
-    compiled = compile_text(kernel.text, kernel.launches, target.architecture)
+    compiled = compile_unspilled(kernel.text, kernel.launches, target.architecture)
     return kernel if compiled is None else replace(kernel, cubin=compiled[0], report=compiled[1])
+
+
+def compile_unspilled(text: str, launches: Sequence[Launch], architecture: str) -> tuple[bytes, Report] | None:
+    """Compile a text; where registers are spilled, also with bounds on them: return what spills least, then what occupies most.
+
+    Left to itself, ptxas takes 32 registers for a row of 21 operands and spills; told to keep to 32, it takes 24.
+    """
+    compiled = compile_text(text, launches, architecture)
+    if compiled is None or not compiled[1].spill_bytes:
+        return compiled
+    bounded = {UNBOUNDED.sub(partial(_bounds, registers), text) for registers in TRIED_REGISTERS} - {text}
+    others = [other for each in sorted(bounded) if (other := compile_text(each, launches, architecture)) is not None]
+    return min([compiled, *others], key=lambda one: (one[1].spill_bytes, -one[1].occupancy))
+
+
+def _bounds(registers: int, found: re.Match[str]) -> str:
+    """Return bounds that leave a thread so many registers."""
+    return f"__launch_bounds__({found[1]}, {max(1, REGISTERS // (registers * int(found[1])))})"
 
 
 def write(request: KernelRequest) -> GeneratedKernel:

@@ -327,6 +327,7 @@ def shared_reductions(iterators: Sequence[Iterator], root: Term) -> list[Term]:
     shared = [term for term in unconditional(root) if term.kind == "reduce" and term.free <= outer]
     if not shared:
         return []
+    shared = [term for term in shared if not _is_by_place(term, shared, iterators)]
     rows = frozenset().union(*(term.free for term in shared))
     least = LEAST_SHARED_TERMS if rows == outer else LEAST_REUSED_TERMS
     if not any(math.prod(map(length, term.data[1])) >= least for term in shared):
@@ -336,6 +337,21 @@ def shared_reductions(iterators: Sequence[Iterator], root: Term) -> list[Term]:
     if rows == outer and vector is not None and outputs >= ENOUGH_THREADS and _side_by_side(shared, vector):
         return []
     return shared
+
+
+def _is_by_place(term: Term, shared: Sequence[Term], iterators: Sequence[Iterator]) -> bool:
+    """Return whether a reduction is one of each place of a row whose others need it once, as softmax in a product with values does.
+
+    A lane then computes a place by itself, beside its neighbours' places, and the row's other reductions are not computed for each.
+    """
+    vector = iterators[-1] if iterators else None
+    others = [other for other in shared if vector not in other.free]
+    if vector is None or vector not in term.free or not others:
+        return False
+    rows = math.prod(length(i) for i in iterators if any(i in other.free for other in others))
+    reads = [read.data[1] for read in subterms(term.children) if read.kind == "read" and vector in read.free]
+    is_wide = length(vector) >= WARP and rows * WARP >= ENOUGH_THREADS
+    return is_wide and bool(reads) and all(coefficient(read, vector) in (1, -1) for read in reads)
 
 
 def _side_by_side(reduces: Sequence[Term], vector: Iterator) -> bool:
