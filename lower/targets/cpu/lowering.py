@@ -25,6 +25,7 @@ LIBRARIES = (
     "recurrence",
     "blocks",
     "products",
+    "bytes",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""
 
