@@ -27,6 +27,7 @@ SLOW = settings(max_examples=40, deadline=None, derandomize=True, suppress_healt
 def activated(x: Node, name: str) -> Node:
     attributes: dict[str, dict[str, Any]] = {
         "Clip": {"min": -0.5, "max": 6.0}, "LeakyRelu": {"alpha": 0.1}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+        "Gelu": {"approximate": "none"},
     }  # fmt: skip
     if name == "Swish":
         return apply("Mul", x, apply("Sigmoid", x))

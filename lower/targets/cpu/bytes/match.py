@@ -19,7 +19,8 @@ from lower.views import Reason, Window, contiguous, read
 PRODUCT = "bytes.product"
 OPERATORS = ("MatMul", "Conv")
 BINARY = {"add": 0, "sub": 1, "mul": 2, "div": 3}
-ELTWISE = {"relu": 4, "clip": 5, "logistic": 6, "swish": 7, "hardsigmoid": 8, "hardswish": 9, "round": 10, "linear": 11}
+ELTWISE = {"relu": 4, "clip": 5, "logistic": 6, "swish": 7, "hardsigmoid": 8, "hardswish": 9, "round": 10, "linear": 11,
+           "tanh": 12, "gelu_erf": 13}  # fmt: skip
 """Steps, as bytes.c numbers them."""
 OF_INT32 = ("Add", "Sub")
 """What is computed of sums before they become numbers."""
