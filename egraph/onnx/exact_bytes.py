@@ -12,8 +12,6 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto, helper
 
-SESSION_ENTRY = ("session.x64quantprecision", "1")
-"""Makes onnxruntime do the same with weights that are constant when it fuses pairs into products of bytes."""
 WEIGHTS: Mapping[str, tuple[int, int]] = {
     "MatMulInteger": (1, 3), "QLinearMatMul": (3, 5), "QLinearConv": (3, 5), "ConvInteger": (1, 3),
 }  # fmt: skip

@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from egraph.onnx.exact_bytes import SESSION_ENTRY, WEIGHTS, exact_file, with_exact_bytes
+from egraph.onnx.exact_bytes import WEIGHTS, exact_file, with_exact_bytes
 from egraph.tolerance import Tolerance
+from runtime.opaque import EXACT_BYTES
 
 RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 PART = 1 << 22
@@ -38,7 +39,7 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors are raised as well, with our own message
-    options.add_session_config_entry(*SESSION_ENTRY)
+    options.add_session_config_entry(*EXACT_BYTES)
     options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
     return onnxruntime.InferenceSession(_exact(model), options, providers=["CPUExecutionProvider"])
 

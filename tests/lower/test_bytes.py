@@ -16,7 +16,7 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
-from lower.targets.cpu.bytes.match import PRODUCT, constant_orders, match, operand_precisions
+from lower.targets.cpu.bytes.match import PRODUCT, TILES, constant_orders, match, operand_precisions
 from lower.views import Window
 from runtime import Session
 from tests.lower.test_products import activated
@@ -78,11 +78,11 @@ class Bytes:
         return Graph("test", tuple(self.inputs), (("y", output),), self.tensors)
 
 
-def compare(model: Bytes, y: Node, folder: Path, threads: int) -> None:
+def compare(model: Bytes, y: Node, folder: Path, threads: int, implementation: str = PRODUCT) -> None:
     """Compute in one call; all numbers are exact in float32, so that every bit is the reference's."""
     graph = model.graph(y)
-    program = choose(graph, "bytes")
-    assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [PRODUCT]
+    program = choose(graph, implementation)
+    assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [implementation]
     compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))
     feeds = {node.string("name"): model.drawn(node.type.dtype, *node.type.sizes) for node in graph.inputs}
     feeds = {name: np.rint(value) if value.dtype == np.float32 else value for name, value in feeds.items()}
@@ -140,6 +140,39 @@ def test_large_convolutions_of_bytes_are_shared_by_threads(tmp_path: Path, side:
     compare(model, model.ended(y, "uint8"), tmp_path, 2)
 
 
+@SLOW
+@given(
+    images=st.sampled_from([1, 2]), height=st.integers(1, 15), width=st.integers(1, 20), channels=st.sampled_from([8, 17, 32, 40]),
+    outputs=st.sampled_from([1, 16, 33]), pads=st.sampled_from([(0, 0, 0, 0), (1, 1, 1, 1), (2, 0, 1, 1)]), kinds=st.tuples(BYTES, BYTES),
+    end=st.sampled_from(ENDS), threads=THREADS,
+)  # fmt: skip
+def test_convolutions_in_tiles_agree_with_the_reference(
+    tmp_path: Path, images: int, height: int, width: int, channels: int, outputs: int, pads: tuple[int, ...], kinds: tuple[str, str],
+    end: str, threads: int,
+) -> None:  # fmt: skip
+    if height + pads[0] + pads[2] < 3 or width + pads[1] + pads[3] < 3:
+        return
+    model = Bytes()
+    x, weights = model.input(kinds[0], images, height, width, channels), model.weight(kinds[1], outputs, channels, 3, 3)
+    y = apply("Conv", x, weights, strides=(1, 1), pads=pads, dilations=(1, 1), group=1, layout="NHWC")
+    compare(model, model.ended(y, end), tmp_path, threads, TILES)
+
+
+@pytest.mark.parametrize(("x", "w"), [(255, -128), (255, 127)])
+def test_the_largest_sums_of_tiles_are_exact(tmp_path: Path, x: int, w: int) -> None:
+    """Transformed sums wrap around in between: four times the result just fits."""
+    model, channels = Bytes(), 1820
+    weights = model.constant(np.full((3, channels, 3, 3), w, np.int8))
+    y = apply(
+        "Conv", model.input("uint8", 1, 4, 4, channels), weights, strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), group=1, layout="NHWC"
+    )
+    graph = model.graph(y)
+    compile_program(choose(graph, TILES), tmp_path, CompileOptions(threads=1, export_graph=serialized))
+    with Session(tmp_path, threads=1) as session:
+        (sums,) = session.run(None, {"x0": np.full((1, 4, 4, channels), x, np.uint8)})
+    assert np.all(sums == 9 * channels * x * w)
+
+
 @pytest.mark.parametrize("name", ["Sigmoid", "Tanh", "Gelu", "Swish", "HardSwish", "HardSigmoid", "LeakyRelu", "Clip"])
 def test_functions_of_sums_are_close_to_the_reference(tmp_path: Path, name: str) -> None:
     model = Bytes()
@@ -193,6 +226,8 @@ def test_what_the_kernels_do_not_compute_is_refused() -> None:
     ):  # fmt: skip
         said = match(fragment, PRODUCT)
         assert isinstance(said, str) and reason in said, said
+    assert isinstance(match(convolution(), TILES), LibraryCall)
+    assert "3 x 3 taps" in str(match(convolution(taps=1), TILES))
     columns = Window(0, (3, 5), (1, 3))
     assert "side by side" in str(match(product, PRODUCT, destination=columns))
 

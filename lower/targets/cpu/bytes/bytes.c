@@ -10,6 +10,9 @@
  * ``bytes_convolution``. Arguments: x [n, h, w, C], W [N, C / groups, th, tw], operands of the steps [n, h', w', N], the result
  * [n, h', w', N]; then integers: strides, paddings before, dilations, groups, then as above.
  *
+ * ``bytes_tiles``: the same of 3 x 3 taps side by side and one group. Tiles of 2 x 2 results take 16 products in place of 36 (Winograd's
+ * F(2 x 2, 3 x 3)), all in whole numbers: x is transformed in 16 bits, W times 4, and sums, which may wrap around, end as 4 times the result.
+ *
  * Where every group has one channel and one column, sums are of one position's channels side by side, and nothing is widened in memory.
  *
  * The file is included once for each set of vector instructions. */
@@ -27,6 +30,9 @@
 #define MOST_STEPS 16
 #define BLOCKS 8                         /* of rows, whose sums are in the first cache while steps are applied */
 #define CHUNK (1 << 16)                  /* widened elements of x that are read again for each panel */
+#define TILES (1 << 18)                  /* transformed elements of x that are read again for each panel */
+#define APART 64                         /* bytes between places of tiles, which else would share few lines of the cache */
+#define AHEAD 16                         /* inputs of W that are asked for before they are read: they lie too far apart to be guessed */
 #define LEAST_ROWS 24                    /* rows of a share: with fewer, widening W takes longer than computing */
 #define SERIAL_OPERATIONS 400000.0       /* less than this is done before another thread has started */
 
@@ -57,6 +63,7 @@ typedef struct Problem {
     int64_t input_step, column_step, tap_steps[2]; /* distances in W */
     int64_t strides[2], before[2], dilations[2], groups;
     int64_t images, height, width, columns;    /* of the result; a product has one row of ``width`` positions */
+    int64_t lines;                             /* what is shared: rows of a product, lines of results, or of tiles */
     int is_product, integer_steps, step_count;
     Step steps[MOST_STEPS];
     int (*compute)(const struct Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end);
@@ -100,16 +107,15 @@ static int work(int task, const Environment *environment, void *data) {
     const Problem *problem = data;
     const int64_t tasks = environment->num_task, vectors = (problem->columns + problem->lanes - 1) / problem->lanes;
     const int64_t positions = problem->images * problem->height * problem->width;
-    const int64_t lines = problem->is_product ? problem->width : problem->images * problem->height;
     int64_t across = 1, down;
     if (problem->columns > positions) across = least(vectors, tasks);
     else
         while (across * 2 <= tasks && across * 2 <= vectors && positions * across < LEAST_ROWS * tasks) across *= 2;
-    down = least(tasks / across, lines);
+    down = least(tasks / across, problem->lines);
     if (task >= across * down) return 0;
     const int64_t row = task / across, column = task % across;
     return problem->compute(
-        problem, lines * row / down, lines * (row + 1) / down, vectors * column / across * problem->lanes,
+        problem, problem->lines * row / down, problem->lines * (row + 1) / down, vectors * column / across * problem->lanes,
         least(vectors * (column + 1) / across * problem->lanes, problem->columns));
 }
 
@@ -133,14 +139,16 @@ static int read_steps(Problem *problem, const Value *codes, int count, const Val
     return at;
 }
 
-static int run(Problem *problem) {
+static int run(Problem *problem, int in_tiles) {
 #if defined(__x86_64__)
     problem->lanes = instructions() == AVX512 ? 16 : instructions() == AVX2 ? 8 : 4;
 #else
     problem->lanes = 4;
 #endif
     const int is_of_channels = problem->groups > 1 && problem->inputs == 1 && problem->columns == problem->groups;
-    if (is_of_channels) problem->compute = FOR_PROCESSOR(compute_windows);
+    problem->lines = problem->is_product ? problem->width : problem->images * (in_tiles ? (problem->height + 1) / 2 : problem->height);
+    if (in_tiles) problem->compute = FOR_PROCESSOR(compute_tiles);
+    else if (is_of_channels) problem->compute = FOR_PROCESSOR(compute_windows);
     else problem->compute = FOR_PROCESSOR(compute);
     const double sums = (double)(problem->images * problem->height * problem->width) * (double)problem->columns;
     if (__TVMBackendParallelLaunch && sums * (double)(problem->inputs * problem->taps[0] * problem->taps[1]) > SERIAL_OPERATIONS)
@@ -170,11 +178,10 @@ EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Valu
     };
     for (int axis = 0; axis < axes; axis++) problem.width *= out->shape[axis];
     if (read_steps(&problem, codes, integers, arguments, 2, axes) + 1 != count - integers) return 3;
-    return run(&problem);
+    return run(&problem, 0);
 }
 
-EXPORT int bytes_convolution(void *self, const Value *arguments, int32_t count, Value *result) {
-    (void)self, (void)result;
+static int convolution(const Value *arguments, int count, int in_tiles) {
     const int integers = integers_of(arguments, count);
     if (integers < 8 || count - integers < 3) return 2;
     const Value *codes = arguments + count - integers;
@@ -190,7 +197,17 @@ EXPORT int bytes_convolution(void *self, const Value *arguments, int32_t count, 
         problem.dilations[axis] = codes[4 + axis].integer;
     }
     if (read_steps(&problem, codes + 7, integers - 7, arguments, 2, 3) + 1 != count - integers) return 3;
-    return run(&problem);
+    return run(&problem, in_tiles);
+}
+
+EXPORT int bytes_convolution(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return convolution(arguments, count, 0);
+}
+
+EXPORT int bytes_tiles(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return convolution(arguments, count, 1);
 }
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
@@ -448,6 +465,7 @@ TARGETED static void NAME(pack)(const Problem *problem, int64_t column, int64_t 
             for (int64_t tap = j; tap < j + joined; tap++) {
                 const char *from = weights + i * problem->tap_steps[0] + tap * problem->tap_steps[1];
                 for (int64_t k = 0; k < problem->inputs; k++, from += problem->input_step, odd ^= 1) {
+                    __builtin_prefetch(from + AHEAD * problem->input_step);
                     NAME(row_of_weights)(problem, from, columns, vectors, parts[odd]);
                     if (odd)
                         for (int64_t v = 0; v < vectors; v++) *to++ = (parts[0][v] & 0xffff) | parts[1][v] << 16;
@@ -622,6 +640,136 @@ TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first,
     free(panel);
     return 0;
 }
+#define Wide NAME(Wide)
+#define WideOctets NAME(WideOctets)
+#define WideOctetsU NAME(WideOctetsU)
+typedef int16_t Wide __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+typedef int8_t WideOctets __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+typedef uint8_t WideOctetsU __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+
+/* Channels of a tile of 4 x 4 positions, of which those without a place are zeros: B' d B, at 16 places ``distance`` apart. */
+TARGETED static void NAME(transform)(const Problem *problem, const char *const places[16], int16_t *to, int64_t distance) {
+    for (int64_t c = 0; c < problem->inputs; c += 2 * LANES) {
+        Wide d[4][4];
+        UNROLLED (int i = 0; i < 16; i++) {
+            const char *from = places[i];
+            char rest[2 * LANES] = {0};
+            if (!from) {
+                d[i / 4][i % 4] = (Wide)NAME(every)(0);
+                continue;
+            }
+            from += c;
+            if (problem->inputs - c < 2 * LANES) memcpy(rest, from, (size_t)(problem->inputs - c)), from = rest;
+            d[i / 4][i % 4] = problem->x_signed ? __builtin_convertvector(*(const WideOctets *)from, Wide)
+                                                : __builtin_convertvector(*(const WideOctetsU *)from, Wide);
+        }
+        UNROLLED (int j = 0; j < 4; j++) {
+            const Wide a = d[0][j], b = d[1][j], e = d[2][j], f = d[3][j];
+            d[0][j] = a - e, d[1][j] = b + e, d[2][j] = e - b, d[3][j] = b - f;
+        }
+        UNROLLED (int i = 0; i < 4; i++) {
+            const Wide a = d[i][0], b = d[i][1], e = d[i][2], f = d[i][3];
+            int16_t *row = to + 4 * i * distance + c;
+            *(Wide *)row = a - e, *(Wide *)(row + distance) = b + e, *(Wide *)(row + 2 * distance) = e - b, *(Wide *)(row + 3 * distance) = b - f;
+        }
+    }
+}
+
+/* Some columns of W as 16 panels ``distance`` apart: 2G g (2G)'. */
+TARGETED static void NAME(transform_weights)(const Problem *problem, int64_t column, int64_t columns, int64_t vectors, int16_t *panel, int64_t distance) {
+    const char *weights = problem->weights + column * problem->column_step;
+    for (int64_t k = 0; k < problem->inputs; k++) {
+        Bits g[9][VECTORS];
+        for (int tap = 0; tap < 9; tap++) {
+            const char *from = weights + k * problem->input_step + tap / 3 * problem->tap_steps[0] + tap % 3 * problem->tap_steps[1];
+            __builtin_prefetch(from + AHEAD * problem->input_step);
+            NAME(row_of_weights)(problem, from, columns, vectors, g[tap]);
+        }
+        for (int64_t v = 0; v < vectors; v++) {
+            Bits half[4][3];
+            UNROLLED (int j = 0; j < 3; j++) {
+                const Bits ends = g[j][v] + g[6 + j][v];
+                half[0][j] = g[j][v] * 2, half[1][j] = ends + g[3 + j][v], half[2][j] = ends - g[3 + j][v], half[3][j] = g[6 + j][v] * 2;
+            }
+            UNROLLED (int i = 0; i < 4; i++) {
+                const Bits ends = half[i][0] + half[i][2];
+                const Bits row[4] = {half[i][0] * 2, ends + half[i][1], ends - half[i][1], half[i][2] * 2};
+                UNROLLED (int j = 0; j < 4; j++) {
+                    Bits *to = (Bits *)(panel + (4 * i + j) * distance + (k / 2 * vectors + v) * 2 * LANES);
+                    *to = k % 2 ? *to | row[j] << 16 : row[j] & 0xffff;
+                }
+            }
+        }
+    }
+}
+
+/* Lines of tiles: transformed, multiplied place by place, and transformed back. */
+TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
+    const Tensor *x = problem->x.tensor;
+    const int64_t tiles_down = (problem->height + 1) / 2, tiles_across = (problem->width + 1) / 2, pairs = (problem->inputs + 1) / 2;
+    const int64_t pitch = (problem->inputs + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
+    int64_t chunk = TILES / (16 * pitch * tiles_across);
+    chunk = least(chunk < 1 ? 1 : chunk, last - first);
+    const int64_t most = chunk * tiles_across, width_most = VECTORS * LANES, offset = 0;
+    const int64_t panel_size = pairs * 2 * width_most + APART / 2, apart = most * pitch + APART / 2, sums_apart = most * width_most + APART / 4;
+    char *memory = 0;
+    const int64_t widened = 16 * apart * 2, panels = 16 * panel_size * 2, sums_size = 16 * sums_apart * 4;
+    if (posix_memalign((void **)&memory, 64, (size_t)(widened + panels + sums_size + problem->width * width_most * 4))) return 4;
+    int16_t *inputs = (int16_t *)memory, *panel = (int16_t *)(memory + widened);
+    int32_t *sums = (int32_t *)(memory + widened + panels), *block = (int32_t *)(memory + widened + panels + sums_size);
+    for (int64_t line = first, lines; line < last; line += lines) {
+        lines = least(chunk, last - line);
+        const int64_t tiles = lines * tiles_across;
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = line + tile / tiles_across, image = row / tiles_down;
+            const int64_t top = row % tiles_down * 2 - problem->before[0], left = tile % tiles_across * 2 - problem->before[1];
+            const char *places[16];
+            for (int i = 0; i < 16; i++) {
+                const int64_t y = top + i / 4, across = left + i % 4;
+                const int is_inside = y >= 0 && y < x->shape[1] && across >= 0 && across < x->shape[2];
+                places[i] = is_inside ? (const char *)x->data + image * x->strides[0] + y * x->strides[1] + across * x->strides[2] : 0;
+            }
+            NAME(transform)(problem, places, inputs + tile * pitch, apart);
+            if (problem->inputs % 2)
+                for (int i = 0; i < 16; i++) inputs[i * apart + tile * pitch + problem->inputs] = 0;
+        }
+        for (int64_t at = column, next; at < end; at = next) {
+            next = least(at + width_most, end);
+            const int64_t vectors = (next - at + LANES - 1) / LANES, width = vectors * LANES, blocks = (tiles + ROWS - 1) / ROWS;
+            NAME(transform_weights)(problem, at, next - at, vectors, panel, panel_size);
+            for (int64_t place = 0; place < 16; place++)
+                for (int64_t part = 0; part < blocks; part++) {
+                    const int64_t tile = tiles * part / blocks, rows = tiles * (part + 1) / blocks - tile;
+                    const int16_t *from[MOST_ROWS];
+                    for (int64_t row = 0; row < rows; row++) from[row] = inputs + place * apart + (tile + row) * pitch;
+                    NAME(block)(from, &offset, 1, pairs, panel + place * panel_size, sums + place * sums_apart + tile * width, rows, vectors);
+                }
+            for (int64_t row = 0; row < 2 * lines; row++) {
+                const int64_t y = (line + row / 2) % tiles_down * 2 + row % 2, image = (line + row / 2) / tiles_down, odd = row % 2;
+                if (y >= problem->height) continue;
+                for (int64_t tile = 0; tile < tiles_across; tile++)
+                    for (int64_t v = 0; v < width; v += LANES) {
+                        const int32_t *m = sums + (row / 2 * tiles_across + tile) * width + v;
+                        Bits sum[4];
+                        UNROLLED (int j = 0; j < 4; j++) {
+#define PLACE(i) (*(const Bits *)(m + (4 * (i) + j) * sums_apart))
+                            sum[j] = odd ? PLACE(1) - PLACE(2) - PLACE(3) : PLACE(0) + PLACE(1) + PLACE(2);
+#undef PLACE
+                        }
+                        int32_t *to = block + 2 * tile * width + v;
+                        *(Bits *)to = (sum[0] + sum[1] + sum[2]) >> 2;
+                        if (2 * tile + 1 < problem->width) *(Bits *)(to + width) = (sum[1] - sum[2] - sum[3]) >> 2;
+                    }
+                NAME(finish)(problem, block, (image * problem->height + y) * problem->width, problem->width, at, next - at, width);
+            }
+        }
+    }
+    free(memory);
+    return 0;
+}
+#undef Wide
+#undef WideOctets
+#undef WideOctetsU
 #undef UNROLLED
 #undef Halves
 #undef Octets

@@ -16,7 +16,7 @@ from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import quantised
 from lower.views import Reason, Window, contiguous, read
 
-PRODUCT = "bytes.product"
+PRODUCT, TILES = "bytes.product", "bytes.tiles"
 OPERATORS = ("MatMul", "Conv")
 BINARY = {"add": 0, "sub": 1, "mul": 2, "div": 3}
 ELTWISE = {"relu": 4, "clip": 5, "logistic": 6, "swish": 7, "hardsigmoid": 8, "hardswish": 9, "round": 10, "linear": 11,
@@ -28,6 +28,7 @@ MOVES = ("Reshape", "Transpose")
 READ = ("float32", "int32", *BYTES)
 """Element types of operands that the steps read, and of results."""
 MOST_STEPS = 16
+LEAST_OF_TILES = 8
 MOST_AXES = 8
 IMAGE_RANK = 4
 MOST_ADDED = (2**31 - 1) // (255 * 255)
@@ -36,7 +37,7 @@ MOST_ADDED = (2**31 - 1) // (255 * 255)
 
 def implementations(op: str) -> tuple[str, ...]:
     """Return the names of the implementations of an operator by itself."""
-    return (PRODUCT,) if op in OPERATORS else ()
+    return {"MatMul": (PRODUCT,), "Conv": (PRODUCT, TILES)}.get(op, ())
 
 
 def match(
@@ -68,8 +69,11 @@ def match(
         return integers if isinstance(integers, str) else str(steps)
     operands = _product(matched.anchor, base)
     function, more = "bytes_product", list[int]()
+    in_tiles = implementation == TILES
+    if in_tiles and (refused := _unsuitable_for_tiles(matched.anchor)):
+        return refused
     if isinstance(operands, str) and matched.anchor.op == "Conv":
-        function, more = "bytes_convolution", _image_integers(matched.anchor)
+        function, more = "bytes_tiles" if in_tiles else "bytes_convolution", _image_integers(matched.anchor)
         operands = _image(matched.anchor, base)
     if isinstance(operands, str):
         return operands
@@ -187,6 +191,16 @@ def _image(anchor: Node, base: Base) -> tuple[Argument, ...] | Reason:
     if math.prod(shape[1:]) > MOST_ADDED:
         return f"sums of {math.prod(shape[1:]):,} products of bytes may exceed an int32"
     return Argument("src", source[0].integer("index"), source[1]), Argument("weights", weights[0].integer("index"), weights[1])
+
+
+def _unsuitable_for_tiles(anchor: Node) -> Reason | None:
+    a: dict[str, Any] = dict(anchor.attributes)
+    if anchor.op != "Conv" or anchor.inputs[1].type.sizes[2:] != (3, 3) or {*a["strides"], *a["dilations"], a["group"]} != {1}:
+        return "tiles are of 3 x 3 taps side by side, without groups and strides"
+    channels = anchor.inputs[1].type.sizes[1]
+    if channels < LEAST_OF_TILES:
+        return f"for {channels} channels, transforming takes longer than multiplying"
+    return None if channels * 9 * 4 * 255 * 128 < 2**31 else f"4 times a sum of {9 * channels:,} products may exceed an int32"
 
 
 def _image_integers(anchor: Node) -> list[int]:
