@@ -1,13 +1,14 @@
 """Models whose sums of products of bytes are exact in onnxruntime on every processor.
 
-Where a processor has no instructions for products of bytes, onnxruntime adds pairs of products of unsigned by signed bytes up in 16 bits, which
-saturate: what it computes is not what ONNX says. Products by unsigned bytes are exact everywhere, and a signed byte with its zero point is
-the unsigned one that is 128 greater with a zero point that is 128 greater.
+Where a processor has no instructions for products of bytes, onnxruntime adds pairs of products of unsigned by signed bytes up in 16
+bits, which saturate: what it computes is not what ONNX says. Products by unsigned bytes are exact everywhere, and a signed byte with its
+zero point is the unsigned one that is 128 greater with a zero point that is 128 greater.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import onnx
 from onnx import TensorProto, helper
@@ -23,7 +24,8 @@ def exact_file(model: bytes) -> bytes:
     """Return the bytes of a model's file with exact sums of products of bytes: the same where it has none."""
     if not any(name.encode() in model for name in WEIGHTS):
         return model
-    return with_exact_bytes(onnx.load_from_string(model)).SerializeToString()
+    exact: bytes = with_exact_bytes(onnx.load_from_string(model)).SerializeToString()
+    return exact
 
 
 def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -63,10 +65,8 @@ def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element types that are known."""
-    try:
+    with suppress(Exception):  # what cannot be inferred is left as it is
         model = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # what cannot be inferred is left as it is
-        pass
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     return types | {tensor.name: tensor.data_type for tensor in model.graph.initializer}

@@ -307,15 +307,17 @@ class Rounding:
 
 
 def unoffered(found: Search, model: CostModel) -> tuple[str, ...]:
-    """Return which of the precisions that were asked for no product of the library has, and why most of them have none."""
+    """Return which of the precisions that were asked for a library of products has not, and why most of them have none."""
     offered = [one for options in found.space.everything.candidates.values() for one in options] if found.space else []
-    missing = [each for each in model.target.precisions if all(one.implementation.precision != each for one in offered)]
     products = [one for one in offered if one.implementation.is_library and rounded_node(one)]
     reads, notes = lowering_for(model.target).reads, []
-    for precision in missing:
-        refused = (reads(one.fragment, one.implementation.in_precision(precision)) for one in products)
-        reasons = Counter(reason for reason in refused if isinstance(reason, str))
-        notes += [f"nothing is computed in {precision}: {reason}" for reason, _ in reasons.most_common(1)]
+    for precision in model.target.precisions:
+        having = {one.implementation.library for one in offered if one.implementation.precision == precision}
+        refused = (reads(one.fragment, one.implementation.in_precision(precision)) for one in products if one.implementation.library not in having)
+        reasons = Counter(reason for reason in refused if isinstance(reason, str)).most_common(1)
+        others = ", ".join(sorted(having - {""}))
+        what = f"{precision} is computed by {others} alone" if others else f"nothing is computed in {precision}"
+        notes += [f"{what}: {reason}" for reason, _ in reasons if others or not having]
     return tuple(notes)
 
 

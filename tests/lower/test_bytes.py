@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from egraph.onnx.exporter import serialized
-from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholder, walk
+from egraph.tensor import Graph, Implementation, Node, TensorType, attributes, make, placeholder, walk
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
+from lower.targets import lowering
 from lower.targets.cpu.bytes.match import PRODUCT, TILES, constant_orders, match, operand_precisions
 from lower.views import Window
 from runtime import Session
 from tests.lower.test_products import activated
-from tests.support.lowering import choose, float32
+from tests.support.lowering import Model, choose, float32
 
 SLOW = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BYTES = st.sampled_from(["uint8", "int8"])
@@ -47,9 +49,9 @@ class Bytes:
         self.inputs.append(node)
         return node
 
-    def constant(self, value: np.ndarray) -> Node:
+    def constant(self, value: np.ndarray | np.generic) -> Node:
         digest = f"c{len(self.tensors)}"
-        self.tensors[digest] = value
+        self.tensors[digest] = np.asarray(value)
         return make("Constant", (), attributes(digest=digest), TensorType(value.dtype.name, value.shape))
 
     def weight(self, dtype: str, *shape: int) -> Node:
@@ -230,6 +232,24 @@ def test_what_the_kernels_do_not_compute_is_refused() -> None:
     assert "3 x 3 taps" in str(match(convolution(taps=1), TILES))
     columns = Window(0, (3, 5), (1, 3))
     assert "side by side" in str(match(product, PRODUCT, destination=columns))
+
+
+def test_convolutions_of_numbers_in_bytes_pass_bytes_on(tmp_path: Path) -> None:
+    b = Model()
+    hidden = apply("Relu", b.conv(b.input(1, 20, 20, 32), 64, 3, layout="NHWC"))
+    graph = b.graph(b.conv(hidden, 48, 1, layout="NHWC"))
+    program, x = choose(graph, "onednn"), b.random.standard_normal((1, 20, 20, 32)).astype(np.float32)
+    first, second = (
+        replace(kernel, implementation=Implementation.parse(f"{PRODUCT}@int8", lowering().target), source_range=seen)
+        for kernel, seen in zip(program.kernels, ((-4.5, 4.5), (0.0, 30.0)), strict=True)
+    )
+    outputs = []
+    for kernels, folder in ((program.kernels, "numbers"), ((first, second), "bytes")):
+        plan = compile_program(replace(program, kernels=kernels), tmp_path / folder, CompileOptions(threads=1, export_graph=serialized))
+        with Session(tmp_path / folder, threads=1) as session:
+            outputs.append(session.run(None, {"x0": x})[0])
+    assert [step.name for step in plan.steps][1:] == ["Conv+Cast+Mul+Add+Relu+Saturate", "Conv+Cast+Mul+Add"]
+    assert np.abs(outputs[1] - outputs[0]).max() < 0.02 * np.abs(outputs[0]).max()
 
 
 def test_products_of_numbers_are_computed_in_bytes_where_that_is_asked_for() -> None:

@@ -51,8 +51,9 @@ def match(
     if precision == IN_BYTES:
         parts = quantised(fragment)
         return parts if isinstance(parts, str) else match(parts.fragment, implementation, destination=destination)
-    refused = precision and f"sums of bytes are not computed in {precision}"
-    if refused or (refused := _unsuitable(fragment)):
+    if precision:
+        return f"sums of bytes are not computed in {precision}"
+    if refused := _unsuitable(fragment):
         return refused
 
     def base(leaf: Node) -> Window:
@@ -70,8 +71,8 @@ def match(
     operands = _product(matched.anchor, base)
     function, more = "bytes_product", list[int]()
     in_tiles = implementation == TILES
-    if in_tiles and (refused := _unsuitable_for_tiles(matched.anchor)):
-        return refused
+    if in_tiles and (unsuitable := _unsuitable_for_tiles(matched.anchor)):
+        return unsuitable
     if isinstance(operands, str) and matched.anchor.op == "Conv":
         function, more = "bytes_tiles" if in_tiles else "bytes_convolution", _image_integers(matched.anchor)
         operands = _image(matched.anchor, base)
