@@ -66,7 +66,6 @@ PACKAGES = {
     "lower/targets/cpu/attention": "attention in blocks of rows",
     "lower/targets/cpu/recurrence": "folds along time",
     "lower/targets/cpu/blocks": "products by weights of few bits",
-    "lower/targets/cpu/products": "products with factors or below windows",
     "lower/targets/cpu/generator": "generated kernels",
     "runtime": "running programs",
     "runtime/devices": "what runs a plan",

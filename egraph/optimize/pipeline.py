@@ -227,7 +227,7 @@ class Run:
         if measurer is not None and not trial.searched.choice.is_earlier:
             plain, key = trial.plain, trial.search_key
             trial = self.repair.noticed(trial, measurer, model, lambda other: self._timed(other, plain, key, device, is_measured=True))
-            self._file(trial.searched, key, device)
+            self._file(trial.searched, key, device, is_timed=trial.is_timed)
         while True:
             compared = self.rounding.described(trial, model) if OFFERED[options.precision] else ({}, "")
             try:
@@ -344,11 +344,12 @@ class Run:
         ranged = map(self.ranges.applied, searched.programs)
         return replace(searched, programs=tuple(self.storage.applied(program, model) for program in ranged))
 
-    def _file(self, searched: Search, key: str, device: str) -> None:
-        """Keep what a search chose for the same command again."""
+    def _file(self, searched: Search, key: str, device: str, *, is_timed: bool = True) -> None:
+        """Keep what a search chose for the same command again, which searches on where none of its programs ``is_timed``."""
         if self.device.is_timed and not self.options.frozen and not searched.choice.is_earlier:
             counts = len(searched.saturation.iterations), searched.choice.kernels_unmeasured
-            filed = Earlier(*counts, self.options.budget_seconds, searched.text, searched.choice.refused, searched.saturation.looks)
+            budget_seconds = self.options.budget_seconds if is_timed else 0.0
+            filed = Earlier(*counts, budget_seconds, searched.text, searched.choice.refused, searched.saturation.looks)
             write_search(self.database, device, key, filed)
 
     def _timed(self, searched: Search, plain: Program, key: str, device: str, *, is_measured: bool) -> Trial:

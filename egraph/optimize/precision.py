@@ -313,7 +313,8 @@ def unoffered(found: Search, model: CostModel) -> tuple[str, ...]:
     reads, notes = lowering_for(model.target).reads, []
     for precision in model.target.precisions:
         having = {one.implementation.library for one in offered if one.implementation.precision == precision}
-        refused = (reads(one.fragment, one.implementation.in_precision(precision)) for one in products if one.implementation.library not in having)
+        lacking = (one for one in products if one.implementation.library not in having)
+        refused = (reads(one.fragment, one.implementation.in_precision(precision)) for one in lacking)
         reasons = Counter(reason for reason in refused if isinstance(reason, str)).most_common(1)
         others = ", ".join(sorted(having - {""}))
         what = f"{precision} is computed by {others} alone" if others else f"nothing is computed in {precision}"

@@ -28,6 +28,7 @@ class Earlier:
     unmeasured: int
     """How many of the chosen kernels it had no time to measure."""
     budget_seconds: float
+    """What it was given; 0 where none of its programs was timed, so that the same command searches on."""
     choices: str
     """The chosen kernels, as texts of :mod:`egraph.tensor.text`."""
     refused: tuple[Refused, ...] = ()
@@ -37,7 +38,7 @@ class Earlier:
     def describe(self) -> str:
         """Return one line for people."""
         unmeasured = f", {self.unmeasured} of the chosen kernels unmeasured" if self.unmeasured else ""
-        effort = f"{self.budget_seconds:g} s budget{unmeasured}"
+        effort = f"{self.budget_seconds:g} s budget{unmeasured}" if self.budget_seconds else f"its programs were not timed{unmeasured}"
         return f"the search of an earlier run is used ({effort}); a larger --budget or --again continues it"
 
 

@@ -10,7 +10,7 @@ from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
 from egraph.optimize.paired import winner
-from egraph.optimize.race import Contender, Race
+from egraph.optimize.race import NO_TIME_TO_RACE, Contender, Race
 from egraph.optimize.search import Search, program_digest
 from egraph.optimize.storage import with_rounded_weights
 from egraph.policy import RacePolicy
@@ -48,6 +48,12 @@ class Trial:
     """What the search is filed under."""
     preferred: tuple[str, ...] = ()
     """The names of all contenders, in the order in which ties are decided."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether time was left to compile and race at least one program of the search, whatever came of that."""
+        timings = [self.raced.timings[entry.contender.name] for entry in self.entries if entry.contender.name != PLAIN]
+        return not timings or any(timing.message not in (NO_TIME_TO_COMPILE, NO_TIME_TO_RACE) for timing in timings)
 
 
 def by_importance(entries: Sequence[Entry]) -> list[Entry]:

@@ -56,11 +56,8 @@ class Spine:
     post_operations: tuple[PostOperation, ...]
 
 
-def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base, *, chained: bool = False) -> Spine | Reason:
-    """Walk down from ``root``; every window met on the way is carried through the views below it.
-
-    ``chained``: the anchor may compute on the result of another one.
-    """
+def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) -> Spine | Reason:
+    """Walk down from ``root``; every window met on the way is carried through the views below it."""
     holds = _holders(root, anchors)
     post_operations: list[PostOperation] = []
     node, is_last = root, True
@@ -77,7 +74,7 @@ def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base, 
             return step
         (operations, node), is_last = step, False
         post_operations += operations
-    if not chained and any(operand in holds for operand in node.inputs):
+    if any(operand in holds for operand in node.inputs):
         return f"{node.op} computes on the result of another contraction"
     return Spine(node, destination, tuple(reversed(post_operations)))
 

@@ -34,21 +34,16 @@ class Matcher:
 
     implementations: Callable[[str], tuple[str, ...]]
     match: Callable[[Node, str], LibraryCall | Reason]
-    takes_factors: bool = False
-    """Whether the first operand of a product is multiplied by factors as it is read."""
-    chained: str | None = None
-    """The implementation of convolutions of what other calls compute, where there is one."""
 
 
 def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]]:
     """Yield every tile whose fragment the library computes in one call and that no other tile makes superfluous."""
     kept = _Kept(tiling, matcher)
-    _grow_all(tiling, _anchors(tiling, kept), kept)
-    if matcher.chained is not None and tiling.fused:
-        below: dict[int, list[Tile]] = {}
-        for number, tile in kept.tiles():
-            below.setdefault(number, []).append(tile)
-        _grow_all(tiling, _chained(tiling, below, kept, matcher.chained), kept)
+    frontier = _anchors(tiling, kept)
+    for _ in range(ROUNDS if tiling.fused else 0):
+        frontier = _grow(tiling, frontier, kept)
+        if not frontier:
+            break
     for number, tile in kept.tiles():
         if tile.fragment.op == "Reshape":
             continue  # a view of the tile below computes the same for free
@@ -57,19 +52,6 @@ def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]
             rounding = tiling.implementation(tile.implementation.in_precision(precision).text)
             if kept.matches(tile.fragment, rounding.name):
                 yield number, replace(tile, implementation=rounding)
-
-
-def _chained(tiling: Tiling, below: dict[int, list[Tile]], kept: _Kept, implementation: str) -> dict[int, list[Tile]]:
-    """Return tiles of an anchor over what other tiles compute."""
-    anchors: dict[int, list[Tile]] = {}
-    for number, nodes in tiling.frozen.classes.items():
-        for node in nodes if number not in tiling.leaves else ():
-            for tile in below.get(node.children[0], ()) if node.op == "Conv" else ():
-                fragment = tiling.build(number, node, [tile.fragment, *map(tiling.leaf, node.children[1:])])
-                chained = Tile(fragment, (node, *tile.covered), tiling.implementation(implementation))
-                if kept.offer(number, chained):
-                    anchors.setdefault(number, []).append(chained)
-    return anchors
 
 
 class _Kept:
@@ -126,14 +108,14 @@ def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
             continue
         for node in nodes:
             for implementation in kept.matcher.implementations(node.op):
-                for fragment, covered in _anchor_fragments(tiling, number, node, kept.matcher):
+                for fragment, covered in _anchor_fragments(tiling, number, node):
                     tile = Tile(fragment, (node, *covered), tiling.implementation(implementation))
                     if kept.offer(number, tile):
                         anchors.setdefault(number, []).append(tile)
     return anchors
 
 
-def _anchor_fragments(tiling: Tiling, number: int, node: ENode, matcher: Matcher) -> Iterator[tuple[Node, tuple[ENode, ...]]]:
+def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tuple[Node, tuple[ENode, ...]]]:
     """Yield the anchor over its operands, as they are and seen through views."""
     if node.op not in READS_VIEWS or not tiling.fused:
         yield tiling.over_leaves(number, node), ()
@@ -143,11 +125,6 @@ def _anchor_fragments(tiling: Tiling, number: int, node: ENode, matcher: Matcher
     for combination in itertools.product(*(readings(tiling, child, views) for child in node.children)):
         covered = tuple(e_node for _, below in combination for e_node in below)
         yield tiling.build(number, node, [operand for operand, _ in combination]), covered
-    source, *others = node.children
-    for product in tiling.frozen.classes[source] if matcher.takes_factors and source not in tiling.leaves else ():
-        if product.op == "Mul":
-            scaled = tiling.over_leaves(source, product)
-            yield tiling.build(number, node, [scaled, *map(tiling.leaf, others)]), (product,)
 
 
 def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[Node, tuple[ENode, ...]]]:
@@ -185,14 +162,6 @@ def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[
                 return windows
         chains = longer[: 4 * READINGS]
     return windows
-
-
-def _grow_all(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> None:
-    """Keep tiles with ever more operators above these."""
-    for _ in range(ROUNDS if tiling.fused else 0):
-        frontier = _grow(tiling, frontier, kept)
-        if not frontier:
-            break
 
 
 def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> dict[int, list[Tile]]:

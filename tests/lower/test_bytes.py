@@ -21,13 +21,22 @@ from lower.targets import lowering
 from lower.targets.cpu.bytes.match import PRODUCT, TILES, constant_orders, match, operand_precisions
 from lower.views import Window
 from runtime import Session
-from tests.lower.test_products import activated
 from tests.support.lowering import Model, choose, float32
 
 SLOW = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BYTES = st.sampled_from(["uint8", "int8"])
 THREADS = st.sampled_from([1, 2])
 ENDS = ("int32", "integers", "float32", "residual", "uint8", "int8", "quantised", "bytes between")
+
+
+def activated(x: Node, name: str) -> Node:
+    attributes: dict[str, dict[str, Any]] = {
+        "Clip": {"min": -0.5, "max": 6.0}, "LeakyRelu": {"alpha": 0.1}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+        "Gelu": {"approximate": "none"},
+    }  # fmt: skip
+    if name == "Swish":
+        return apply("Mul", x, apply("Sigmoid", x))
+    return apply(name, x, **attributes.get(name, {}))
 
 
 class Bytes:

@@ -184,6 +184,10 @@ executable.run({"x": x})
 assert steps[0].pace.fresh == 1 and steps[0].pace.mean_ns[0] == 0, "a pause makes it forget, and the first run tells nothing"
 executable.run({"x": x})
 assert steps[0].pace.fresh == 0 and steps[0].pace.mean_ns[0] > 0, "the second is timed"
+alone_ns, steps[0].pace.mean_ns[1] = steps[0].pace.mean_ns[1], 10**12
+executable.run({"x": x})
+assert steps[0].pace.mean_ns[1] == 10**12, "what one thread took is remembered: the third run needs no trial"
+steps[0].pace.mean_ns[1] = alone_ns
 helpers.release()
 deadline = time.monotonic() + 30
 while steps[0].pace.delays >= 6 and time.monotonic() < deadline:

@@ -24,7 +24,6 @@ LIBRARIES = (
     "attention",
     "recurrence",
     "blocks",
-    "products",
     "bytes",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ from lower.targets.cpu.generator.process import Compiler
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
+from runtime.profile.tables import SearchRow
 from tests.support.commands import build_model
 from tests.support.implementations import GENERATED
 
@@ -479,6 +481,17 @@ def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch
     assert outcome.shipped == ORIGINAL and outcome.inputs == {"given": 0, "random": 3}
     assert {each.message for each in outcome.finalists} == {NO_TIME_TO_COMPILE}
     onnx.checker.check_model(str(tmp_path / "out" / "m.opt.onnx"))
+
+
+def test_a_search_that_was_not_timed_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command goes on where time was over before a program was raced."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", threads=1, budget_seconds=20.0, database=tmp_path / "p.sqlite")
+    for late_seconds, budget_seconds in ((25.0, {0.0}), (0.0, {20.0})):
+        optimize(options, Progress(-1, 20.0, time.monotonic() - late_seconds))
+        with closing(Database.open(tmp_path / "p.sqlite")) as database:
+            assert {row.budget_seconds for row in database.rows(SearchRow)} == budget_seconds
 
 
 def _never(*_: object, **__: object) -> None:

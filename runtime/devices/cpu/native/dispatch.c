@@ -324,9 +324,9 @@ static int runs_alone(Pace *pace, int64_t now) {
         pace->interval_ns = 0;
         return 0;
     }
-    if (!pace->interval_ns) pace->interval_ns = FIRST_TRIAL_NS, pace->next_trial_ns = now + FIRST_TRIAL_NS, pace->mean_ns[1] = 0;
+    if (!pace->interval_ns) pace->interval_ns = FIRST_TRIAL_NS, pace->next_trial_ns = now + FIRST_TRIAL_NS;
     if (pace->was_calm) return 0;
-    int alone = pace->mean_ns[1] <= pace->mean_ns[0];
+    int alone = pace->mean_ns[1] <= pace->mean_ns[0]; /* Other work changes the team's time: what one thread took holds until a trial. */
     if (now < pace->next_trial_ns) return alone;
     pace->interval_ns = 2 * pace->interval_ns < LAST_TRIAL_NS ? 2 * pace->interval_ns : LAST_TRIAL_NS;
     pace->next_trial_ns = now + pace->interval_ns;
