@@ -74,7 +74,7 @@ def copies(program: Program, target: Target) -> dict[tuple[Node, Node], str]:
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
     """Return the plan and what has to be written beside it; compiles nothing."""
     lowering = lowering_for(options.target)
-    program = packed(expanded(program, lowering.generated, lowering.reads), lowering.generator.constant_orders)
+    program = packed(expanded(program, lowering.generated, lowering.reads), lowering.constant_orders)
     sequence = order(program)
     placement = _placed(program, sequence, options.target, options.threads)
     writer = StepWriter(program, placement, lowering, options.export_graph)

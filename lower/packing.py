@@ -32,14 +32,14 @@ class Tensors(Mapping[str, np.ndarray]):
         return len({*self.given, *self.made})
 
 
-def packed(program: Program, orders: Orders) -> Program:
-    """Return the program with the constants of generated kernels stored in their best order; values and results stay the same nodes."""
+def packed(program: Program, orders: Callable[[Kernel], Mapping[int, tuple[int, ...]]]) -> Program:
+    """Return the program with constants stored in the order that is best for their kernels; values and results stay the same nodes."""
     made: dict[str, Callable[[], np.ndarray]] = {}
     views: dict[Node, Kernel] = {}
     kernels = []
     for kernel in program.kernels:
         inputs = list(kernel.inputs)
-        for position, order in orders(kernel.fragment).items() if kernel.implementation.is_generated else ():
+        for position, order in orders(kernel).items():
             constant = inputs[position]
             if constant.op == "Constant":
                 view = _view(constant, order)

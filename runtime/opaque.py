@@ -20,6 +20,8 @@ Value: TypeAlias = Any
 FOREIGN = frozenset(ELEMENT_TYPES) - NUMPY_NATIVE - {"string"}
 """Element types that onnxruntime does not take from numpy."""
 FLUSH_ENTRY = "session.set_denormal_as_zero"
+EXACT_BYTES = ("session.x64quantprecision", "1")
+"""Sums of products by constant bytes must not saturate, as onnxruntime's do by default on processors without instructions for them."""
 
 
 class OpaqueStep:
@@ -40,6 +42,7 @@ class OpaqueStep:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = 1 if step.spec.get("is_small") else threads, 1
         options.log_severity_level = 3
+        options.add_session_config_entry(*EXACT_BYTES)
         if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
             options.add_session_config_entry("session.force_spinning_stop", "1")
         if not keep_subnormals and arithmetic.can_flush:  # else the calling thread would flush from then on, whatever it computes

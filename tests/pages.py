@@ -66,6 +66,7 @@ PACKAGES = {
     "lower/targets/cpu/attention": "attention in blocks of rows",
     "lower/targets/cpu/recurrence": "folds along time",
     "lower/targets/cpu/blocks": "products by weights of few bits",
+    "lower/targets/cpu/bytes": "products and convolutions of bytes",
     "lower/targets/cpu/generator": "generated kernels",
     "runtime": "running programs",
     "runtime/devices": "what runs a plan",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +14,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from egraph.onnx.exact_bytes import WEIGHTS, exact_file, with_exact_bytes
 from egraph.tolerance import Tolerance
+from runtime.opaque import EXACT_BYTES
 
 RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 PART = 1 << 22
@@ -27,7 +31,7 @@ FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOA
 
 
 def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
-    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none."""
+    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none; sums of bytes are exact."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -35,8 +39,26 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors are raised as well, with our own message
+    options.add_session_config_entry(*EXACT_BYTES)
     options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
-    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(_exact(model), options, providers=["CPUExecutionProvider"])
+
+
+def _exact(model: Path | bytes) -> str | bytes:
+    """Return a file's name, or the bytes of a model; of one that has products of bytes, the model that is exact everywhere."""
+    if isinstance(model, bytes):
+        return exact_file(model)
+    state = model.stat() if model.exists() else None
+    if state is None or not _file_multiplies_bytes(model, state.st_mtime_ns, state.st_size):
+        return str(model)
+    whole = onnx.load(model)
+    return with_exact_bytes(whole).SerializeToString() if whole.ByteSize() <= IN_MEMORY_BYTES else str(model)
+
+
+@lru_cache(maxsize=64)
+def _file_multiplies_bytes(model: Path, _changed_ns: int, _size: int) -> bool:
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(name.encode()) >= 0 for name in WEIGHTS)
 
 
 @dataclass(frozen=True)

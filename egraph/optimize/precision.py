@@ -308,15 +308,18 @@ class Rounding:
 
 
 def unoffered(searched: Search, model: CostModel) -> tuple[str, ...]:
-    """Return which of the precisions that were asked for no product of the library has, and why most of them have none."""
+    """Return which of the precisions that were asked for a library of products has not, and why most of them have none."""
     offered = [candidate for options in searched.space.everything.candidates.values() for candidate in options] if searched.space else []
-    missing = [each for each in model.target.precisions if all(candidate.implementation.precision != each for candidate in offered)]
     products = [candidate for candidate in offered if candidate.implementation.is_library and rounded_node(candidate)]
     reads, notes = lowering_for(model.target).reads, []
-    for precision in missing:
-        refused = (reads(candidate.fragment, candidate.implementation.in_precision(precision)) for candidate in products)
-        reasons = Counter(reason for reason in refused if isinstance(reason, str))
-        notes += [f"nothing is computed in {precision}: {reason}" for reason, _ in reasons.most_common(1)]
+    for precision in model.target.precisions:
+        having = {candidate.implementation.library for candidate in offered if candidate.implementation.precision == precision}
+        lacking = (candidate for candidate in products if candidate.implementation.library not in having)
+        refused = (reads(candidate.fragment, candidate.implementation.in_precision(precision)) for candidate in lacking)
+        reasons = Counter(reason for reason in refused if isinstance(reason, str)).most_common(1)
+        others = ", ".join(sorted(having - {""}))
+        what = f"{precision} is computed by {others} alone" if others else f"nothing is computed in {precision}"
+        notes += [f"{what}: {reason}" for reason, _ in reasons if others or not having]
     return tuple(notes)
 
 

@@ -52,6 +52,11 @@ def reads_as_computed(_fragment: Node, implementation: str) -> Mapping[int, froz
     return f"{implementation} reads and writes values in the types that they are computed in"
 
 
+def as_given(_: Node) -> Mapping[int, tuple[int, ...]]:
+    """Return that all constants are stored as they are given."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Library:
     """A library whose kernels compete with generated ones. Its implementations are called ``<name>.<kernel>``.
@@ -70,6 +75,8 @@ class Library:
     reads: Callable[[Node, str], Mapping[int, frozenset[str]] | str] = reads_as_computed
     has_plans: bool = False
     """Whether it has several plans for one call, each of which may be measured and chosen."""
+    constant_orders: Orders = as_given
+    """In which order of axes a fragment's constants are stored."""
     kind: str = ""
     """The kind of its steps where these are neither the library's own nor C functions: of generated code, the generator's."""
 
@@ -111,11 +118,6 @@ class CodeCompiler(Protocol):
     def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]: ...
     def most_processes(self) -> int: ...
     def digest(self) -> str: ...
-
-
-def as_given(_: Node) -> Mapping[int, tuple[int, ...]]:
-    """Return that all constants are stored as they are given."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,12 @@ class Lowering:
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
         return next((library for library in self.libraries if library.name == implementation.library), None)
+
+    def constant_orders(self, kernel: Kernel) -> Mapping[int, tuple[int, ...]]:
+        """Return in which order of axes a kernel's constants are stored, by operand, where that is not their own."""
+        library = self.library_of(kernel.implementation)
+        orders = self.generator.constant_orders if kernel.implementation.is_generated else library.constant_orders if library else as_given
+        return orders(kernel.fragment)
 
     def library_writes(self, kernel: Kernel, window: Window) -> int:
         """Return in how many runs a library's kernel writes its result into a window; 0 where it cannot."""

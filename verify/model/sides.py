@@ -15,6 +15,7 @@ from onnx import inliner
 
 from egraph.errors import ModelError
 from egraph.onnx import importer
+from egraph.onnx.exact_bytes import exact_file
 from egraph.onnx.importer.sizes import give_sizes
 from egraph.onnx.importer.unsigned import as_unsigned
 from egraph.tensor import Graph
@@ -97,7 +98,7 @@ def _open(model: bytes, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(exact_file(model), options, providers=["CPUExecutionProvider"])
 
 
 def read_side(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Side:

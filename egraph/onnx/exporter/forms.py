@@ -62,7 +62,18 @@ def _cast(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
 
 
 def _matmul(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    e.add("MatMulInteger" if node.inputs[0].type.dtype in BYTES else "MatMul", operands, output=output)
+    """Write a product; signed bytes on the right as unsigned ones, 128 greater, with that zero point.
+
+    onnxruntime's sums of products by signed bytes saturate on processors without instructions for them.
+    """
+    if node.inputs[0].type.dtype not in BYTES:
+        e.add("MatMul", operands, output=output)
+    elif node.inputs[1].type.dtype != "int8":
+        e.add("MatMulInteger", operands, output=output)
+    else:
+        wide = e.add("Cast", [operands[1]], to=element_type("int32"))
+        unsigned = e.add("Cast", [e.add("Add", [wide, e.constant(128, "int32")])], to=element_type("uint8"))
+        e.add("MatMulInteger", [operands[0], unsigned, "", e.constant(128, "uint8")], output=output)
 
 
 def _saturate(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:

@@ -19,6 +19,7 @@ LIBRARIES = (
     "attention",
     "recurrence",
     "blocks",
+    "bytes",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""
 

@@ -1,0 +1,777 @@
+/* Products and convolutions of bytes with exact sums, and what follows them, on processors without instructions for that.
+ *
+ * Bytes are widened to 16 bits, of which pairs are multiplied and added into 32 bits by one instruction that never saturates. What is
+ * read many times is widened once: a few rows of x, with their padding, and a panel of columns of W.
+ *
+ * ``bytes_product``. Arguments: x [rows.., K], W [K, N], operands of the steps [rows.., N], the result [rows.., N]; then integers: how many
+ * steps are of int32, and for each step its kind and the bits of two numbers. All tensors but W have the same axes of rows, with any
+ * strides, zero where they repeat; elements along the last axis lie side by side, or an operand repeats.
+ *
+ * ``bytes_convolution``. Arguments: x [n, h, w, C], W [N, C / groups, th, tw], operands of the steps [n, h', w', N], the result
+ * [n, h', w', N]; then integers: strides, paddings before, dilations, groups, then as above.
+ *
+ * ``bytes_tiles``: the same of 3 x 3 taps side by side and one group. Tiles of 2 x 2 results take 16 products in place of 36 (Winograd's
+ * F(2 x 2, 3 x 3)), all in whole numbers: x is transformed in 16 bits, W times 4, and sums, which may wrap around, end as 4 times the result.
+ *
+ * Where every group has one channel and one column, sums are of one position's channels side by side, and nothing is widened in memory.
+ *
+ * The file is included once for each set of vector instructions. */
+#include "../kernel.h"
+#ifndef LANES
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define VECTORS 2                        /* columns of a block of registers, in vectors */
+#define ROWS (LANES == 16 ? 12 : 6)      /* its rows: it takes most of the registers there are */
+#define MOST_ROWS 12
+#define MOST_LANES 16
+#define MOST_WIDTH (VECTORS * MOST_LANES)
+#define MOST_STEPS 16
+#define BLOCKS 8                         /* of rows, whose sums are in the first cache while steps are applied */
+#define CHUNK (1 << 16)                  /* widened elements of x that are read again for each panel */
+#define TILES (1 << 18)                  /* transformed elements of x that are read again for each panel */
+#define APART 64                         /* bytes between places of tiles, which else would share few lines of the cache */
+#define AHEAD 16                         /* inputs of W that are asked for before they are read: they lie too far apart to be guessed */
+#define LEAST_ROWS 24                    /* rows of a share: with fewer, widening W takes longer than computing */
+#define SERIAL_OPERATIONS 400000.0       /* less than this is done before another thread has started */
+
+enum { ADD, SUBTRACT, MULTIPLY, DIVIDE, RELU, CLIP, LOGISTIC, SWISH, HARD_LOGISTIC, HARD_SWISH, ROUND, LINEAR, TANH, GELU };
+enum { SIGNED, UNSIGNED, FLOAT };        /* DLDataTypeCode */
+
+/* The place of each row of a tensor; without ``even``, rows have no common distance. */
+typedef struct {
+    const Tensor *tensor;
+    char *data;
+    int axes, even, size;
+    int64_t distance;
+} Rows;
+
+typedef struct {
+    int kind;
+    float first, second;
+    Rows operand;
+    int64_t along; /* the operand's distance between columns, 0 or 1 */
+    int repeats;   /* whether the operand is the same for all rows */
+} Step;
+
+typedef struct Problem {
+    Rows x, out;
+    const char *weights;
+    int weights_signed, x_signed;
+    int64_t inputs, taps[2];                   /* channels of a group, and taps of a window: 1 x 1 of a product */
+    int64_t input_step, column_step, tap_steps[2]; /* distances in W */
+    int64_t strides[2], before[2], dilations[2], groups;
+    int64_t images, height, width, columns;    /* of the result; a product has one row of ``width`` positions */
+    int64_t lines;                             /* what is shared: rows of a product, lines of results, or of tiles */
+    int is_product, integer_steps, step_count;
+    Step steps[MOST_STEPS];
+    int (*compute)(const struct Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end);
+    int lanes;
+} Problem;
+
+static Rows rows_of(const Tensor *tensor, int axes) {
+    Rows rows = {.tensor = tensor, .data = tensor->data, .axes = axes, .even = 1, .size = tensor->bits / 8};
+    int64_t next = -1;
+    for (int axis = axes - 1; axis >= 0; axis--) {
+        if (tensor->shape[axis] == 1) continue;
+        if (next < 0) rows.distance = tensor->strides[axis];
+        else if (tensor->strides[axis] != next) rows.even = 0;
+        next = tensor->strides[axis] * tensor->shape[axis];
+    }
+    return rows;
+}
+
+static char *row_of(const Rows *rows, int64_t row) {
+    if (rows->even) return rows->data + row * rows->distance * rows->size;
+    int64_t offset = 0;
+    for (int axis = rows->axes - 1; axis >= 0; axis--) {
+        offset += row % rows->tensor->shape[axis] * rows->tensor->strides[axis];
+        row /= rows->tensor->shape[axis];
+    }
+    return rows->data + offset * rows->size;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Positions of a line of x that one line of the result reads, with padding. */
+static int64_t length_of(const Problem *problem) {
+    return (problem->width - 1) * problem->strides[1] + (problem->taps[1] - 1) * problem->dilations[1] + 1;
+}
+
+#define KERNEL "bytes/bytes.c"
+#include "../instruction_sets.h"
+
+/* The grid of shares: of lines, unless that leaves too little to each, or rather of columns where there are more of these. */
+static int work(int task, const Environment *environment, void *data) {
+    const Problem *problem = data;
+    const int64_t tasks = environment->num_task, vectors = (problem->columns + problem->lanes - 1) / problem->lanes;
+    const int64_t positions = problem->images * problem->height * problem->width;
+    int64_t across = 1, down;
+    if (problem->columns > positions) across = least(vectors, tasks);
+    else
+        while (across * 2 <= tasks && across * 2 <= vectors && positions * across < LEAST_ROWS * tasks) across *= 2;
+    down = least(tasks / across, problem->lines);
+    if (task >= across * down) return 0;
+    const int64_t row = task / across, column = task % across;
+    return problem->compute(
+        problem, problem->lines * row / down, problem->lines * (row + 1) / down, vectors * column / across * problem->lanes,
+        least(vectors * (column + 1) / across * problem->lanes, problem->columns));
+}
+
+/* Read steps and their operands, from argument ``at`` on; return the argument after these, or -1. */
+static int read_steps(Problem *problem, const Value *codes, int count, const Value *arguments, int at, int axes) {
+    if (count < 1 || count % 3 != 1 || count / 3 > MOST_STEPS) return -1;
+    problem->integer_steps = (int)codes->integer, problem->step_count = count / 3;
+    for (int step = 0; step < problem->step_count; step++) {
+        Step *one = problem->steps + step;
+        const Value *code = codes + 1 + 3 * step;
+        const uint32_t bits[2] = {(uint32_t)code[1].integer, (uint32_t)code[2].integer};
+        one->kind = (int)code->integer;
+        memcpy(&one->first, bits, 4), memcpy(&one->second, bits + 1, 4);
+        if (one->kind <= DIVIDE) {
+            const Tensor *operand = arguments[at++].tensor;
+            one->operand = rows_of(operand, axes);
+            one->along = operand->strides[axes];
+            one->repeats = one->operand.even && !one->operand.distance;
+        }
+    }
+    return at;
+}
+
+static int run(Problem *problem, int in_tiles) {
+#if defined(__x86_64__)
+    problem->lanes = instructions() == AVX512 ? 16 : instructions() == AVX2 ? 8 : 4;
+#else
+    problem->lanes = 4;
+#endif
+    const int is_of_channels = problem->groups > 1 && problem->inputs == 1 && problem->columns == problem->groups;
+    problem->lines = problem->is_product ? problem->width : problem->images * (in_tiles ? (problem->height + 1) / 2 : problem->height);
+    if (in_tiles) problem->compute = FOR_PROCESSOR(compute_tiles);
+    else if (is_of_channels) problem->compute = FOR_PROCESSOR(compute_windows);
+    else problem->compute = FOR_PROCESSOR(compute);
+    const double sums = (double)(problem->images * problem->height * problem->width) * (double)problem->columns;
+    if (__TVMBackendParallelLaunch && sums * (double)(problem->inputs * problem->taps[0] * problem->taps[1]) > SERIAL_OPERATIONS)
+        return __TVMBackendParallelLaunch(work, problem, 0);
+    const Environment alone = {0, 1};
+    return work(0, &alone, problem);
+}
+
+static int integers_of(const Value *arguments, int count) {
+    int integers = 0;
+    while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
+    return integers;
+}
+
+EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    const int integers = integers_of(arguments, count);
+    if (integers < 1 || count - integers < 3) return 2;
+    const Value *codes = arguments + count - integers;
+    const Tensor *x = arguments[0].tensor, *weights = arguments[1].tensor, *out = codes[-1].tensor;
+    const int axes = out->rank - 1;
+    Problem problem = {
+        .x = rows_of(x, axes), .out = rows_of(out, axes), .weights = weights->data, .weights_signed = weights->code == SIGNED,
+        .x_signed = x->code == SIGNED, .inputs = weights->shape[0], .taps = {1, 1}, .input_step = weights->strides[0],
+        .column_step = weights->strides[1], .strides = {1, 1}, .dilations = {1, 1}, .groups = 1, .images = 1, .height = 1, .width = 1,
+        .columns = weights->shape[1], .is_product = 1,
+    };
+    for (int axis = 0; axis < axes; axis++) problem.width *= out->shape[axis];
+    if (read_steps(&problem, codes, integers, arguments, 2, axes) + 1 != count - integers) return 3;
+    return run(&problem, 0);
+}
+
+static int convolution(const Value *arguments, int count, int in_tiles) {
+    const int integers = integers_of(arguments, count);
+    if (integers < 8 || count - integers < 3) return 2;
+    const Value *codes = arguments + count - integers;
+    const Tensor *x = arguments[0].tensor, *weights = arguments[1].tensor, *out = codes[-1].tensor;
+    Problem problem = {
+        .x = rows_of(x, 3), .out = rows_of(out, 3), .weights = weights->data, .weights_signed = weights->code == SIGNED,
+        .x_signed = x->code == SIGNED, .inputs = weights->shape[1], .taps = {weights->shape[2], weights->shape[3]},
+        .input_step = weights->strides[1], .column_step = weights->strides[0], .tap_steps = {weights->strides[2], weights->strides[3]},
+        .groups = codes[6].integer, .images = out->shape[0], .height = out->shape[1], .width = out->shape[2], .columns = weights->shape[0],
+    };
+    for (int axis = 0; axis < 2; axis++) {
+        problem.strides[axis] = codes[axis].integer, problem.before[axis] = codes[2 + axis].integer;
+        problem.dilations[axis] = codes[4 + axis].integer;
+    }
+    if (read_steps(&problem, codes + 7, integers - 7, arguments, 2, 3) + 1 != count - integers) return 3;
+    return run(&problem, in_tiles);
+}
+
+EXPORT int bytes_convolution(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return convolution(arguments, count, 0);
+}
+
+EXPORT int bytes_tiles(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return convolution(arguments, count, 1);
+}
+
+#else /* ------------------------------------------------------------------ once for each set of instructions */
+
+#define UNROLLED _Pragma("clang loop unroll(full)") for
+#define Halves NAME(Halves)
+#define Octets NAME(Octets)
+#define OctetsU NAME(OctetsU)
+typedef int16_t Halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef int8_t Octets __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint8_t OctetsU __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+/* The sum of two products of 16 bits in each 32 bits of two vectors. */
+TARGETED INLINE Bits NAME(pairs)(Bits a, Bits b) {
+#if LANES == 16
+    return (Bits)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif LANES == 8
+    return (Bits)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+    return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+TARGETED INLINE Bits NAME(every)(int32_t value) {
+    Bits result;
+    for (int i = 0; i < LANES; i++) result[i] = value;
+    return result;
+}
+
+TARGETED INLINE Vector NAME(between)(Vector x, float low, float high) {
+    const Vector least = NAME(all)(low), most = NAME(all)(high), above = NAME(where)((Bits)(x < least), least, x);
+    return NAME(where)((Bits)(above > most), most, above);
+}
+
+TARGETED INLINE Bits NAME(widened)(const char *from, int is_signed) {
+    return is_signed ? __builtin_convertvector(*(const Octets *)from, Bits) : __builtin_convertvector(*(const OctetsU *)from, Bits);
+}
+
+/* Whole numbers from an operand, of which there may be less than a vector. */
+TARGETED INLINE Bits NAME(integers)(const Rows *rows, const char *from, int64_t count) {
+    Bits result = NAME(every)(0);
+    if (rows->size == 4) {
+        if (count >= LANES) return *(const Bits *)from;
+        for (int64_t i = 0; i < count; i++) result[i] = ((const int32_t *)from)[i];
+        return result;
+    }
+    const int is_signed = rows->tensor->code == SIGNED;
+    if (count >= LANES) return NAME(widened)(from, is_signed);
+    for (int64_t i = 0; i < count; i++) result[i] = is_signed ? ((const int8_t *)from)[i] : ((const uint8_t *)from)[i];
+    return result;
+}
+
+TARGETED INLINE Vector NAME(numbers)(const Rows *rows, const char *from, int64_t count) {
+    if (rows->tensor->code != FLOAT) return __builtin_convertvector(NAME(integers)(rows, from, count), Vector);
+    if (count >= LANES) return LOAD((const float *)from);
+    Vector result = NAME(all)(0.0f);
+    for (int64_t i = 0; i < count; i++) result[i] = ((const float *)from)[i];
+    return result;
+}
+
+/* 1 / (1 + e^-x) */
+TARGETED INLINE Vector NAME(logistic)(Vector x) {
+    const Bits below = (Bits)(x < 0.0f);
+    const Vector power = NAME(power)(NAME(where)(below, x, -x)), divisor = power + 1.0f;
+    return NAME(where)(below, power, NAME(all)(1.0f)) / divisor;
+}
+
+/* Hyperbolic tangent, to about an ulp of 1. */
+TARGETED INLINE Vector NAME(tangent)(Vector x) {
+    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
+    const Vector size = (Vector)((Bits)x ^ sign), power = NAME(power)(size * -2.0f), square = x * x;
+    const Vector series = size * (1.0f - square * (0.333333333f - square * (0.133333333f - square * 0.0539682540f)));
+    return (Vector)((Bits)NAME(where)((Bits)(size < 0.1f), series, (1.0f - power) / (1.0f + power)) | sign);
+}
+
+/* x / 2 (1 + erf(x / sqrt 2)), by Abramowitz and Stegun 7.1.26: the error function is off by 1.5e-7 at most. */
+TARGETED INLINE Vector NAME(gelu)(Vector x) {
+    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
+    const Vector size = (Vector)((Bits)x ^ sign) * 0.707106781f, t = 1.0f / (1.0f + size * 0.3275911f);
+    Vector sum = t * 1.061405429f - 1.453152027f;
+    sum = sum * t + 1.421413741f;
+    sum = sum * t - 0.284496736f;
+    sum = sum * t + 0.254829592f;
+    const Vector rest = sum * t * NAME(power)(-(size * size)); /* 1 - erf of the size */
+    return NAME(where)((Bits)(x < 0.0f), rest, 2.0f - rest) * x * 0.5f;
+}
+
+/* The nearest whole number, of two the even one. */
+TARGETED INLINE Vector NAME(rounded)(Vector x) {
+    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
+    const Vector size = (Vector)((Bits)x ^ sign), whole = size + 8388608.0f - 8388608.0f;
+    return (Vector)((Bits)NAME(where)((Bits)(size < 8388608.0f), whole, size) | sign);
+}
+
+#define EACH(expression) \
+    for (int64_t i = 0; i < rows * width; i += LANES) { \
+        const Vector x = LOAD(block + i); \
+        STORE(block + i, expression); \
+    } \
+    break;
+#define WITH(expression) \
+    for (int64_t i = 0; i < width; i += LANES) { \
+        Vector y = NAME(all)(0.0f); \
+        if (step->repeats) y = NAME(operand)(step, 0, column + i, columns - i); \
+        for (int64_t row = 0; row < rows; row++) { \
+            if (!step->repeats) y = NAME(operand)(step, first + row, column + i, columns - i); \
+            const Vector x = LOAD(block + row * width + i); \
+            STORE(block + row * width + i, expression); \
+        } \
+    } \
+    break;
+
+TARGETED INLINE Vector NAME(operand)(const Step *step, int64_t row, int64_t column, int64_t count) {
+    const char *from = row_of(&step->operand, row);
+    if (step->along) return NAME(numbers)(&step->operand, from + column * step->operand.size, count);
+    return NAME(all)(NAME(numbers)(&step->operand, from, 1)[0]);
+}
+
+/* One step of numbers for a block of results, ``width`` a row, of which ``columns`` are real. */
+TARGETED static void NAME(apply)(
+    const Step *step, float *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
+    const float a = step->first, b = step->second;
+    switch (step->kind) {
+        case ADD: WITH(x + y)
+        case SUBTRACT: WITH(x - y)
+        case MULTIPLY: WITH(x * y)
+        case DIVIDE: WITH(x / y)
+        case RELU: EACH(NAME(where)((Bits)(x < 0.0f), x * a, x))
+        case CLIP: EACH(NAME(between)(x, a, b))
+        case LOGISTIC: EACH(NAME(logistic)(x))
+        case SWISH: EACH(x * NAME(logistic)(x * a))
+        case HARD_LOGISTIC: EACH(NAME(between)(x * a + b, 0.0f, 1.0f))
+        case HARD_SWISH: EACH(x * NAME(between)(x * a + b, 0.0f, 1.0f))
+        case ROUND: EACH(NAME(rounded)(x))
+        case LINEAR: EACH(x * a + b)
+        case TANH: EACH(NAME(tangent)(x))
+        case GELU: EACH(NAME(gelu)(x))
+    }
+}
+#undef EACH
+#undef WITH
+
+/* One step of int32. */
+TARGETED static void NAME(apply_integers)(
+    const Step *step, int32_t *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
+    for (int64_t row = 0; row < rows; row++) {
+        const char *from = row_of(&step->operand, first + row);
+        for (int64_t i = 0; i < width; i += LANES) {
+            const Bits y = step->along ? NAME(integers)(&step->operand, from + (column + i) * step->operand.size, columns - i)
+                                       : NAME(every)(NAME(integers)(&step->operand, from, 1)[0]);
+            Bits *x = (Bits *)(block + row * width + i);
+            *x = step->kind == SUBTRACT ? *x - y : *x + y;
+        }
+    }
+}
+
+/* Write a row of results in the type that they are stored in. */
+TARGETED static void NAME(write)(const Rows *out, char *to, const int32_t *from, int64_t count) {
+    if (out->size == 4) {
+        int64_t i = 0;
+        for (; i + LANES <= count; i += LANES) *(Bits *)(to + 4 * i) = *(const Bits *)(from + i);
+        if (i < count) memcpy(to + 4 * i, from + i, (size_t)(count - i) * 4);
+        return;
+    }
+    const int is_signed = out->tensor->code == SIGNED;
+    const float low = is_signed ? -128.0f : 0.0f, high = is_signed ? 127.0f : 255.0f;
+    for (int64_t i = 0; i < count; i += LANES) {
+        const Vector x = NAME(between)(LOAD((const float *)from + i), low, high) + 12582912.0f;
+        const Octets bytes = __builtin_convertvector((Bits)x, Octets); /* the last bits of the sum */
+        if (i + LANES <= count) *(Octets *)(to + i) = bytes;
+        else memcpy(to + i, &bytes, (size_t)(count - i));
+    }
+}
+
+/* All steps for some rows of sums, and the results in their places. */
+TARGETED static void NAME(finish)(
+    const Problem *problem, int32_t *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
+    const Step *step = problem->steps, *end = step + problem->step_count;
+    for (const Step *last = step + problem->integer_steps; step < last; step++)
+        NAME(apply_integers)(step, block, first, rows, column, columns, width);
+    if (problem->out.tensor->code == FLOAT || problem->out.size == 1) {
+        for (int64_t i = 0; i < rows * width; i += LANES)
+            STORE((float *)block + i, __builtin_convertvector(*(const Bits *)(block + i), Vector));
+        for (; step < end; step++) NAME(apply)(step, (float *)block, first, rows, column, columns, width);
+    }
+    for (int64_t row = 0; row < rows; row++)
+        NAME(write)(&problem->out, row_of(&problem->out, first + row) + column * problem->out.size, block + row * width, columns);
+}
+
+/* Rows of x by a panel: ``runs`` times ``pairs`` of elements that lie side by side in both. */
+TARGETED INLINE void NAME(sums)(
+    const int16_t *const *x, const int64_t *offsets, int64_t runs, int64_t pairs, const int16_t *panel, int32_t *out, const int rows,
+    const int vectors) {
+    Bits sums[MOST_ROWS][VECTORS];
+    UNROLLED (int row = 0; row < rows; row++)
+        UNROLLED (int v = 0; v < vectors; v++) sums[row][v] = NAME(every)(0);
+    for (int64_t run = 0; run < runs; run++) {
+        const int16_t *from[MOST_ROWS];
+        UNROLLED (int row = 0; row < rows; row++) from[row] = x[row] + offsets[run];
+        for (int64_t pair = 0; pair < pairs; pair++, panel += vectors * LANES * 2) {
+            Bits columns[VECTORS];
+            UNROLLED (int v = 0; v < vectors; v++) columns[v] = *(const Bits *)(panel + v * LANES * 2);
+            UNROLLED (int row = 0; row < rows; row++) {
+                int32_t two;
+                memcpy(&two, from[row] + 2 * pair, 4);
+                const Bits elements = NAME(every)(two);
+                UNROLLED (int v = 0; v < vectors; v++) sums[row][v] += NAME(pairs)(elements, columns[v]);
+            }
+        }
+    }
+    UNROLLED (int row = 0; row < rows; row++)
+        UNROLLED (int v = 0; v < vectors; v++) *(Bits *)(out + (row * vectors + v) * LANES) = sums[row][v];
+}
+
+#define CASE(rows) \
+    case rows: \
+        if (vectors == 1) NAME(sums)(x, offsets, runs, pairs, panel, out, rows, 1); \
+        else NAME(sums)(x, offsets, runs, pairs, panel, out, rows, 2); \
+        break;
+
+TARGETED static void NAME(block)(
+    const int16_t *const *x, const int64_t *offsets, int64_t runs, int64_t pairs, const int16_t *panel, int32_t *out, int64_t rows,
+    int64_t vectors) {
+    switch (rows) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#if LANES == 16
+        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+    }
+}
+#undef CASE
+
+/* One input of some columns, in vectors. */
+TARGETED INLINE void NAME(row_of_weights)(const Problem *problem, const char *from, int64_t columns, int64_t vectors, Bits *to) {
+    for (int64_t v = 0; v < vectors; v++) {
+        if (problem->column_step == 1 && columns - v * LANES >= LANES) {
+            to[v] = NAME(widened)(from + v * LANES, problem->weights_signed);
+            continue;
+        }
+        to[v] = NAME(every)(0);
+        for (int64_t lane = 0; lane < LANES && v * LANES + lane < columns; lane++) {
+            const char *element = from + (v * LANES + lane) * problem->column_step;
+            to[v][lane] = problem->weights_signed ? *(const int8_t *)element : *(const uint8_t *)element;
+        }
+    }
+}
+
+/* Widen some columns of W, inputs in pairs: of a run, which is as many taps side by side as ``joined``. */
+TARGETED static void NAME(pack)(const Problem *problem, int64_t column, int64_t columns, int64_t vectors, int64_t joined, int16_t *panel) {
+    const char *weights = problem->weights + column * problem->column_step;
+    Bits parts[2][VECTORS], *to = (Bits *)panel;
+    for (int64_t i = 0; i < problem->taps[0]; i++)
+        for (int64_t j = 0; j < problem->taps[1]; j += joined) {
+            int odd = 0;
+            for (int64_t tap = j; tap < j + joined; tap++) {
+                const char *from = weights + i * problem->tap_steps[0] + tap * problem->tap_steps[1];
+                for (int64_t k = 0; k < problem->inputs; k++, from += problem->input_step, odd ^= 1) {
+                    __builtin_prefetch(from + AHEAD * problem->input_step);
+                    NAME(row_of_weights)(problem, from, columns, vectors, parts[odd]);
+                    if (odd)
+                        for (int64_t v = 0; v < vectors; v++) *to++ = (parts[0][v] & 0xffff) | parts[1][v] << 16;
+                }
+            }
+            if (odd)
+                for (int64_t v = 0; v < vectors; v++) *to++ = parts[0][v] & 0xffff;
+        }
+}
+
+TARGETED INLINE void NAME(widen)(const Problem *problem, const char *from, int64_t count, int16_t *to) {
+    int64_t i = 0;
+    if (problem->x_signed) {
+        for (; i + LANES <= count; i += LANES) *(Halves *)(to + i) = __builtin_convertvector(*(const Octets *)(from + i), Halves);
+        for (; i < count; i++) to[i] = ((const int8_t *)from)[i];
+    } else {
+        for (; i + LANES <= count; i += LANES) *(Halves *)(to + i) = __builtin_convertvector(*(const OctetsU *)(from + i), Halves);
+        for (; i < count; i++) to[i] = ((const uint8_t *)from)[i];
+    }
+}
+
+/* Widen what ``count`` lines of the result from ``line`` on read, with zeros beside it. */
+TARGETED static void NAME(widen_lines)(const Problem *problem, int64_t line, int64_t count, int64_t pitch, int16_t *copy) {
+    if (problem->is_product) {
+        for (int64_t row = 0; row < count; row++) {
+            NAME(widen)(problem, row_of(&problem->x, line + row), problem->inputs, copy + row * pitch);
+            if (pitch > problem->inputs) copy[row * pitch + problem->inputs] = 0;
+        }
+        return;
+    }
+    const Tensor *x = problem->x.tensor;
+    const int64_t image = line / problem->height, channels = x->shape[3], dense = x->strides[2] == channels;
+    const int64_t top = line % problem->height * problem->strides[0] - problem->before[0];
+    const int64_t bottom = top + (count - 1) * problem->strides[0] + (problem->taps[0] - 1) * problem->dilations[0] + 1;
+    const int64_t start = problem->before[1], length = pitch / channels;
+    const int64_t width = x->shape[2] < length - start ? x->shape[2] : length - start;
+    for (int64_t y = top; y < bottom; y++, copy += pitch) {
+        if (y < 0 || y >= x->shape[1] || width <= 0) {
+            memset(copy, 0, (size_t)pitch * 2);
+            continue;
+        }
+        const char *from = (const char *)x->data + image * x->strides[0] + y * x->strides[1];
+        memset(copy, 0, (size_t)(start * channels) * 2);
+        if (dense) NAME(widen)(problem, from, width * channels, copy + start * channels);
+        else
+            for (int64_t at = 0; at < width; at++)
+                NAME(widen)(problem, from + at * x->strides[2], channels, copy + (start + at) * channels);
+        memset(copy + (start + width) * channels, 0, (size_t)(pitch - (start + width) * channels) * 2);
+    }
+}
+
+/* Some columns, all of one group, of some lines whose operands are widened in ``copy``. */
+TARGETED static void NAME(columns)(
+    const Problem *problem, int64_t line, int64_t lines, int64_t column, int64_t end, int64_t pitch, int64_t joined, const int64_t *offsets,
+    int64_t runs, const int16_t *copy, int16_t *panel) {
+    const int64_t vectors = (end - column + LANES - 1) / LANES, width = vectors * LANES, pairs = (problem->inputs * joined + 1) / 2;
+    const int64_t positions = problem->is_product ? lines : lines * problem->width, channels = problem->inputs * problem->groups;
+    const int64_t first = problem->is_product ? line : line * problem->width;
+    const int16_t *group = copy + column / (problem->columns / problem->groups) * problem->inputs;
+    NAME(pack)(problem, column, end - column, vectors, joined, panel);
+    int32_t block[BLOCKS * MOST_ROWS * MOST_WIDTH] __attribute__((aligned(64)));
+    const int64_t blocks = (positions + ROWS - 1) / ROWS;
+    int64_t ready = 0;
+    for (int64_t part = 0; part < blocks; part++) {
+        const int64_t at = positions * part / blocks, rows = positions * (part + 1) / blocks - at;
+        const int16_t *from[MOST_ROWS];
+        for (int64_t row = 0; row < rows; row++) {
+            const int64_t position = at + row, y = problem->is_product ? position : position / problem->width;
+            const int64_t x = problem->is_product ? 0 : position % problem->width;
+            from[row] = group + y * problem->strides[0] * pitch + x * problem->strides[1] * channels;
+        }
+        NAME(block)(from, offsets, runs, pairs, panel, block + (at - ready) * width, rows, vectors);
+        if ((part + 1) % BLOCKS == 0 || part + 1 == blocks) {
+            NAME(finish)(problem, block, first + ready, at + rows - ready, column, end - column, width);
+            ready = at + rows;
+        }
+    }
+}
+
+TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
+    const int64_t channels = problem->inputs * problem->groups, of_group = problem->columns / problem->groups;
+    const int64_t pitch = problem->is_product ? (problem->inputs + 1) / 2 * 2 : length_of(problem) * channels;
+    const int64_t joined = problem->groups == 1 && problem->dilations[1] == 1 ? problem->taps[1] : 1;
+    const int64_t runs = problem->taps[0] * (problem->taps[1] / joined), pairs = (problem->inputs * joined + 1) / 2;
+    const int64_t more = problem->is_product ? 0 : (problem->taps[0] - 1) * problem->dilations[0] + 1 - problem->strides[0];
+    const int64_t step = problem->is_product ? 1 : problem->strides[0];
+    int64_t chunk = (CHUNK / pitch - more) / step;
+    chunk = least(chunk < 1 ? 1 : chunk, last - first);
+    if (problem->is_product && chunk < ROWS) chunk = least(ROWS, last - first);
+    const int64_t held = (chunk * step + (more > 0 ? more : 0)) * pitch + 2; /* a pair may begin at the last element */
+    const int64_t panel_size = runs * pairs * 2 * VECTORS * LANES;
+    char *memory = 0;
+    if (posix_memalign((void **)&memory, 64, (size_t)((panel_size + held) * 2 + runs * 8 + 64))) return 4;
+    int16_t *panel = (int16_t *)memory, *copy = panel + panel_size;
+    int64_t *offsets = (int64_t *)(memory + ((panel_size + held) * 2 + 7) / 8 * 8);
+    for (int64_t run = 0; run < runs; run++) {
+        const int64_t i = run / (problem->taps[1] / joined), j = run % (problem->taps[1] / joined);
+        offsets[run] = i * problem->dilations[0] * pitch + j * problem->dilations[1] * channels;
+    }
+    for (int64_t line = first, lines; line < last; line += lines) {
+        lines = least(chunk, last - line);
+        if (!problem->is_product) lines = least(lines, problem->height - line % problem->height); /* of one image */
+        NAME(widen_lines)(problem, line, lines, pitch, copy);
+        for (int64_t at = column; at < end;) {
+            const int64_t group_end = (at / of_group + 1) * of_group, next = least(least(at + VECTORS * LANES, group_end), end);
+            NAME(columns)(problem, line, lines, at, next, pitch, joined, offsets, runs, copy, panel);
+            at = next;
+        }
+    }
+    free(memory);
+    return 0;
+}
+/* Channels of one position, each by its own taps, of which ``taps`` has ``width`` side by side; those in [from, to) are inside of x. */
+TARGETED INLINE void NAME(window)(
+    const Problem *problem, const char *x, const int64_t *from, const int64_t *to, const int32_t *taps, int64_t channels, int64_t width,
+    int32_t *out, const int vectors) {
+    const Tensor *image = problem->x.tensor;
+    Bits sums[VECTORS];
+    UNROLLED (int v = 0; v < vectors; v++) sums[v] = NAME(every)(0);
+    for (int64_t i = from[0]; i < to[0]; i++)
+        for (int64_t j = from[1]; j < to[1]; j++) {
+            const char *place = x + i * problem->dilations[0] * image->strides[1] + j * problem->dilations[1] * image->strides[2];
+            const Bits *factors = (const Bits *)(taps + (i * problem->taps[1] + j) * width);
+            char rest[VECTORS * LANES];
+            if (channels < vectors * LANES) memcpy(rest, place, (size_t)channels), place = rest;
+            UNROLLED (int v = 0; v < vectors; v++) sums[v] += NAME(pairs)(NAME(widened)(place + v * LANES, problem->x_signed), factors[v]);
+        }
+    UNROLLED (int v = 0; v < vectors; v++) ((Bits *)out)[v] = sums[v];
+}
+
+/* The taps of a window that are inside, along an axis. */
+static void NAME(inside)(const Problem *problem, int axis, int64_t begin, int64_t size, int64_t *from, int64_t *to) {
+    const int64_t step = problem->dilations[axis], taps = problem->taps[axis];
+    *from = begin < 0 ? least((-begin + step - 1) / step, taps) : 0;
+    *to = begin >= size ? 0 : least((size - begin + step - 1) / step, taps);
+}
+
+TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
+    const Tensor *x = problem->x.tensor;
+    const int64_t taps = problem->taps[0] * problem->taps[1];
+    int32_t *panel = 0;
+    if (posix_memalign((void **)&panel, 64, (size_t)(taps * VECTORS * LANES) * 4)) return 4;
+    for (int64_t at = column, next; at < end; at = next) {
+        next = least(at + VECTORS * LANES, end);
+        const int64_t vectors = (next - at + LANES - 1) / LANES, width = vectors * LANES;
+        int32_t block[BLOCKS * MOST_ROWS * MOST_WIDTH] __attribute__((aligned(64)));
+        for (int64_t tap = 0; tap < taps; tap++) {
+            Bits weights[VECTORS];
+            const int64_t i = tap / problem->taps[1], j = tap % problem->taps[1];
+            NAME(row_of_weights)(
+                problem, problem->weights + at * problem->column_step + i * problem->tap_steps[0] + j * problem->tap_steps[1], next - at, vectors,
+                weights);
+            for (int64_t v = 0; v < vectors; v++) *(Bits *)(panel + tap * width + v * LANES) = weights[v] & 0xffff;
+        }
+        const int64_t positions = last * problem->width;
+        for (int64_t ready = first * problem->width, rows; ready < positions; ready += rows) {
+            rows = least(BLOCKS * MOST_ROWS, positions - ready);
+            for (int64_t row = 0; row < rows; row++) {
+                const int64_t line = (ready + row) / problem->width, image = line / problem->height;
+                const int64_t y = line % problem->height * problem->strides[0] - problem->before[0];
+                const int64_t across = (ready + row) % problem->width * problem->strides[1] - problem->before[1];
+                int64_t from[2], to[2];
+                NAME(inside)(problem, 0, y, x->shape[1], from, to);
+                NAME(inside)(problem, 1, across, x->shape[2], from + 1, to + 1);
+                const char *place = (const char *)x->data + image * x->strides[0] + y * x->strides[1] + across * x->strides[2] + at;
+                if (vectors == 1) NAME(window)(problem, place, from, to, panel, next - at, width, block + row * width, 1);
+                else NAME(window)(problem, place, from, to, panel, next - at, width, block + row * width, 2);
+            }
+            NAME(finish)(problem, block, ready, rows, at, next - at, width);
+        }
+    }
+    free(panel);
+    return 0;
+}
+#define Wide NAME(Wide)
+#define WideOctets NAME(WideOctets)
+#define WideOctetsU NAME(WideOctetsU)
+typedef int16_t Wide __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+typedef int8_t WideOctets __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+typedef uint8_t WideOctetsU __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+
+/* Channels of a tile of 4 x 4 positions, of which those without a place are zeros: B' d B, at 16 places ``distance`` apart. */
+TARGETED static void NAME(transform)(const Problem *problem, const char *const places[16], int16_t *to, int64_t distance) {
+    for (int64_t c = 0; c < problem->inputs; c += 2 * LANES) {
+        Wide d[4][4];
+        UNROLLED (int i = 0; i < 16; i++) {
+            const char *from = places[i];
+            char rest[2 * LANES] = {0};
+            if (!from) {
+                d[i / 4][i % 4] = (Wide)NAME(every)(0);
+                continue;
+            }
+            from += c;
+            if (problem->inputs - c < 2 * LANES) memcpy(rest, from, (size_t)(problem->inputs - c)), from = rest;
+            d[i / 4][i % 4] = problem->x_signed ? __builtin_convertvector(*(const WideOctets *)from, Wide)
+                                                : __builtin_convertvector(*(const WideOctetsU *)from, Wide);
+        }
+        UNROLLED (int j = 0; j < 4; j++) {
+            const Wide a = d[0][j], b = d[1][j], e = d[2][j], f = d[3][j];
+            d[0][j] = a - e, d[1][j] = b + e, d[2][j] = e - b, d[3][j] = b - f;
+        }
+        UNROLLED (int i = 0; i < 4; i++) {
+            const Wide a = d[i][0], b = d[i][1], e = d[i][2], f = d[i][3];
+            int16_t *row = to + 4 * i * distance + c;
+            *(Wide *)row = a - e, *(Wide *)(row + distance) = b + e, *(Wide *)(row + 2 * distance) = e - b, *(Wide *)(row + 3 * distance) = b - f;
+        }
+    }
+}
+
+/* Some columns of W as 16 panels ``distance`` apart: 2G g (2G)'. */
+TARGETED static void NAME(transform_weights)(const Problem *problem, int64_t column, int64_t columns, int64_t vectors, int16_t *panel, int64_t distance) {
+    const char *weights = problem->weights + column * problem->column_step;
+    for (int64_t k = 0; k < problem->inputs; k++) {
+        Bits g[9][VECTORS];
+        for (int tap = 0; tap < 9; tap++) {
+            const char *from = weights + k * problem->input_step + tap / 3 * problem->tap_steps[0] + tap % 3 * problem->tap_steps[1];
+            __builtin_prefetch(from + AHEAD * problem->input_step);
+            NAME(row_of_weights)(problem, from, columns, vectors, g[tap]);
+        }
+        for (int64_t v = 0; v < vectors; v++) {
+            Bits half[4][3];
+            UNROLLED (int j = 0; j < 3; j++) {
+                const Bits ends = g[j][v] + g[6 + j][v];
+                half[0][j] = g[j][v] * 2, half[1][j] = ends + g[3 + j][v], half[2][j] = ends - g[3 + j][v], half[3][j] = g[6 + j][v] * 2;
+            }
+            UNROLLED (int i = 0; i < 4; i++) {
+                const Bits ends = half[i][0] + half[i][2];
+                const Bits row[4] = {half[i][0] * 2, ends + half[i][1], ends - half[i][1], half[i][2] * 2};
+                UNROLLED (int j = 0; j < 4; j++) {
+                    Bits *to = (Bits *)(panel + (4 * i + j) * distance + (k / 2 * vectors + v) * 2 * LANES);
+                    *to = k % 2 ? *to | row[j] << 16 : row[j] & 0xffff;
+                }
+            }
+        }
+    }
+}
+
+/* Lines of tiles: transformed, multiplied place by place, and transformed back. */
+TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
+    const Tensor *x = problem->x.tensor;
+    const int64_t tiles_down = (problem->height + 1) / 2, tiles_across = (problem->width + 1) / 2, pairs = (problem->inputs + 1) / 2;
+    const int64_t pitch = (problem->inputs + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
+    int64_t chunk = TILES / (16 * pitch * tiles_across);
+    chunk = least(chunk < 1 ? 1 : chunk, last - first);
+    const int64_t most = chunk * tiles_across, width_most = VECTORS * LANES, offset = 0;
+    const int64_t panel_size = pairs * 2 * width_most + APART / 2, apart = most * pitch + APART / 2, sums_apart = most * width_most + APART / 4;
+    char *memory = 0;
+    const int64_t widened = 16 * apart * 2, panels = 16 * panel_size * 2, sums_size = 16 * sums_apart * 4;
+    if (posix_memalign((void **)&memory, 64, (size_t)(widened + panels + sums_size + problem->width * width_most * 4))) return 4;
+    int16_t *inputs = (int16_t *)memory, *panel = (int16_t *)(memory + widened);
+    int32_t *sums = (int32_t *)(memory + widened + panels), *block = (int32_t *)(memory + widened + panels + sums_size);
+    for (int64_t line = first, lines; line < last; line += lines) {
+        lines = least(chunk, last - line);
+        const int64_t tiles = lines * tiles_across;
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = line + tile / tiles_across, image = row / tiles_down;
+            const int64_t top = row % tiles_down * 2 - problem->before[0], left = tile % tiles_across * 2 - problem->before[1];
+            const char *places[16];
+            for (int i = 0; i < 16; i++) {
+                const int64_t y = top + i / 4, across = left + i % 4;
+                const int is_inside = y >= 0 && y < x->shape[1] && across >= 0 && across < x->shape[2];
+                places[i] = is_inside ? (const char *)x->data + image * x->strides[0] + y * x->strides[1] + across * x->strides[2] : 0;
+            }
+            NAME(transform)(problem, places, inputs + tile * pitch, apart);
+            if (problem->inputs % 2)
+                for (int i = 0; i < 16; i++) inputs[i * apart + tile * pitch + problem->inputs] = 0;
+        }
+        for (int64_t at = column, next; at < end; at = next) {
+            next = least(at + width_most, end);
+            const int64_t vectors = (next - at + LANES - 1) / LANES, width = vectors * LANES, blocks = (tiles + ROWS - 1) / ROWS;
+            NAME(transform_weights)(problem, at, next - at, vectors, panel, panel_size);
+            for (int64_t place = 0; place < 16; place++)
+                for (int64_t part = 0; part < blocks; part++) {
+                    const int64_t tile = tiles * part / blocks, rows = tiles * (part + 1) / blocks - tile;
+                    const int16_t *from[MOST_ROWS];
+                    for (int64_t row = 0; row < rows; row++) from[row] = inputs + place * apart + (tile + row) * pitch;
+                    NAME(block)(from, &offset, 1, pairs, panel + place * panel_size, sums + place * sums_apart + tile * width, rows, vectors);
+                }
+            for (int64_t row = 0; row < 2 * lines; row++) {
+                const int64_t y = (line + row / 2) % tiles_down * 2 + row % 2, image = (line + row / 2) / tiles_down, odd = row % 2;
+                if (y >= problem->height) continue;
+                for (int64_t tile = 0; tile < tiles_across; tile++)
+                    for (int64_t v = 0; v < width; v += LANES) {
+                        const int32_t *m = sums + (row / 2 * tiles_across + tile) * width + v;
+                        Bits sum[4];
+                        UNROLLED (int j = 0; j < 4; j++) {
+#define PLACE(i) (*(const Bits *)(m + (4 * (i) + j) * sums_apart))
+                            sum[j] = odd ? PLACE(1) - PLACE(2) - PLACE(3) : PLACE(0) + PLACE(1) + PLACE(2);
+#undef PLACE
+                        }
+                        int32_t *to = block + 2 * tile * width + v;
+                        *(Bits *)to = (sum[0] + sum[1] + sum[2]) >> 2;
+                        if (2 * tile + 1 < problem->width) *(Bits *)(to + width) = (sum[1] - sum[2] - sum[3]) >> 2;
+                    }
+                NAME(finish)(problem, block, (image * problem->height + y) * problem->width, problem->width, at, next - at, width);
+            }
+        }
+    }
+    free(memory);
+    return 0;
+}
+#undef Wide
+#undef WideOctets
+#undef WideOctetsU
+#undef UNROLLED
+#undef Halves
+#undef Octets
+#undef OctetsU
+#endif

@@ -1,0 +1,235 @@
+"""Match products and convolutions of bytes, with what follows them, as calls of the kernels in bytes.c."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from egraph.tensor import PLAIN, Node, placeholders, walk
+from egraph.tensor.ops.dtypes import BYTES
+from lower.calls.call import Argument, Base, LibraryCall, PostOperation
+from lower.calls.epilogue import Spine, spine
+from lower.quantised import PRECISION as IN_BYTES
+from lower.quantised import quantised
+from lower.views import Reason, Window, contiguous, read
+
+PRODUCT, TILES = "bytes.product", "bytes.tiles"
+OPERATORS = ("MatMul", "Conv")
+BINARY = {"add": 0, "sub": 1, "mul": 2, "div": 3}
+ELTWISE = {"relu": 4, "clip": 5, "logistic": 6, "swish": 7, "hardsigmoid": 8, "hardswish": 9, "round": 10, "linear": 11,
+           "tanh": 12, "gelu_erf": 13}  # fmt: skip
+"""Steps, as bytes.c numbers them."""
+OF_INT32 = ("Add", "Sub")
+"""What is computed of sums before they become numbers."""
+MOVES = ("Reshape", "Transpose")
+READ = ("float32", "int32", *BYTES)
+"""Element types of operands that the steps read, and of results."""
+MOST_STEPS = 16
+LEAST_OF_TILES = 8
+MOST_AXES = 8
+IMAGE_RANK = 4
+MOST_ADDED = (2**31 - 1) // (255 * 255)
+"""Products of two bytes that surely add up to an int32."""
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names of the implementations of an operator by itself."""
+    return {"MatMul": (PRODUCT,), "Conv": (PRODUCT, TILES)}.get(op, ())
+
+
+def match(
+    fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
+) -> LibraryCall | Reason:
+    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise.
+
+    A fragment of float32 is computed as its twin in bytes, where the implementation says so.
+    """
+    implementation, _, precision = implementation.partition("@")
+    if precision == IN_BYTES:
+        parts = quantised(fragment)
+        return parts if isinstance(parts, str) else match(parts.fragment, implementation, destination=destination)
+    if precision:
+        return f"sums of bytes are not computed in {precision}"
+    if refused := _unsuitable(fragment):
+        return refused
+
+    def base(leaf: Node) -> Window:
+        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
+
+    matched = spine(fragment, frozenset(OPERATORS), destination or contiguous(fragment.type.sizes), base)
+    if isinstance(matched, str):
+        return matched
+    if any(operand.type.dtype not in BYTES for operand in matched.anchor.inputs):
+        return "it is no product of bytes"
+    integers = _integer_steps(fragment, matched)
+    steps = _steps(matched.post_operations)
+    if isinstance(integers, str) or isinstance(steps, str):
+        return integers if isinstance(integers, str) else str(steps)
+    operands = _product(matched.anchor, base)
+    function, more = "bytes_product", list[int]()
+    in_tiles = implementation == TILES
+    if in_tiles and (unsuitable := _unsuitable_for_tiles(matched.anchor)):
+        return unsuitable
+    if isinstance(operands, str) and matched.anchor.op == "Conv":
+        function, more = "bytes_tiles" if in_tiles else "bytes_convolution", _image_integers(matched.anchor)
+        operands = _image(matched.anchor, base)
+    if isinstance(operands, str):
+        return operands
+    arguments = (*operands, *steps[1])
+    placed = [argument for argument in arguments if argument.role != "weights"]
+    if any(not _is_along(argument.window) for argument in placed) or not _is_dense(matched.destination):
+        return "numbers along the last axis do not lie side by side"
+    if len(matched.destination.shape) > MOST_AXES:
+        return f"{len(matched.destination.shape)} axes are too many"
+    parameters = {"function": function, "integers": [*more, integers, *steps[0]]}
+    return LibraryCall(function, parameters, arguments, matched.destination)
+
+
+def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
+    """Return to what a call rounds each operand of a fragment."""
+    call = match(fragment, implementation)
+    parts = quantised(fragment) if implementation.endswith(f"@{IN_BYTES}") else ""
+    if isinstance(call, str):
+        return call
+    in_bytes = () if isinstance(parts, str) else (parts.source, parts.weights)
+    indices = (leaf.integer("index") for leaf in placeholders(fragment))
+    return {index: frozenset({IN_BYTES if index in in_bytes else PLAIN}) for index in indices}
+
+
+def recipe(call: LibraryCall) -> Mapping[str, Any]:
+    """Return a call's part of a plan's step."""
+    return call.parameters
+
+
+@lru_cache(maxsize=1 << 14)
+def constant_orders(fragment: Node) -> Mapping[int, tuple[int, ...]]:
+    """Return the order of axes in which constant weights are stored: taps first, columns last."""
+    call = match(fragment, PRODUCT)
+    if isinstance(call, str):  # chosen by an earlier version: the launch says why there is none
+        return {}
+    argument = next(argument for argument in call.arguments if argument.role == "weights")
+    leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == argument.operand)
+    sizes = leaf.type.sizes
+    if not leaf.attribute("constant") or argument.window.shape != _viewed(argument, sizes):
+        return {}
+    order = (2, 3, 1, 0) if len(sizes) == IMAGE_RANK else tuple(range(len(sizes)))
+    if len(sizes) != IMAGE_RANK and argument.window.strides[-1] != 1:
+        order = (*order[:-2], order[-1], order[-2])
+    return {argument.operand: order} if order != tuple(range(len(sizes))) else {}
+
+
+def _viewed(argument: Argument, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of weights that are read whole, as they are or transposed."""
+    if len(argument.window.shape) == IMAGE_RANK:
+        return sizes
+    matrix = sizes[:2] if len(sizes) == IMAGE_RANK else sizes
+    is_transposed = len(sizes) == IMAGE_RANK or argument.window.strides[-1] != 1
+    return tuple(reversed(matrix)) if is_transposed else matrix
+
+
+def _unsuitable(fragment: Node) -> Reason | None:
+    for node in walk((fragment,)):
+        if not node.type.is_static or 0 in node.type.sizes:
+            return f"{node.type} is empty or has unknown sizes"
+        if node.type.dtype not in READ:
+            return f"it holds {node.type.dtype}"
+    return None
+
+
+def _integer_steps(fragment: Node, matched: Spine) -> int | Reason:
+    """Return how many of the steps are of int32, which are the first."""
+    above = {matched.anchor}
+    count = 0
+    for node in walk((fragment,)):
+        below = [operand for operand in node.inputs if operand in above]
+        if node is matched.anchor or not below:
+            continue
+        above.add(node)
+        if node.type.dtype != "int32" or node.op in MOVES:
+            continue
+        if node.op not in OF_INT32 or any(operand.type.dtype != "int32" for operand in node.inputs) or node.inputs[0] not in below:
+            return f"{node.op} of int32 after a product is not computed"
+        count += 1
+    return count
+
+
+def _product(anchor: Node, base: Base) -> tuple[Argument, ...] | Reason:
+    """Return x [rows.., K] and weights [K, N] of a product, or of a convolution that looks at one position at a time."""
+    left, right = anchor.inputs
+    source, weights = read(left, base), read(right, base)
+    if isinstance(source, str) or isinstance(weights, str):
+        return source if isinstance(source, str) else str(weights)
+    (leaf, window), shape = weights, left.type.sizes
+    steps = (1,) * len(shape)
+    if anchor.op == "Conv":
+        a: dict[str, Any] = dict(anchor.attributes)
+        if a["layout"] != "NHWC" or any(size != 1 for size in right.type.sizes[2:]) or any(a["pads"]) or a["group"] != 1:
+            return "the convolution looks at several positions, pads, has groups or has its channels first"
+        window = Window(window.offset, window.shape[:2], window.strides[:2]).transpose((1, 0))
+        steps = (1, *a["strides"], 1)
+    elif right.type.rank != 2 or left.type.rank < 2:
+        return "the right operand is not one matrix"
+    if window.shape[0] > MOST_ADDED:
+        return f"sums of {window.shape[0]:,} products of bytes may exceed an int32"
+    rows = source[1].expand(shape).slice((0,) * len(shape), shape, steps)
+    if rows.shape[:-1] != anchor.type.sizes[:-1]:
+        return "the strided positions are not the result's"
+    return Argument("src", source[0].integer("index"), rows), Argument("weights", leaf.integer("index"), window)
+
+
+def _image(anchor: Node, base: Base) -> tuple[Argument, ...] | Reason:
+    """Return x [n, h, w, C] and weights [N, C / groups, th, tw] of a convolution of images."""
+    a: dict[str, Any] = dict(anchor.attributes)
+    if a["layout"] != "NHWC" or anchor.type.rank != IMAGE_RANK:
+        return "it is no convolution of images with their channels last"
+    source, weights = (read(operand, base) for operand in anchor.inputs)
+    if isinstance(source, str) or isinstance(weights, str):
+        return source if isinstance(source, str) else str(weights)
+    shape = anchor.inputs[1].type.sizes
+    if math.prod(shape[1:]) > MOST_ADDED:
+        return f"sums of {math.prod(shape[1:]):,} products of bytes may exceed an int32"
+    return Argument("src", source[0].integer("index"), source[1]), Argument("weights", weights[0].integer("index"), weights[1])
+
+
+def _unsuitable_for_tiles(anchor: Node) -> Reason | None:
+    a: dict[str, Any] = dict(anchor.attributes)
+    if anchor.op != "Conv" or anchor.inputs[1].type.sizes[2:] != (3, 3) or {*a["strides"], *a["dilations"], a["group"]} != {1}:
+        return "tiles are of 3 x 3 taps side by side, without groups and strides"
+    channels = anchor.inputs[1].type.sizes[1]
+    if channels < LEAST_OF_TILES:
+        return f"for {channels} channels, transforming takes longer than multiplying"
+    return None if channels * 9 * 4 * 255 * 128 < 2**31 else f"4 times a sum of {9 * channels:,} products may exceed an int32"
+
+
+def _image_integers(anchor: Node) -> list[int]:
+    a: dict[str, Any] = dict(anchor.attributes)
+    return [*a["strides"], *a["pads"][:2], *a["dilations"], a["group"]] if anchor.type.rank == IMAGE_RANK else []
+
+
+def _steps(operations: Sequence[PostOperation]) -> tuple[list[int], tuple[Argument, ...]] | Reason:
+    """Return what follows a product as the integers that bytes.c reads, and its operands."""
+    if len(operations) > MOST_STEPS:
+        return f"{len(operations)} steps are too many"
+    integers: list[int] = []
+    arguments = []
+    for operation in operations:
+        kind = (BINARY if operation.kind == "binary" else ELTWISE).get(operation.algorithm)
+        if kind is None or operation.kind not in ("binary", "eltwise"):
+            return f"{operation.algorithm or operation.kind} is not computed after products of bytes"
+        integers += kind, *struct.unpack("2I", struct.pack("2f", operation.alpha, operation.beta))
+        if operation.window is not None:
+            assert operation.operand is not None
+            arguments.append(Argument("", operation.operand, operation.window))
+    return integers, tuple(arguments)
+
+
+def _is_dense(window: Window) -> bool:
+    return window.shape[-1] == 1 or window.strides[-1] == 1
+
+
+def _is_along(window: Window) -> bool:
+    """Return whether numbers along the last axis lie side by side, or one repeats."""
+    return _is_dense(window) or window.strides[-1] == 0

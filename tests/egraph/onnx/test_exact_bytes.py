@@ -1,0 +1,54 @@
+"""References of products of bytes: exact on processors on which onnxruntime's own sums saturate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from egraph.onnx.exact_bytes import exact_file, with_exact_bytes
+from egraph.optimize.check_noise import open_onnxruntime
+
+HEADER = '<ir_version: 8, opset_import: ["" : 13]> products '
+SCALES = "<float s = {1}, uint8 z = {0}, float t = {1}, int8 y = {0}, float u = {8192}, uint8 v = {128}>"
+PRODUCTS = {
+    "MatMulInteger": "(uint8[4,512] a, int8[512,16] b) => (int32[4,16] c) { c = MatMulInteger(a, b) }",
+    "QLinearMatMul": f"(uint8[4,512] a, int8[512,16] b) => (uint8[4,16] c) {SCALES} {{ c = QLinearMatMul(a, s, z, b, t, y, u, v) }}",
+    "pairs": f"""(uint8[4,512] a, int8[512,16] b) => (uint8[4,16] c) {SCALES} {{
+        d = DequantizeLinear(a, s, z) e = DequantizeLinear(b, t, y) f = MatMul(d, e) c = QuantizeLinear(f, u, v) }}""",
+    "QLinearConv": f"(uint8[1,512,2,2] a, int8[16,512,1,1] b) => (uint8[1,16,2,2] c) {SCALES} "
+    "{ c = QLinearConv(a, s, z, b, t, y, u, v) }",
+}
+
+
+@pytest.mark.parametrize("optimise", [True, False])
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_sums_of_bytes_do_not_saturate(tmp_path: Path, name: str, is_constant: bool, optimise: bool) -> None:
+    if name == "pairs" and optimise and not is_constant:
+        pytest.skip("onnxruntime fuses these into a product that saturates")
+    model, random = parser.parse_model(HEADER + PRODUCTS[name]), np.random.default_rng(0)
+    a, b = random.integers(0, 256, (4, 512)).astype(np.uint8), random.integers(-128, 128, (512, 16)).astype(np.int8)
+    sums = a.astype(np.int64) @ b.astype(np.int64)
+    expected = sums if name == "MatMulInteger" else np.clip(np.rint(sums / 8192) + 128, 0, 255)
+    weights, x = b, a
+    if name == "QLinearConv":
+        weights, x = b.T.reshape(16, 512, 1, 1), a.T.reshape(1, 512, 2, 2)
+        expected = expected.T.reshape(1, 16, 2, 2)
+    feeds = {"a": x, "b": weights}
+    if is_constant:
+        model.graph.initializer.append(numpy_helper.from_array(feeds.pop("b"), "b"))
+        del model.graph.input[1]
+    onnx.save(model, tmp_path / "model.onnx")
+    for source in (tmp_path / "model.onnx", model.SerializeToString()):
+        np.testing.assert_array_equal(open_onnxruntime(source, 1, optimise=optimise).run(None, feeds)[0], expected)
+
+
+def test_other_models_stay_as_they_are() -> None:
+    plain = parser.parse_model(HEADER + "(float[4,5] a, float[5,6] b) => (float[4,6] c) { c = MatMul(a, b) }").SerializeToString()
+    assert exact_file(plain) is plain
+    signed = parser.parse_model(HEADER + "(int8[4,5] a, int8[5,6] b) => (int32[4,6] c) { c = MatMulInteger(a, b) }")
+    assert [node.op_type for node in with_exact_bytes(signed).graph.node] == ["MatMulInteger"]
