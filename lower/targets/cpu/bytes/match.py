@@ -31,6 +31,8 @@ MOST_STEPS = 16
 LEAST_OF_TILES = 8
 MOST_AXES = 8
 IMAGE_RANK = 4
+LARGEST = {"int8": 128, "uint8": 255}
+"""The largest magnitude of a byte."""
 MOST_ADDED = (2**31 - 1) // (255 * 255)
 """Products of two bytes that surely add up to an int32."""
 
@@ -201,7 +203,8 @@ def _unsuitable_for_tiles(anchor: Node) -> Reason | None:
     channels = anchor.inputs[1].type.sizes[1]
     if channels < LEAST_OF_TILES:
         return f"for {channels} channels, transforming takes longer than multiplying"
-    return None if channels * 9 * 4 * 255 * 128 < 2**31 else f"4 times a sum of {9 * channels:,} products may exceed an int32"
+    largest = math.prod(LARGEST[operand.type.dtype] for operand in anchor.inputs)
+    return None if channels * 9 * 4 * largest < 2**31 else f"4 times a sum of {9 * channels:,} products may exceed an int32"
 
 
 def _image_integers(anchor: Node) -> list[int]:
