@@ -240,7 +240,7 @@ def test_what_the_kernels_do_not_compute_is_refused() -> None:
     assert isinstance(match(convolution(), TILES), LibraryCall)
     assert "3 x 3 taps" in str(match(convolution(taps=1), TILES))
     for weights, is_exact in (("int8", True), ("uint8", False)):
-        window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1, "layout": "NHWC"}
+        window: dict[str, Any] = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1, "layout": "NHWC"}
         said = match(apply("Conv", leaf(0, "uint8", 1, 4, 4, 1820), leaf(1, weights, 3, 1820, 3, 3), **window), TILES)
         assert isinstance(said, LibraryCall) if is_exact else "may exceed an int32" in str(said), said
     columns = Window(0, (3, 5), (1, 3))
