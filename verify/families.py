@@ -45,13 +45,17 @@ class Family:
     """What is equal for rules that have the same rule of any function."""
 
 
-@lru_cache(maxsize=1 << 10)
 def family_of(rule: Rule | MergeRule) -> Family | None:
     """Return the family of a rule; None where more than the application of one elementwise operator hangs on that operator's name."""
     if isinstance(rule, MergeRule) or rule.ranks is not None or rule.corrected or rule.admits is not None:
         return None
-    if not isinstance(rule.law, Written) or is_elementwise(rule.pattern):
-        return None
+    return _family(rule) if isinstance(rule.law, Written) and not is_elementwise(rule.pattern) else None
+
+
+@lru_cache(maxsize=1 << 10)
+def _family(rule: Rule) -> Family | None:
+    """Return the family of a rule that was read from a file and moves data."""
+    assert isinstance(rule.law, Written)
     values = [value for _, value in rule.law.parts()]
     names = {value for value in values if isinstance(value, str) and value in OPS}
     if len(names) != 1:

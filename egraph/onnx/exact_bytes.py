@@ -3,10 +3,14 @@
 Where a processor has no instructions for products of bytes, onnxruntime adds pairs of products of unsigned by signed bytes up in 16
 bits, which saturate: what it computes is not what ONNX says. Products by unsigned bytes are exact everywhere, and a signed byte with its
 zero point is the unsigned one that is 128 greater with a zero point that is 128 greater.
+
+onnxruntime has an option that does so by itself (``session.x64quantprecision``), for more operators. It names the unsigned copy after the
+constant, and refuses a model in which two operands name one constant: there each operand has a constant of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -20,20 +24,70 @@ WEIGHTS: Mapping[str, tuple[int, int]] = {
 SHIFT = 128
 
 
+MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
+"""What stands in the file of every model whose products of bytes onnxruntime may make unsigned."""
+
+
 def exact_file(model: bytes) -> bytes:
     """Return the bytes of a model's file with exact sums of products of bytes: the same where it has none."""
     if not any(name.encode() in model for name in WEIGHTS):
-        return model
+        return separate_file(model)
     exact: bytes = with_exact_bytes(onnx.load_from_string(model)).SerializeToString()
     return exact
+
+
+def separate_file(model: bytes) -> bytes:
+    """Return the bytes of a model's file in which no two operands name one constant of signed bytes: the same where none do."""
+    if not any(mark in model for mark in MARKS):
+        return model
+    shared = onnx.load_from_string(model)
+    separate = with_separate_bytes(shared)
+    data: bytes = model if separate is shared else separate.SerializeToString(deterministic=True)
+    return data
+
+
+def with_separate_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that has a constant of signed bytes of its own for each operand; what subgraphs read stays shared."""
+    given = {value.name for value in model.graph.input}
+    tensors = {tensor.name for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8} - given
+    nodes = {node.output[0] for node in model.graph.node if _is_bytes(node)}
+    uses = Counter(name for node in model.graph.node for name in node.input if name in tensors or name in nodes)
+    if not any(count > 1 for count in uses.values()):
+        return model
+    separate = onnx.ModelProto()
+    separate.CopyFrom(model)
+    graph, copied = separate.graph, Counter[str]()
+    constants = {tensor.name: tensor for tensor in model.graph.initializer} | {n.output[0]: n for n in model.graph.node if n.output}
+    front: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            if uses[name] > 1 and (number := copied[name]):
+                node.input[position] = copy = f"{name}.einsat.{number}"
+                if name in tensors:
+                    graph.initializer.add().CopyFrom(constants[name])
+                    graph.initializer[-1].name = copy
+                else:
+                    front.append(onnx.NodeProto())
+                    front[-1].CopyFrom(constants[name])
+                    front[-1].name = front[-1].output[0] = copy
+            copied[name] += 1
+    nodes_after = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*front, *nodes_after])
+    return separate
+
+
+def _is_bytes(node: onnx.NodeProto) -> bool:
+    """Return whether a node is a constant of signed bytes."""
+    return node.op_type == "Constant" and any(each.name == "value" and each.t.data_type == TensorProto.INT8 for each in node.attribute)
 
 
 def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose products of bytes have unsigned ones on the right; those of subgraphs stay."""
     exact = onnx.ModelProto()
-    exact.CopyFrom(model)
+    exact.CopyFrom(with_separate_bytes(model))
     graph = exact.graph
-    types = _types(model)
+    types = _types(exact)
     nodes = list(graph.node)
     del graph.node[:]
     made: dict[str, str] = {}

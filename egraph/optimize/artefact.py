@@ -10,6 +10,7 @@ from typing import Any
 
 from egraph.errors import CheckFailed
 from egraph.onnx import exporter
+from egraph.onnx.exact_bytes import separate_file
 from egraph.optimize import original
 from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.outcome import Outcome
@@ -39,7 +40,7 @@ def export(program: Program | None, original_file: Path, target: Path, threads: 
 
 def save_unchanged(graph: Graph, original_file: Path, artefact: Path, *, keep_subnormals: bool = False) -> None:
     """Write the artefact that hands the model as it was given to onnxruntime."""
-    compile_model(graph, original_file.read_bytes(), artefact, keep_subnormals=keep_subnormals)
+    compile_model(graph, separate_file(original_file.read_bytes()), artefact, keep_subnormals=keep_subnormals)
     for name in original.external_files(original_file):
         (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(original_file.parent / name, artefact / "opaque" / name)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from egraph.onnx.exact_bytes import WEIGHTS, exact_file, with_exact_bytes
+from egraph.onnx.exact_bytes import MARKS, exact_file, with_exact_bytes
 from egraph.tolerance import Tolerance
 from runtime.opaque import EXACT_BYTES
 
@@ -49,16 +49,16 @@ def _exact(model: Path | bytes) -> str | bytes:
     if isinstance(model, bytes):
         return exact_file(model)
     state = model.stat() if model.exists() else None
-    if state is None or not _file_multiplies_bytes(model, state.st_mtime_ns, state.st_size):
+    if state is None or not _may_multiply_bytes(model, state.st_mtime_ns, state.st_size):
         return str(model)
     whole = onnx.load(model)
     return with_exact_bytes(whole).SerializeToString() if whole.ByteSize() <= IN_MEMORY_BYTES else str(model)
 
 
 @lru_cache(maxsize=64)
-def _file_multiplies_bytes(model: Path, _changed_ns: int, _size: int) -> bool:
+def _may_multiply_bytes(model: Path, _changed_ns: int, _size: int) -> bool:
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return any(content.find(name.encode()) >= 0 for name in WEIGHTS)
+        return any(content.find(mark) >= 0 for mark in MARKS)
 
 
 @dataclass(frozen=True)

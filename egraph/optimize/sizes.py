@@ -29,6 +29,7 @@ import onnx
 
 from egraph.errors import CheckFailed, EinsatError, ModelError
 from egraph.onnx import importer
+from egraph.onnx.exact_bytes import with_separate_bytes
 from egraph.onnx.importer.model_file import read_model, to_array
 from egraph.onnx.importer.sizes import give_sizes
 from egraph.onnx.types import from_proto, tensor_digest
@@ -261,7 +262,7 @@ def _put_together(main: Path, plan: SizePlan, model: onnx.ModelProto, options: O
     for name in sorted(original.external_places(model) - {WEIGHTS}):
         (main / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(original_folder / name, main / name)
-    serialised = model.SerializeToString(deterministic=True)
+    serialised = with_separate_bytes(model).SerializeToString(deterministic=True)
     compile_model(_interface(plan, model), serialised, main, keep_subnormals=options.is_exact_below_normal, name=ORIGINAL_MODEL)
     (main / SIZES).write_text(sizes.to_json(), encoding="utf-8")
     before = set(main.iterdir())

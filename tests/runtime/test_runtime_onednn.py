@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from lower.targets.cpu.onednn.reductions import ALGORITHMS
 from runtime.devices.cpu.program import CpuProgram
 from runtime.errors import KernelError
 from runtime.executable import Executable
-from runtime.plan import Port, Step
+from runtime.plan import Buffer, Port, Step
 from tests.support.paths import ROOT
 from tests.support.plans import buffer, one_step, plan, run, transposed
 
@@ -28,6 +29,11 @@ def packed(executable: Executable) -> Sequence[np.ndarray]:
     """Return the constants that oneDNN keeps in formats of its own."""
     assert isinstance(executable.loaded, CpuProgram)
     return executable.loaded.contexts["onednn"].constants
+
+
+def transposed_matrix(size: int, key: str = "") -> Buffer:
+    """Return a weight that lies by columns, which the library packs on every processor."""
+    return buffer((size, size), "weight", key, strides=(1, size))
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -66,9 +72,10 @@ def test_executables_of_the_same_weights_share_their_packed_copies() -> None:
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
 
     def opened(rows: int, weights: np.ndarray) -> tuple[Executable, np.ndarray]:
-        made, constants, feeds = one_step(spec, [draw(rows, 96), weights], buffer((rows, 96), "output", "y"), weights=[1])
+        right = weights, transposed_matrix(96)
+        made, constants, feeds = one_step(spec, [draw(rows, 96), right], buffer((rows, 96), "output", "y"), weights=[1])
         executable = Executable(made, constants, threads=1)
-        close(executable.run(feeds)["y"], feeds["t0"] @ weights)
+        close(executable.run(feeds)["y"], feeds["t0"] @ weights.T)
         return executable, feeds["t0"]
 
     (first, _), (second, x), (other, _) = opened(64, w), opened(64, w), opened(64, w.copy())
@@ -77,7 +84,7 @@ def test_executables_of_the_same_weights_share_their_packed_copies() -> None:
     copies = weakref.ref(one)
     first.close()
     del one, same
-    close(second.run({"t0": x})["y"], x @ w)
+    close(second.run({"t0": x})["y"], x @ w.T)
     assert copies() is not None
     second.close()
     assert copies() is None
@@ -435,7 +442,7 @@ def test_equal_constants_are_packed_once() -> None:
 def test_packed_weights_are_told_apart() -> None:
     """Two constants of one shape and layout are two; what is no constant is not packed."""
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
-    buffers = [buffer((64, 64), "input", "x"), *(buffer((64, 64), "weight", f"w{k}") for k in (0, 1))]
+    buffers = [buffer((64, 64), "input", "x"), *(transposed_matrix(64, f"w{k}") for k in (0, 1))]
     buffers += [buffer((64, 64), "output", f"y{k}") for k in (0, 1, 2)]
     steps = [Step("onednn", f"step{k}", (0, 1 + k % 2), (3 + k,), spec) for k in (0, 1, 2)]
     ports = [Port(f"y{k}", "float32", (64, 64), 3 + k) for k in (0, 1, 2)]
@@ -446,7 +453,8 @@ def test_packed_weights_are_told_apart() -> None:
     assert len(packed(executable)) == 2
     executable.close()
     for k in (0, 1, 2):
-        close(results[f"y{k}"], x @ weights[f"w{k % 2}"])
-    given = plan([buffers[0], buffer((64, 64), "input", "w"), buffers[3]], [Step("onednn", "step", (0, 1), (2,), spec)], [], [])
+        close(results[f"y{k}"], x @ weights[f"w{k % 2}"].T)
+    right = replace(transposed_matrix(64, "w"), area="input")
+    given = plan([buffers[0], right, buffers[3]], [Step("onednn", "step", (0, 1), (2,), spec)], [], [])
     with pytest.raises(KernelError, match="only a constant can be packed"):
         Executable(given, {}, threads=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from egraph.errors import EinsatError, LowerError
+from egraph.onnx.exact_bytes import separate_file
 from egraph.onnx.exporter.build import Builder
 from egraph.onnx.exporter.store import External, Inline, Store, beside, total_bytes
 from egraph.tensor import Graph, Node, Program
@@ -25,9 +26,8 @@ def export(exported: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | N
 
 
 def serialized(exported: Graph | Program) -> bytes:
-    """Return the model as bytes, the same for equal graphs."""
-    model: bytes = export(exported).SerializeToString(deterministic=True)
-    return model
+    """Return the model as bytes that onnxruntime runs exactly, the same for equal graphs."""
+    return separate_file(export(exported).SerializeToString(deterministic=True))
 
 
 def save(

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from egraph.onnx.exact_bytes import exact_file, with_exact_bytes
+from egraph.onnx.exact_bytes import exact_file, separate_file, with_exact_bytes
 from egraph.optimize.check_noise import open_onnxruntime
+from runtime.opaque import EXACT_BYTES
 
 HEADER = '<ir_version: 8, opset_import: ["" : 13]> products '
 SCALES = "<float s = {1}, uint8 z = {0}, float t = {1}, int8 y = {0}, float u = {8192}, uint8 v = {128}>"
@@ -52,3 +54,28 @@ def test_other_models_stay_as_they_are() -> None:
     assert exact_file(plain) is plain
     signed = parser.parse_model(HEADER + "(int8[4,5] a, int8[5,6] b) => (int32[4,6] c) { c = MatMulInteger(a, b) }")
     assert [node.op_type for node in with_exact_bytes(signed).graph.node] == ["MatMulInteger"]
+
+
+@pytest.mark.parametrize("is_node", [False, True])
+def test_constants_that_several_products_read_are_separated(is_node: bool) -> None:
+    """onnxruntime's exact option refuses a constant of two operands; each operand has a constant of its own."""
+    model = parser.parse_model(
+        HEADER + "(uint8[4,8] a) => (int32[4,8] c, int32[4,8] d) { c = MatMulInteger(a, b, , z) d = MatMulInteger(a, b, , z) }"
+    )
+    b, z, a = (np.arange(64, dtype=np.int8).reshape(8, 8), np.array(3, np.int8), np.arange(32, dtype=np.uint8).reshape(4, 8))
+    for name, value in (("b", b), ("z", z)):
+        tensor = numpy_helper.from_array(value, name)
+        if is_node:
+            model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+        else:
+            model.graph.initializer.append(tensor)
+    separate = separate_file(model.SerializeToString())
+    first, second = (list(node.input) for node in onnx.load_from_string(separate).graph.node if node.op_type == "MatMulInteger")
+    assert first[:1] == second[:1] and not set(first[1:]) & (set(second[1:]) - {""})
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(*EXACT_BYTES)
+    sums = a.astype(np.int64) @ (b.astype(np.int64) - 3)
+    for result in (*onnxruntime.InferenceSession(separate, options).run(None, {"a": a}),
+                   *open_onnxruntime(model.SerializeToString(), 1).run(None, {"a": a})):  # fmt: skip
+        np.testing.assert_array_equal(result, sums)
+    assert separate_file(separate) is separate

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
@@ -132,7 +131,7 @@ CASES: Mapping[str, tuple[onnx.ModelProto, Mapping[str, Any]]] = {
 
 def agrees(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
     """Compare a model, optimised, with itself in onnxruntime, twice on one session."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_onnxruntime(model.SerializeToString(), 1)
     wanted = session.run(None, dict(feeds))
     with open_session(model) as optimised:
         for _ in range(2):
