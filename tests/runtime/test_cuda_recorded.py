@@ -18,7 +18,7 @@ from lower.targets import lowering, name_of
 from runtime import Executable, Session
 from runtime.devices import DESCRIBED, device
 from runtime.devices.cuda import kernels, recorded
-from runtime.devices.cuda.driver import BRANCHES, COMPUTE, COPIES, Location
+from runtime.devices.cuda.driver import BRANCHES, COMPUTE, COPIES, STREAMS, Location
 from runtime.devices.cuda.gpus import GPUS, H100
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.program import CudaProgram
@@ -176,6 +176,7 @@ FORBIDDEN: dict[str, Callable[[RecordedDriver, int], object]] = {
     "planning": lambda driver, address: driver.plan("cudnn", {"workspace_bytes": 0}, [], buffer("arena")),
     "waiting": lambda driver, address: driver.synchronise(COMPUTE),
     "another capture": lambda driver, address: driver.begin_capture(COMPUTE),
+    "launching a graph": lambda driver, address: driver.replay(recorded.Graph(COMPUTE, {COMPUTE: [0] * len(STREAMS)}), COMPUTE),
 }
 
 
@@ -186,6 +187,11 @@ def test_a_call_during_capture_is_refused(what: str) -> None:
     driver.begin_capture(COMPUTE)
     with pytest.raises(KernelError, match=f"{what}.* forbidden while a stream is captured"):
         FORBIDDEN[what](driver, address)
+
+
+def test_a_capture_ends_that_was_begun() -> None:
+    with pytest.raises(KernelError, match="a capture ends that was not begun"):
+        RecordedDriver(H100).end_capture(COMPUTE)
 
 
 def test_streams_have_to_be_ordered() -> None:
