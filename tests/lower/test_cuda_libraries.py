@@ -20,7 +20,7 @@ from lower.targets import lowering, lowering_for
 from lower.targets.cuda import cublas, cudnn
 from runtime.devices.cuda import cudnn as device_cudnn
 from runtime.devices.cuda.cublas import COMPUTE, Matrix, matrix, product_of
-from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, Graph, channels_last, engine_plans, roles
+from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, Graph, channels_last, engine_plans, favourite_plan, roles
 from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.meaning import evaluate_call, rounded
 from runtime.errors import ArtefactError, LibraryMissing
@@ -191,7 +191,9 @@ def test_rounded_operands_are_what_the_recorded_device_multiplies(precision: str
 @needs_cudnn
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(layout: str, gpu: str) -> None:
+def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(
+    layout: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, shape = conv(layout, channels=64)
     fragment = apply("Relu", apply("Add", node, placeholder(2, float32(*shape), constant=True)))
     call = cudnn.match(fragment, "cudnn.convolution")
@@ -202,6 +204,12 @@ def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(layout:
     strict, fast = (engine_plans(call.spec(), operands, output, GPUS[gpu], precision) for precision in ("float32", "tf32"))
     assert not isinstance(strict, str) and not isinstance(fast, str)
     assert {plan.engine for plan in strict} < {plan.engine for plan in fast}, "strict float32 leaves tensor cores out"
+    for plans, precision in ((strict, "float32"), (fast, "tf32")):
+        first = next(plan for plan in plans if plan.workspace_bytes <= WORKSPACE_BYTES)
+        assert favourite_plan(call.spec(), operands, output, GPUS[gpu], precision) == first
+    monkeypatch.setattr(device_cudnn, "WORKSPACE_BYTES", -1)
+    refused = favourite_plan(call.spec(), operands, output, GPUS[gpu], "float32")
+    assert isinstance(refused, str) and "more workspace" in refused
     for plan in strict:
         again = Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu])
         assert again.build(plan.spec, "float32") == plan.workspace_bytes
