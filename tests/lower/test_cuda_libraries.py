@@ -219,6 +219,31 @@ def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(
 
 
 @needs_cudnn
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_no_strict_plan_is_one_that_the_library_says_uses_tensor_cores(layout: str, gpu: str) -> None:
+    """Asked the other way round, for what has tensor cores, the library names none of the strict plans."""
+    call = cudnn.match(conv(layout, channels=64)[0], "cudnn.convolution")
+    assert isinstance(call, LibraryCall)
+    operands = [Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments]
+    operands = device_cudnn.with_packed(call.spec(), operands)
+    output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
+    strict, fast = (engine_plans(call.spec(), operands, output, GPUS[gpu], precision) for precision in ("float32", "tf32"))
+    library, made = device_cudnn.library(), Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu])
+    made.graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+    made.graph.select_numeric_notes([library.numerical_note.TENSOR_CORE])
+    on_tensor_cores = set()
+    for index in range(made.graph.get_execution_plan_count()):
+        try:
+            made.graph.build_plan_at_index(index)
+        except library.cudnnGraphNotSupportedError:
+            continue
+        on_tensor_cores.add(made.described().key)
+    assert not isinstance(strict, str) and not isinstance(fast, str) and len(on_tensor_cores) > 3
+    assert not {plan.key for plan in strict} & on_tensor_cores and {plan.key for plan in fast} & on_tensor_cores
+
+
+@needs_cudnn
 @pytest.mark.parametrize("way", WAYS[:2], ids=lambda way: way[0])
 def test_random_matched_convolutions_have_plans(way: tuple[str, str, object]) -> None:
     """What is laid over the e-graph where cuDNN is installed are calls that it has a plan for; few others match."""

@@ -156,9 +156,9 @@ class Graph:
                 graph.build_plan_at_index(self._index)
             except cudnn.cudnnGraphNotSupportedError:
                 continue
-            yield self._described()
+            yield self.described()
 
-    def _described(self) -> EnginePlan:
+    def described(self) -> EnginePlan:
         """Return the plan that was built last. Some knobs have names in what is serialised alone, so they are read there."""
         match = CHOICES.search(bytes(self.graph.serialize()))
         if match is None:
