@@ -257,23 +257,38 @@ def judge(
     if group:
         texts = (text for kernel in group.values() for text in (kernel.text, *(changed for changed, _ in without_barriers(kernel))))
         module = compile_for_host("\n".join(texts))
-        for request, kernel in group.items():
-            yield request, judged(module, request, kernel, (model,))
+        reports = compiled_together(list(group.values()))
+        for (request, kernel), compiled in zip(group.items(), reports, strict=True):
+            yield request, judged(module, request, kernel, (model,), compiled)
 
 
-def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, models: tuple[str, ...]) -> Row:
-    """Compile a kernel for all architectures and run it."""
-    reports: list[Report] = []
-    exception, error, agree, removed = "", None, None, without_barriers(kernel)
-    unneeded: tuple[int, ...] = ()
+def compiled_together(kernels: Sequence[GeneratedKernel]) -> list[tuple[Report, ...] | str]:
+    """Return what the compiler says of each kernel for all architectures, of one that spills as it is compiled alone; or its refusal."""
+    launches = [kernel.launches for kernel in kernels]
+    found: list[tuple[Report, ...]] = [()] * len(kernels)
     try:
         for architecture in MULTIPROCESSORS:
-            compiled = compile_unspilled(kernel.text, kernel.launches, architecture)
-            reports += [compiled[1]] if compiled else []
+            together = compilers.reports_together([kernel.text for kernel in kernels], launches, architecture) or []
+            for k, report in enumerate(together):
+                alone = compile_unspilled(kernels[k].text, launches[k], architecture) if report.spill_bytes else None
+                found[k] += (alone[1] if alone else report,)
+    except EinsatError as error:
+        return [error.what] if len(kernels) == 1 else [each for kernel in kernels for each in compiled_together([kernel])]
+    return [*found]
+
+
+def judged(
+    module: HostModule, request: KernelRequest, kernel: GeneratedKernel, models: tuple[str, ...], compiled: tuple[Report, ...] | str
+) -> Row:
+    """Run a kernel and compare it; one that a compiler refuses is not run."""
+    reports, exception = ((), compiled) if isinstance(compiled, str) else (compiled, "")
+    error, agree, removed = None, None, without_barriers(kernel)
+    unneeded: tuple[int, ...] = ()
+    try:
         amount = work(request)
         if amount > MOST_WORK:
-            exception = f"not run here: about {amount:.0e} operations"
-        else:
+            exception = exception or f"not run here: about {amount:.0e} operations"
+        elif not exception:
             trial = Trial.of(request, kernel)
             outputs = [trial.output(module, order) for order in ORDERS]
             error, agree = max(map(trial.error, outputs)), len({each.tobytes() for each in outputs}) == 1
@@ -283,6 +298,6 @@ def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, 
     (launch, *_) = kernel.launches
     fragment = format_fragment(request.fragment)
     return Row(
-        request.symbol, fragment, models, launch.grid[0], launch.block, tuple(reports), error, agree, exception, len(removed), unneeded,
+        request.symbol, fragment, models, launch.grid[0], launch.block, reports, error, agree, exception, len(removed), unneeded,
         digest=digest_of(kernel),
     )  # fmt: skip

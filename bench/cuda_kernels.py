@@ -45,7 +45,7 @@ DEVICE = "cuda"
 
 def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
     """Return the generated kernels of a model's program, which estimates choose."""
-    graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
+    graph = importer.load(model.operators(batch), shapes=parse_shapes(model.shapes)).graph
     program = estimated_program(graph, device=DEVICE)
     _, writer = plan_program(program, compile_options(1, DEVICE))
     return list(writer.requests.values())

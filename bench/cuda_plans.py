@@ -115,7 +115,7 @@ def _by(sizes: Sequence[int]) -> str:
 
 def convolutions(model: BenchModel, batch: int) -> tuple[list[Convolution], int]:
     """Return the distinct convolutions of floats of a model, and how many compute with other types or with sizes that are not known."""
-    graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
+    graph = importer.load(model.operators(batch), shapes=parse_shapes(model.shapes)).graph
     distinct: dict[str, Convolution] = {}
     others = 0
     for node in walk(graph.roots):

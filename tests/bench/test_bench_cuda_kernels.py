@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from lower.targets.cuda.generator import GeneratedKernel, write
 from lower.targets.cuda.generator.attention import AttentionRequest
 from runtime.devices.cuda.shim import HostModule, compile_for_host
 from tests.lower.test_attention import attended, cut, heads
+from tests.lower.test_cuda_generator import needs_compiler
 from tests.support.fragments import leaf
 from tests.support.lowering import Model, choose
 
@@ -123,9 +125,9 @@ def test_another_text_or_another_judge_judges_anew(monkeypatch: pytest.MonkeyPat
     judged_texts: list[str] = []
     usual = cuda_judge.judged
 
-    def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, models: tuple[str, ...]) -> Row:
+    def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, *rest: Any) -> Row:
         judged_texts.append(kernel.text)
-        return usual(module, request, kernel, models)
+        return usual(module, request, kernel, *rest)
 
     def spaced(request: KernelRequest) -> GeneratedKernel:
         kernel = write(request)
@@ -141,6 +143,22 @@ def test_another_text_or_another_judge_judges_anew(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cuda_judge, "_judge", lambda: b"another one")
     assert main(["--record", "--add"]) == 0 and len(judged_texts) == 3
     assert digest_of(write(SOFTMAX)) != before
+
+
+@needs_compiler
+def test_a_kernel_that_the_compiler_refuses_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a model are compiled for a GPU as one text; what is no CUDA there is C++ for the processor."""
+
+    def refused(request: KernelRequest) -> GeneratedKernel:
+        kernel = write(request)
+        if request is SOFTMAX:
+            return kernel
+        return replace(kernel, text=kernel.text.replace("{\n", "{\n#ifdef __CUDACC__\n  nonsense;\n#endif\n", 1))
+
+    monkeypatch.setattr(cuda_judge, "write", refused)
+    strided, softmax = (row for _, row in judge([STRIDED, SOFTMAX], "model"))
+    assert "nonsense" in strided.exception and strided.error is None and not strided.is_good
+    assert softmax.is_good and [report.architecture for report in softmax.reports] == ["sm_80", "sm_90"]
 
 
 def test_a_missing_barrier_is_looked_for_in_a_few_blocks_first() -> None:
