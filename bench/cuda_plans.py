@@ -1,12 +1,12 @@
-"""List, for described GPUs, which plans cuDNN builds for the convolutions of the bench's networks; no GPU is needed or asked.
+"""Name, for described GPUs, the plan that cuDNN prefers for each convolution of the bench's networks; no GPU is needed or asked.
 
     python -m bench.cuda_plans                                 all models of both lists, at all their batch sizes
     python -m bench.cuda_plans MODEL ... [--batch N ...] [--record [FOLDER]] [--add]
 
 Each convolution and transposed convolution is planned channels first and channels last, in float32 without tensor cores and in TF32.
-A plan counts where it is built, not where an engine is only named. Of what has no plan the library's words are kept. Models of
-``bench.unseen`` are there where torch is. With ``--add``, what this version of cuDNN planned before is kept. Ctrl-C ends a run
-early; what is listed by then is recorded. Nothing says how fast a plan is: that takes a GPU.
+A plan counts where it is built and needs no more workspace than programs give it, not where an engine is only named. Of what has none
+the library's words are kept. Models of ``bench.unseen`` are there where torch is. With ``--add``, what this version of cuDNN planned
+before is kept. Ctrl-C ends a run early; what is planned by then is recorded. Nothing says how fast a plan is: that takes a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from egraph.tensor import Node, TensorType, placeholder, walk
 from egraph.tensor.ops import apply
 from lower.calls.call import LibraryCall
 from lower.targets.cuda import cudnn
-from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, engine_plans, is_installed, with_packed
+from runtime.devices.cuda.cudnn import EnginePlan, favourite_plan, is_installed, with_packed
 from runtime.devices.cuda.gpus import GPUS
 from runtime.plan import Buffer
 
@@ -74,37 +74,33 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Cell:
-    """The plans of one convolution on one GPU, in one layout and precision, or the library's words."""
+    """The plan of one convolution on one GPU, in one layout and precision, or the library's words."""
 
     gpu: str
     layout: str
     precision: str
-    plans: int
-    """That are built."""
-    fitting: int
-    """That need no more workspace than programs give them."""
-    workspace_bytes: int
-    """Of the library's favourite."""
+    plan: str
+    """The engine with its workspace and its knobs; empty where there is none."""
     refusal: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """A convolution, the models that have it, and its plans."""
+    """A convolution, the models that have it, and the plans that the library prefers."""
 
     convolution: str
     models: tuple[str, ...]
     cells: tuple[Cell, ...]
     commit: str = ""
-    """At which the plans were listed."""
+    """At which it was planned."""
 
     def refusals(self) -> dict[tuple[str, str], str]:
-        """Return by GPU and precision what the library says where no layout has a plan that fits."""
+        """Return by GPU and precision what the library says where no layout has a plan."""
         missing: dict[tuple[str, str], str] = {}
         for gpu in GPUS:
             for precision in PRECISIONS:
                 cells = [cell for cell in self.cells if (cell.gpu, cell.precision) == (gpu, precision)]
-                if not any(cell.fitting for cell in cells):
+                if not any(cell.plan for cell in cells):
                     missing[gpu, precision] = "; ".join(dict.fromkeys(f"{cell.layout}: {cell.refusal}" for cell in cells))
         return missing
 
@@ -131,39 +127,33 @@ def convolutions(model: BenchModel, batch: int) -> tuple[list[Convolution], int]
 
 
 def planned(convolution: Convolution) -> tuple[Cell, ...]:
-    """List the plans of a convolution for every GPU."""
+    """Plan a convolution for every GPU."""
     cells = []
     for layout in LAYOUTS:
         call = cudnn.match(convolution.in_layout(layout), IMPLEMENTATIONS[convolution.op])
         for gpu in GPUS.values():
             for precision in PRECISIONS:
-                key = gpu.name, layout, precision
-                if not isinstance(call, LibraryCall):
-                    cells.append(Cell(*key, 0, 0, 0, str(call)))
-                    continue
-                buffers = [Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments]
-                output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
-                plans = engine_plans(call.spec(), with_packed(call.spec(), buffers), output, gpu, precision)
-                if isinstance(plans, str):
-                    cells.append(Cell(*key, 0, 0, 0, plans))
-                    continue
-                fitting = sum(plan.workspace_bytes <= WORKSPACE_BYTES for plan in plans)
-                refusal = "" if fitting else f"each of {len(plans)} plans needs more than {WORKSPACE_BYTES >> 20} MB of workspace"
-                cells.append(Cell(*key, len(plans), fitting, plans[0].workspace_bytes, refusal))
+                plan: EnginePlan | str = str(call)
+                if isinstance(call, LibraryCall):
+                    buffers = [Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments]
+                    output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
+                    plan = favourite_plan(call.spec(), with_packed(call.spec(), buffers), output, gpu, precision)
+                found, refusal = ("", plan) if isinstance(plan, str) else (plan.text, "")
+                cells.append(Cell(gpu.name, layout, precision, found, refusal))
     return tuple(cells)
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return the table: of each convolution the plans in strict float32 and in TF32, channels first and last, by GPU."""
+    """Return the table: of each convolution the engines in strict float32 and in TF32, channels first and last, by GPU."""
     libraries = ", ".join(f"{name} {where['libraries'][name]}" for name in LIBRARIES if name in where["libraries"])
     commits = [row.commit for row in rows]
     lines = [
         "# Convolution plans of cuDNN for described GPUs", "", *opening(where, ()),
-        f"{libraries}. **Nothing ran on a GPU**, and nothing was timed: plans were listed and built for descriptions of the devices.",
-        "A cell has the plans in float32 without tensor cores / in TF32, each convolution once;",
-        f"*{NONE}*: no plan that fits, for the reason below.",
-        *(f"Listed at commit {each}: {sum(row.commit == each for row in rows)} convolutions." for each in dict.fromkeys(commits)),
-        *([] if where["complete"] else ["The run was ended early: what is below it had listed by then."]),
+        f"{libraries}. **Nothing ran on a GPU**, and nothing was timed: plans were built for descriptions of the devices.",
+        "A cell names the engine of the library's first plan that fits, in float32 without tensor cores / in TF32, each convolution once;",
+        f"*{NONE}*: there is no such plan, for the reason below.",
+        *(f"Planned at commit {each}: {sum(row.commit == each for row in rows)} convolutions." for each in dict.fromkeys(commits)),
+        *([] if where["complete"] else ["The run was ended early: what is below it had planned by then."]),
         *([] if where["unseen"] else ["The networks of `bench.unseen` are left out: torch, which exports them, is not installed."]),
         *(f"{name} is left out: {why}." for name, why in where["left_out"].items()),
         *_summary(rows), "",
@@ -201,11 +191,11 @@ def _summary(rows: Sequence[Row]) -> list[str]:
 
 
 def _shown(cell: Cell) -> str:
-    return str(cell.plans) if cell.fitting else NONE
+    return cell.plan.partition("+")[0] or NONE
 
 
 def on_record(folder: Path) -> list[Row]:
-    """Return the rows that a folder has of the libraries that are installed."""
+    """Return the rows that a folder has, where they are of the libraries that are installed."""
     path = folder / "cuda_plans.json"
     recorded = json.loads(path.read_text()) if path.exists() else {}
     if recorded.get("libraries") != _libraries():
@@ -221,15 +211,15 @@ def _libraries() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """List the plans of models' convolutions."""
+    """Plan models' convolutions."""
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_plans", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="models of bench.models or bench.unseen; all by default")
     parser.add_argument("--batch", type=int, nargs="+", default=[], help="of their batch sizes these alone")
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_plans.json and cuda_plans.md")
-    parser.add_argument("--add", action="store_true", help="keep what is on record of these versions, and list what is not")
+    parser.add_argument("--add", action="store_true", help="keep what is on record of these versions, and plan what is not")
     options = parser.parse_args(arguments)
     if not is_installed():
-        print("cuDNN and its frontend are not installed, so nothing can be listed: pip install 'einsat[cuda]'")
+        print("cuDNN and its frontend are not installed, so nothing can be planned: pip install 'einsat[cuda]'")
         return 2
     exported = unseen()
     every = {**MODELS, **exported}
