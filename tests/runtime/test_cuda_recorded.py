@@ -136,6 +136,17 @@ def test_a_spoilt_plan_is_refused(spoil: Callable[[Plan], Plan], message: str, t
         opened(spoil(chain()), tmp_path)
 
 
+def test_a_value_that_is_written_over_as_a_whole_shows_in_the_results(tmp_path: Path) -> None:
+    """y = 2 a is computed of what lies where a lay: the plan does not tell, so outputs are compared before a program is shipped."""
+    plan = chain()
+    spoilt = replace(plan, buffers=(*plan.buffers[:2], replace(plan.buffers[2], offset=plan.buffers[1].offset), plan.buffers[3]), steps=(
+        *plan.steps[:2], Step("cuda", "late", (1,), (3,), {"symbol": "twice"})
+    ))  # fmt: skip
+    right = replace(spoilt, buffers=plan.buffers)
+    np.testing.assert_array_equal(opened(right, tmp_path).run({"x": X})["y"], 4 * X)
+    np.testing.assert_array_equal(opened(spoilt, tmp_path).run({"x": X})["y"], 8 * X)
+
+
 def test_memory_is_shared_by_values_that_do_not_meet() -> None:
     """x -> a -> b -> c where c lies where a was, and a value of another size in place of both parts of one."""
     plan = chain()
