@@ -1,4 +1,4 @@
-"""Let an artefact travel without its random weights: what does not compress is drawn anew where the artefact is opened.
+"""Let an artefact travel without its random weights and inputs: what does not compress is drawn anew where it is opened.
 
 A program is the same for all values of its weights, so a GPU's results on drawn ones are compared with what the recorded device
 computes from the same. Tables, masks, positions and whatever else has a structure compress, and are kept.
@@ -22,6 +22,8 @@ from runtime.judge import SAME, fingerprint
 from runtime.weights import Weights
 
 KEPT, DRAWN = "kept.npz", "drawn.json"
+DRAWN_FEED = "drawn:"
+"""Before the name of an input that is drawn where it is read."""
 LEAST_BYTES = 1 << 14
 """Smaller arrays are kept."""
 FLOAT32 = 1
@@ -42,6 +44,25 @@ def leave_out(folder: Path, seed: int = 0) -> None:
     kept: dict[str, Any] = {name: array for name, array in weights.items() if name not in random}
     np.savez_compressed(folder / KEPT, **kept)
     (folder / WEIGHTS).unlink()
+
+
+def write_feeds(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Write inputs as an npz file, those that look random as their sizes alone; return them as they are drawn where it is read."""
+    kept: dict[str, Any] = {f"{DRAWN_FEED}{name}" if looks_random(array) else name: array for name, array in feeds.items()}
+    written: dict[str, Any] = {key: array.shape if key.startswith(DRAWN_FEED) else array for key, array in kept.items()}
+    np.savez_compressed(path, **written)
+    return read_feeds(path)
+
+
+def read_feeds(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
+    """Read inputs, and draw those of which the sizes alone were written."""
+    with np.load(path) as stored:
+        found = dict(stored)
+    specs = [
+        FeedSpec(key.removeprefix(DRAWN_FEED), "float32", tuple(int(size) for size in sizes))
+        for key, sizes in found.items() if key.startswith(DRAWN_FEED)
+    ]  # fmt: skip
+    return {**{key: array for key, array in found.items() if not key.startswith(DRAWN_FEED)}, **random_feeds(specs, seed)}
 
 
 def hollow(model: Any) -> Any:

@@ -3,14 +3,15 @@
     python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--jobs all] [--target cuda:h200]    where the optimiser is installed
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
-    python -m bench.gpu_first_contact FOLDER --compiled                                    networks as PyTorch compiles them
+    python -m bench.gpu_first_contact FOLDER --compiled                                    networks as PyTorch and XLA compile them
 
-The first writes artefacts, which are compared with onnxruntime, with inputs and outputs, the kernels to be timed of these networks, or of
-all that --jobs names, each kernel once, and cuDNN's frontend for Python 3.12 as a wheel, which is unpacked where the GPU is; it goes on
-where it was interrupted, and says whether all of it is small enough to travel. The second downloads nothing. It asks one question after
-another and writes each answer down at once, into $OUT where that is set: versions; the device beside its description; code, plans
-of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by events beside the
-estimates; library calls and whole networks beside PyTorch's; then it times kernels for as long as it may. What cannot be asked is
+The first writes artefacts at all batch sizes of a network, which are compared with onnxruntime, with inputs and outputs, the kernels to be
+timed of these networks, or of all that --jobs names, each kernel once, and cuDNN's frontend for Python 3.12 as a wheel, which is unpacked
+where the GPU is; it goes on where it was interrupted, and says whether all of it is small enough to travel. The second downloads nothing.
+It asks one question after another and writes each answer down at once, into $OUT where that is set: versions; the device beside its
+description; code, plans of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by
+events beside the estimates and the least that arithmetic and memory allow; library calls and whole networks beside PyTorch's; then it
+times kernels for as long as it may, or, with --compiled, networks as PyTorch and, where JAX is, XLA compile them. What cannot be asked is
 skipped with the reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or
 spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2. It has never run
 on a GPU.
@@ -38,11 +39,11 @@ from functools import partial
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.drawn_weights import filled, hollow, leave_out
+from bench.drawn_weights import filled, hollow, leave_out, read_feeds, write_feeds
 from bench.drawn_weights import opened as opened_artefact
 from runtime import Session
 from runtime.artefact import Artefact
@@ -56,12 +57,20 @@ from runtime.errors import ArtefactError, ExecutionError, LibraryMissing
 from runtime.plan import Plan, Step
 from runtime.profile.jobs import count_statuses, measure_archive, merge
 
+if TYPE_CHECKING:
+    from bench.models import BenchModel
+
 PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
 """The networks of the published comparison."""
 TOLERANCE = 1e-3
 """The largest difference from what must be computed, relative to the largest output."""
 RUNS = 50
-TORCH_PRECISIONS = ("float32", "tf32", "fp16")
+PRECISIONS = ("float32", "tf32", "fp16")
+"""In which peers compute networks."""
+XLA_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "fp16": "default"}
+"""What JAX calls the precision of products."""
+MOST_OPERAND_BYTES = 32 << 20
+"""Bytes of a network's inputs and outputs, at most, where it is prepared at a batch: what is computed travels to be compared."""
 NETWORK = "network.onnx"
 """The network without its random weights, for PyTorch."""
 POLL_SECONDS = 0.1
@@ -69,7 +78,7 @@ PATIENCE_SECONDS = 120.0
 """Seconds that one question may take; timing kernels ends by itself."""
 GRACE_SECONDS = 20.0
 """Seconds after the end in which a question that has begun may still be answered."""
-KERNEL_TIMES, COMPILED = ": kernel times", ": PyTorch, compiled"
+KERNEL_TIMES, COMPILED, XLA = ": kernel times", ": PyTorch, compiled", ": XLA"
 JOBS, RECORDS, PARTS = "jobs.zip", "records.jsonl", ".parts"
 MOST_ARCHIVE_BYTES = 45_000_000
 """Bytes that an archive of kernels may take; what is beyond it goes into another one."""
@@ -78,9 +87,9 @@ MOST_CARRIED_BYTES = 64 << 20
 FRONTEND = "nvidia-cudnn-frontend==1.32.0"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
 PACKAGES = (
-    "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cublas",
+    "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "jax", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cublas",
 )  # fmt: skip
-FEEDS, WANTED, ARCHIVES = "feeds.npz", "wanted.npz", "jobs*.zip"
+FEEDS, WANTED, WORK, ARCHIVES = "feeds.npz", "wanted.npz", "work.json", "jobs*.zip"
 ROOT = Path(__file__).resolve().parent.parent
 Answer = Mapping[str, Any]
 
@@ -93,69 +102,102 @@ class NoDevice(Exception):
     """There is no GPU that can be asked; the text says what is missing. No further question is asked."""
 
 
+def bench_models() -> Mapping[str, BenchModel]:
+    """Return the models of both lists of the bench, of the second where torch is."""
+    from bench.cuda_kernels import unseen
+    from bench.models import MODELS
+
+    return {**MODELS, **unseen()}
+
+
 def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str) -> bool:
     """Write artefacts of networks for a target, and the kernels to be timed of more; return whether they are small enough to travel.
 
-    What an earlier call has prepared is kept.
+    What an earlier call has prepared is kept; a network whose kernels cannot be exported is said, and left out.
     """
-    from bench.models import MODELS
-
+    models = bench_models()
     parts = folder.with_name(folder.name + PARTS)
     parts.mkdir(parents=True, exist_ok=True)
     options = ["--target", target, "--budget", budget, "-q"]
     archives: list[Path] = []
     for name in dict.fromkeys((*names, *timed)):
-        if name in names and not (folder / name / WANTED).exists():
-            prepare_artefact(name, folder / name, target, options)
-        for batch in MODELS[name].batches if name in timed else (1,):
-            archives.append(parts / f"{name}.{batch}.{target.rpartition(':')[2]}.zip")
-            if not archives[-1].exists():
-                prepare_jobs(name, batch, archives[-1], options)
+        for batch in models[name].batches:
+            place = folder / (name if batch == 1 else f"{name}.{batch}")
+            if name in names and not (place / WANTED).exists():
+                prepare_artefact(models[name], batch, place, target, options)
+        for batch in models[name].batches if name in timed else (1,):
+            archive = parts / f"{name}.{batch}.{target.rpartition(':')[2]}.zip"
+            if not archive.exists():
+                prepare_jobs(models[name], batch, archive, options)
+            archives += [archive] if archive.exists() else []
     for old in folder.glob(ARCHIVES):
         old.unlink()
     merged = merge(archives, folder / JOBS, MOST_ARCHIVE_BYTES)
-    print(f"{merged.kernels} kernels to be timed, {merged.repeated} repeated ones left out, in {len(merged.paths)} archive(s)")
+    print(
+        f"{merged.kernels} kernels of {len(archives)} networks and batches to be timed, {merged.repeated} repeated ones left out, "
+        f"in {len(merged.paths)} archive(s) of {sum(path.stat().st_size for path in merged.paths) / 1e6:.1f} MB"
+    )
     if not any(folder.glob("wheels/*.whl")):
         download_wheels(folder / "wheels")
     return is_portable(folder)
 
 
-def prepare_artefact(name: str, folder: Path, target: str, options: Sequence[str]) -> None:
+def prepare_artefact(network: BenchModel, batch: int, folder: Path, target: str, options: Sequence[str]) -> None:
     """Write a network's artefact, which is compared with onnxruntime, then leave its random weights out.
 
-    Beside it lie inputs, and what the recorded device computes from them and the weights that are drawn instead.
+    Beside it lie inputs, what the recorded device computes from them and the weights that are drawn instead, and how much work it is.
+    At a batch whose inputs and outputs are too large to travel there is none.
     """
     import onnx
 
-    from bench.models import MODELS
-
+    model = network.make(batch)
+    amount = work_of(model, network.shapes)
+    if amount["operand_bytes"] > MOST_OPERAND_BYTES and batch > 1:
+        print(f"{network.name} at batch {batch} is left out: {amount['operand_bytes'] / 1e6:.0f} MB of inputs and outputs", flush=True)
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    path, model = folder / f"{name}.onnx", MODELS[name].make(1)
+    path = folder / f"{network.name}.onnx"
     onnx.save(model, path)
-    subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options, *_sizes(MODELS[name].shapes)], check=True)
-    feeds: dict[str, Any] = dict(MODELS[name].feeds(model))
+    subprocess.run([sys.executable, "-m", "egraph.optimize", str(path), *options, *_sizes(network.shapes)], check=True)
+    feeds = write_feeds(folder / FEEDS, network.feeds(model))
     for written in folder.glob("*.onnx*"):
         written.unlink()
     onnx.save(hollow(model), folder / NETWORK)
-    leave_out(folder / f"{name}.einsat")
-    with Session(opened_artefact(folder / f"{name}.einsat"), on=target) as session:
+    leave_out(folder / f"{network.name}.einsat")
+    (folder / WORK).write_text(json.dumps(amount), encoding="utf-8")
+    with Session(opened_artefact(folder / f"{network.name}.einsat"), on=target) as session:
         outputs: dict[str, Any] = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
-    np.savez_compressed(folder / FEEDS, **feeds)
     np.savez_compressed(folder / WANTED, **outputs)
     print(f"prepared {folder}", flush=True)
 
 
-def prepare_jobs(name: str, batch: int, archive: Path, options: Sequence[str]) -> None:
-    """Write the kernels that a search of a network wants timed."""
+def work_of(model: Any, shapes: Sequence[str]) -> dict[str, float]:
+    """Return a network's arithmetic, and the bytes of its inputs and outputs, alone and with its weights, each once."""
+    from bench.inputs import parse_shapes
+    from egraph.onnx import importer
+    from egraph.tensor import walk
+    from lower.roofline import node_flops, size_bytes
+
+    graph = importer.load(model, shapes=parse_shapes(shapes)).graph
+    nodes = list(walk(graph.roots))
+    operand_bytes = sum(size_bytes(node.type) for node in (*graph.inputs, *graph.roots))
+    weight_bytes = sum(size_bytes(node.type) for node in nodes if node.op == "Constant")
+    flops = sum(node_flops(node) for node in nodes)
+    return {"flops": flops, "operand_bytes": operand_bytes, "size_bytes": operand_bytes + weight_bytes}
+
+
+def prepare_jobs(network: BenchModel, batch: int, archive: Path, options: Sequence[str]) -> None:
+    """Write the kernels that a search of a network wants timed; say why where there are none."""
     import onnx
 
-    from bench.models import MODELS
-
     with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
-        path = Path(folder) / f"{name}.onnx"
-        onnx.save(MODELS[name].make(batch), path)
-        command = [sys.executable, "-m", "egraph.optimize", str(path), *options, *_sizes(MODELS[name].shapes)]
-        subprocess.run([*command, "--export-jobs", str(archive)], check=True)
+        path = Path(folder) / f"{network.name}.onnx"
+        onnx.save(network.make(batch), path)
+        command = [sys.executable, "-m", "egraph.optimize", str(path), *options, *_sizes(network.shapes)]
+        done = subprocess.run([*command, "--export-jobs", str(archive)], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        print(f"{network.name} at batch {batch} is left out: {done.stderr.strip()[-300:]}", file=sys.stderr, flush=True)
+        return
     print(f"prepared {archive} ({archive.stat().st_size / 1e6:.1f} MB)", flush=True)
 
 
@@ -325,8 +367,8 @@ def by_favourites(plan: Plan) -> Plan:
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
     """Run a program launched one by one, captured and replayed, and compare each with what it must compute."""
-    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as expected, opened(artefact, on) as (session, answer):
-        feeds = dict(stored)
+    feeds = read_feeds(folder / FEEDS)
+    with np.load(folder / WANTED) as expected, opened(artefact, on) as (session, answer):
         errors = []
         for _ in range(3):
             actual = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
@@ -341,7 +383,41 @@ def _error(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(actual.astype(np.float64) - expected).max(initial=0.0)) / scale
 
 
-def times(artefact: Artefact) -> Answer:
+def least_us(folder: Path, precision: str, name: str) -> float | None:
+    """Return what a network takes at least on a GPU of a driver's name: its arithmetic at the peak, or its bytes at memory's bandwidth.
+
+    Each input, output and weight counts once, so what stays in caches from replay to replay can be faster. None where there is no
+    description of such a GPU, or the network's work was not counted.
+    """
+    gpu = next((gpu for gpu in GPUS.values() if gpu.is_called(name)), None)
+    if gpu is None or not (folder / WORK).exists():
+        return None
+    amount = json.loads((folder / WORK).read_text(encoding="utf-8"))
+    peaks = {"float32": gpu.float32_gigaflops_s, "tf32": gpu.tf32_gigaflops_s, "fp16": 2 * gpu.tf32_gigaflops_s}
+    bytes_a_float = 0.5 if precision == "fp16" else 1.0
+    return max(amount["flops"] / (peaks[precision] * 1e3), bytes_a_float * amount["size_bytes"] / (gpu.memory_gigabytes_s * 1e3))
+
+
+def shares(folder: Path, times_us: Mapping[str, float | str], name: str) -> dict[str, float]:
+    """Return by precision which part of a network's time is what it takes at least."""
+    least = {precision: least_us(folder, precision, name) for precision in times_us}
+    return {
+        precision: bound / time_us
+        for precision, time_us in times_us.items()
+        if (bound := least[precision]) is not None and isinstance(time_us, float) and time_us > 0
+    }
+
+
+def _device_name() -> str:
+    from runtime.devices.cuda import cupy_driver
+
+    try:
+        return cupy_driver.device_name()
+    except ExecutionError:
+        return ""
+
+
+def times(artefact: Artefact, folder: Path) -> Answer:
     """Return the median time of a replay, on one stream and on more where there are branches, and of each step beside its estimate."""
     planned = artefact.plan.steps
     if any(step.kind == "onnxruntime" for step in planned):
@@ -360,7 +436,7 @@ def times(artefact: Artefact) -> Answer:
     rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
     return {
         "replay_us": replay_us, "replay_on_streams_us": branches_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us),
-        "steps": rows, **answer,
+        "roofline_share": shares(folder, {"float32": min([replay_us, *branches_us.values()])}, _device_name()), "steps": rows, **answer,
     }  # fmt: skip
 
 
@@ -428,7 +504,7 @@ def _graph_us(torch: Any, call: Callable[[], object]) -> float:
     return statistics.median(times_us)
 
 
-def torch_network(path: Path, feeds: Path, *, compiled: bool, device: str = "cuda", timed: Callable[..., float] = _graph_us) -> Answer:
+def torch_network(folder: Path, *, compiled: bool, device: str = "cuda", timed: Callable[..., float] = _graph_us) -> Answer:
     """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled by max-autotune, in each precision.
 
     Weights are drawn, as ours are; nothing is compared. A precision that PyTorch cannot compute in costs its own time alone.
@@ -441,21 +517,73 @@ def torch_network(path: Path, feeds: Path, *, compiled: bool, device: str = "cud
     except ImportError as error:
         raise Skipped(f"PyTorch and onnx are needed: {error}") from error
     torch.backends.cudnn.benchmark = True
-    times_us: dict[str, float | str] = {}
-    for precision in TORCH_PRECISIONS:
+    feeds, times_us = read_feeds(folder / FEEDS), dict[str, float | str]()
+    for precision in PRECISIONS:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         try:
-            module: Any = TorchModel(filled(onnx.load(path)))
+            module: Any = TorchModel(filled(onnx.load(folder / NETWORK)))
             module.weights = {name: weight.to(device) for name, weight in module.weights.items()}
             module = (module.half() if precision == "fp16" else module).eval().to(device)
-            with np.load(feeds) as stored, torch.inference_mode():
-                given = [torch.from_numpy(stored[name]).to(device) for name in module.inputs]
+            with torch.inference_mode():
+                given = [torch.from_numpy(feeds[name]).to(device) for name in module.inputs]
                 given = [each.half() if precision == "fp16" and each.is_floating_point() else each for each in given]
                 call = torch.compile(module, mode="max-autotune-no-cudagraphs") if compiled else module
                 times_us[precision] = timed(torch, partial(call, *given))
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             times_us[precision] = str(error)[:200]
-    return {"replay_us": times_us}
+    return {"replay_us": times_us, "roofline_share": shares(folder, times_us, _device_name())}
+
+
+def xla_network(folder: Path, *, platform_name: str = "gpu") -> Answer:
+    """Time a whole network as XLA compiles it, through JAX, in each precision: one call after another, with no wait between them.
+
+    XLA captures CUDA graphs by itself. Where its calls are shorter than Python's part in them, the latter is what is timed, so a call
+    that is waited for stands beside it.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other questions need memory, too
+    try:
+        import jax
+        import onnx
+
+        from bench.jax_model import JaxModel
+    except ImportError as error:
+        raise Skipped(f"JAX and onnx are needed: {error}") from error
+    try:
+        place = jax.devices(platform_name)[0]
+    except RuntimeError as error:
+        raise Skipped(f"JAX has no {platform_name} here: {error}") from error
+    feeds, queued_us, waited_us = read_feeds(folder / FEEDS), dict[str, float | str](), dict[str, float]()
+    for precision in PRECISIONS:
+        try:
+            model = JaxModel(filled(onnx.load(folder / NETWORK)))
+            kind = np.float16 if precision == "fp16" else np.float32
+            weights = {name: jax.device_put(value.astype(kind), place) for name, value in model.weights.items()}
+            given = [feeds[name].astype(kind) if feeds[name].dtype.kind == "f" else feeds[name] for name in model.inputs]
+            operands = [jax.device_put(each, place) for each in given]
+            with jax.default_matmul_precision(XLA_PRECISIONS[precision]):
+                call = jax.jit(model).lower(weights, *operands).compile()
+            for _ in range(5):
+                jax.block_until_ready(call(weights, *operands))
+            queued_us[precision], waited_us[precision] = _queued_us(jax, partial(call, weights, *operands))
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            queued_us[precision] = str(error)[:200]
+    return {"queued_us": queued_us, "waited_us": waited_us, "roofline_share": shares(folder, queued_us, _device_name())}
+
+
+def _queued_us(jax: Any, call: Callable[[], object]) -> tuple[float, float]:
+    """Return the time of a call among calls that follow each other without a wait, and of one that is waited for, by the host's clock."""
+    queued_us, waited_us = [], []
+    for _ in range(5):
+        begun = time.perf_counter()
+        for _ in range(RUNS):
+            result = call()
+        jax.block_until_ready(result)
+        queued_us.append((time.perf_counter() - begun) * 1e6 / RUNS)
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        jax.block_until_ready(call())
+        waited_us.append((time.perf_counter() - begun) * 1e6)
+    return statistics.median(queued_us), statistics.median(waited_us)
 
 
 def kernel_times(archive: Path, records: Path, share: Callable[[], float]) -> Answer:
@@ -475,7 +603,7 @@ Question = tuple[str, Callable[[], Answer]]
 def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float], *, compiled: bool) -> list[Question]:
     """Return what to ask, the most important first; on a described device only what needs none.
 
-    ``compiled``: time networks as PyTorch compiles them instead of kernels.
+    ``compiled``: time networks as PyTorch and XLA compile them instead of kernels.
     """
     asked: list[Question] = [("versions", versions)]
     if on is None:
@@ -494,11 +622,11 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
             asked.append((f"{name}: kernels of cuBLASLt", partial(of_artefact, cublas_kernels)))
         asked.append((f"{name}: outputs", partial(of_artefact, outputs, on, program_folder)))
         if on is None:
-            asked.append((f"{name}: times", partial(of_artefact, times)))
+            asked.append((f"{name}: times", partial(of_artefact, times, program_folder)))
             asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
-            network = partial(torch_network, program_folder / NETWORK, program_folder / FEEDS)
-            asked.append((f"{name}: PyTorch", partial(network, compiled=False)))
-            slow.append((f"{name}{COMPILED}", partial(network, compiled=True)))
+            asked.append((f"{name}: PyTorch", partial(torch_network, program_folder, compiled=False)))
+            slow.append((f"{name}{COMPILED}", partial(torch_network, program_folder, compiled=True)))
+            slow.append((f"{name}{XLA}", partial(xla_network, program_folder)))
     asked += slow if compiled else []
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
@@ -533,7 +661,7 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None, *, compiled
             process.join(POLL_SECONDS)
             latest, before = _count(written), latest
             since = time.monotonic() if latest > before else since
-            is_measuring = latest < len(asked) and asked[latest][0].endswith((KERNEL_TIMES, COMPILED))
+            is_measuring = latest < len(asked) and asked[latest][0].endswith((KERNEL_TIMES, COMPILED, XLA))
             patience_seconds = max(PATIENCE_SECONDS, left_seconds()) if is_measuring else PATIENCE_SECONDS
             if left_seconds() < -GRACE_SECONDS or time.monotonic() - since > patience_seconds:
                 process.kill()
@@ -607,22 +735,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prepare", action="store_true", help="write the artefacts; needs the optimiser")
     parser.add_argument(
         "--jobs", nargs="+", metavar="MODEL", default=None,
-        help="with --prepare: networks whose kernels are to be timed, at all their batch sizes, 'all' of the bench's (default: MODEL ...)",
+        help="with --prepare: networks whose kernels are to be timed, at all their batch sizes, 'all' of both lists (default: MODEL ...)",
     )  # fmt: skip
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"with --prepare: for which GPU (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
-    parser.add_argument("--compiled", action="store_true", help="time networks as PyTorch compiles them (max-autotune) instead of kernels")
+    compiled_help = "time networks as PyTorch (max-autotune) and XLA compile them instead of kernels"
+    parser.add_argument("--compiled", action="store_true", help=compiled_help)
     parser.add_argument("--on", choices=DESCRIBED, help="ask what needs no GPU of the recorded device")
     default = Path(os.environ.get("OUT", ".")) / "contact.jsonl"
     parser.add_argument("-o", "--output", type=Path, default=default, help="the answers (default $OUT/contact.jsonl)")
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help=f"where earlier *.{RECORDS} lie: what is timed is not timed again")
     arguments = parser.parse_args(argv)
     if arguments.prepare:
-        from bench.models import MODELS
-
-        timed = list(MODELS) if arguments.jobs == ["all"] else arguments.jobs or []
-        if unknown := [name for name in (*arguments.models, *timed) if name not in MODELS]:
+        known = bench_models()
+        timed = list(known) if arguments.jobs == ["all"] else arguments.jobs or []
+        if unknown := [name for name in (*arguments.models, *timed) if name not in known]:
             parser.error(f"there are no networks {', '.join(unknown)}: python -m bench.models lists them")
         return int(not prepare(arguments.folder, arguments.models, timed, arguments.target, arguments.budget))
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():

@@ -38,6 +38,12 @@ class BenchModel:
     batches: tuple[int, ...] = (1,)
     group: str = "built"
     draw: Draw | None = None
+    unscaled: Callable[[int], onnx.ModelProto] | None = None
+    """Makes it with random weights as they are drawn, where these are scaled otherwise."""
+
+    def operators(self, batch: int) -> onnx.ModelProto:
+        """Return the model for those to whom its weights' sizes matter, and not their values: scaling them takes runs of the model."""
+        return (self.unscaled or self.make)(batch)
 
     def feeds(self, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
         """Return random inputs of the kind that the model is made for."""
@@ -192,7 +198,8 @@ _TRAINED = (
     BenchModel("minilm", minilm),
 )
 MODELS: Mapping[str, BenchModel] = {
-    m.name: m for m in (*(replace(m, make=scaled(m.make)) for m in _RANDOM), *(replace(m, group="trained") for m in _TRAINED))
+    **{m.name: replace(m, make=scaled(m.make), unscaled=m.make) for m in _RANDOM},
+    **{m.name: replace(m, group="trained") for m in _TRAINED},
 }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import cuda_kernels
-from bench.cuda_kernels import BARRIER, calls_of, judge, main, on_record, page, reason
+from bench import cuda_judge, cuda_kernels
+from bench.cuda_judge import BARRIER, FEW_BLOCKS, Row, Trial, calls_of, digest_of, judge, without_barriers
+from bench.cuda_kernels import main, on_record, page, reason
 from bench.models import BenchModel
 from bench.record import origin
 from egraph.tensor.ops import apply
@@ -18,7 +20,9 @@ from lower.eoperator.request import KernelRequest
 from lower.targets import lowering
 from lower.targets.cuda.generator import GeneratedKernel, write
 from lower.targets.cuda.generator.attention import AttentionRequest
+from runtime.devices.cuda.shim import HostModule, compile_for_host
 from tests.lower.test_attention import attended, cut, heads
+from tests.lower.test_cuda_generator import needs_compiler
 from tests.support.fragments import leaf
 from tests.support.lowering import Model, choose
 
@@ -38,7 +42,7 @@ def test_wrong_kernels_are_exceptions_by_name(monkeypatch: pytest.MonkeyPatch) -
         text = kernel.text.replace("__syncthreads();", "", 1).replace("einsat_max(v_1, 0.0f)", "v_1")
         return replace(kernel, text=text)
 
-    monkeypatch.setattr(cuda_kernels, "write", wrong)
+    monkeypatch.setattr(cuda_judge, "write", wrong)
     rows = [row for _, row in judge([STRIDED, SOFTMAX], "model")]
     assert not any(row.is_good for row in rows)
     where = origin(1, ("bench",), unseen=True, complete=True, left_out={"other": "its package is not installed"})
@@ -86,7 +90,7 @@ def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     ((_, row),) = judge([SOFTMAX], "model")
     assert row.barriers == 2 and row.unneeded == () and row.is_good
-    monkeypatch.setattr(cuda_kernels, "write", barred)
+    monkeypatch.setattr(cuda_judge, "write", barred)
     ((_, doubled),) = judge([SOFTMAX], "model")
     assert doubled.barriers == row.barriers + 1 and doubled.unneeded == (row.barriers - 1, row.barriers)
     assert not doubled.is_good and f"barrier {doubled.barriers} of {doubled.barriers} is removed" in reason(doubled)
@@ -108,3 +112,69 @@ def test_kernels_are_added_to_those_on_record(monkeypatch: pytest.MonkeyPatch, t
     ]  # fmt: skip
     assert not left_out and all(row.is_good for row in rows)
     assert "Judged at commit later: 1 kernels." in (tmp_path / "cuda_kernels.md").read_text()
+    given[:] = [("first", [SOFTMAX])]
+    assert main(["--record", "--add"]) == 0
+    rows, _ = on_record(tmp_path)
+    assert [(row.symbol, row.models) for row in rows] == [(STRIDED.symbol, ("second",)), (SOFTMAX.symbol, ("second", "first"))]
+
+
+def test_another_text_or_another_judge_judges_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A kernel on record is taken as it was judged, unless its text is another one; so it is where the judge changes."""
+    monkeypatch.setattr(cuda_kernels, "gather", lambda *_: iter([("model", [SOFTMAX])]))
+    monkeypatch.setattr(cuda_kernels, "RESULTS", tmp_path)
+    judged_texts: list[str] = []
+    usual = cuda_judge.judged
+
+    def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, *rest: Any) -> Row:
+        judged_texts.append(kernel.text)
+        return usual(module, request, kernel, *rest)
+
+    def spaced(request: KernelRequest) -> GeneratedKernel:
+        kernel = write(request)
+        return replace(kernel, text=f"{kernel.text}\n")
+
+    monkeypatch.setattr(cuda_judge, "judged", judged)
+    for _ in range(2):
+        assert main(["--record", "--add"] if judged_texts else ["--record"]) == 0
+    assert len(judged_texts) == 1
+    before = digest_of(write(SOFTMAX))
+    monkeypatch.setattr(cuda_judge, "write", spaced)
+    assert main(["--record", "--add"]) == 0 and len(judged_texts) == 2
+    monkeypatch.setattr(cuda_judge, "_judge", lambda: b"another one")
+    assert main(["--record", "--add"]) == 0 and len(judged_texts) == 3
+    assert digest_of(write(SOFTMAX)) != before
+
+
+@needs_compiler
+def test_a_kernel_that_the_compiler_refuses_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a model are compiled for a GPU as one text; what is no CUDA there is C++ for the processor."""
+
+    def refused(request: KernelRequest) -> GeneratedKernel:
+        kernel = write(request)
+        if request is SOFTMAX:
+            return kernel
+        return replace(kernel, text=kernel.text.replace("{\n", "{\n#ifdef __CUDACC__\n  nonsense;\n#endif\n", 1))
+
+    monkeypatch.setattr(cuda_judge, "write", refused)
+    strided, softmax = (row for _, row in judge([STRIDED, SOFTMAX], "model"))
+    assert "nonsense" in strided.exception and strided.error is None and not strided.is_good
+    assert softmax.is_good and [report.architecture for report in softmax.reports] == ["sm_80", "sm_90"]
+
+
+def test_a_missing_barrier_is_looked_for_in_a_few_blocks_first() -> None:
+    """What the first blocks do not show is looked for in all of them."""
+    request = KernelRequest(apply("Softmax", leaf(0, FEW_BLOCKS + 5, 1100), axis=1))
+    kernel = write(request)
+    ((text, removed), *_) = without_barriers(kernel)
+    trial = Trial.of(request, kernel)
+    blocks: list[int] = []
+
+    class Counted(HostModule):
+        def launch(self, symbol: str, grid: tuple[int, int, int], *arguments: object, **named: object) -> None:
+            blocks.append(grid[0])
+            super().launch(symbol, grid, *arguments, **named)  # type: ignore[arg-type]
+
+    module = compile_for_host(kernel.text + text)
+    module.__class__ = Counted
+    assert trial.unneeded(module, [removed]) == () and max(blocks) == FEW_BLOCKS
+    assert trial.unneeded(module, [kernel.launches[0].symbol]) == (0,) and max(blocks) == FEW_BLOCKS + 5

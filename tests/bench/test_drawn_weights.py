@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from bench.drawn_weights import DRAWN, filled, hollow, leave_out, looks_random, opened
+from bench.drawn_weights import DRAWN, filled, hollow, leave_out, looks_random, opened, read_feeds, write_feeds
 from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_program
 from lower.compile import compile_program
@@ -95,3 +95,17 @@ def test_a_hollow_model_is_filled_with_weights_of_the_same_sizes() -> None:
     made = {each.name: numpy_helper.to_array(each) for each in filled(emptied).graph.initializer}
     np.testing.assert_array_equal(made["table"], table)
     assert made["random"].shape == (64, 128) and 0.9 < made["random"].std() * np.sqrt(128) < 1.1
+
+
+def test_random_inputs_are_drawn_where_they_are_read(tmp_path: Path) -> None:
+    """What travels is small; token ids and masks are kept to the bit."""
+    noise = np.random.default_rng(3).standard_normal((16, 3, 224, 224), dtype=np.float32)
+    ids, mask = np.arange(9000), np.tri(200, dtype=np.float32)
+    feeds = write_feeds(tmp_path / "feeds.npz", {"x": noise, "ids": ids, "mask": mask})
+    assert (tmp_path / "feeds.npz").stat().st_size < 50_000
+    assert feeds["x"].shape == noise.shape and feeds["x"].dtype == np.float32 and abs(feeds["x"].std() - 1) < 0.01
+    np.testing.assert_array_equal(feeds["ids"], ids)
+    np.testing.assert_array_equal(feeds["mask"], mask)
+    again = read_feeds(tmp_path / "feeds.npz")
+    assert again.keys() == feeds.keys() == {"x", "ids", "mask"}
+    np.testing.assert_array_equal(again["x"], feeds["x"])

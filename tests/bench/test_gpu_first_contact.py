@@ -11,14 +11,17 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
-from bench import gpu_first_contact
-from bench.drawn_weights import hollow
+from bench import gpu_first_contact, networks
+from bench.drawn_weights import hollow, write_feeds
+from bench.inputs import feeds_for
 from bench.networks import dcgan
 from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_program
@@ -154,8 +157,9 @@ def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     arguments = [str(folder), "tiny", "--prepare", "--jobs", "tiny", "other", "--target", "cuda:a100", "--budget", "15s"]
     assert gpu_first_contact.main(arguments) == 0
     assert made == ["tiny 1", "tiny 1", "other 2"]
-    files = {"tiny.einsat", gpu_first_contact.NETWORK, gpu_first_contact.FEEDS, gpu_first_contact.WANTED}
+    files = {"tiny.einsat", gpu_first_contact.NETWORK, gpu_first_contact.FEEDS, gpu_first_contact.WANTED, gpu_first_contact.WORK}
     assert {path.name for path in (folder / "tiny").iterdir()} == files and downloaded == [folder / "wheels"]
+    assert json.loads((folder / "tiny" / gpu_first_contact.WORK).read_text())["flops"] > 0
     assert not list(folder.rglob("*.safetensors")), "weights are drawn where they are needed"
     assert (folder / gpu_first_contact.JOBS).stat().st_size < gpu_first_contact.MOST_ARCHIVE_BYTES
     merged = Archive.open(folder / gpu_first_contact.JOBS)
@@ -165,6 +169,9 @@ def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     monkeypatch.setattr(gpu_first_contact, "MOST_CARRIED_BYTES", 1000)
     assert gpu_first_contact.main(arguments) == 1 and len(made) == 3
     assert "too much" in capsys.readouterr().err
+    monkeypatch.setattr(gpu_first_contact, "MOST_OPERAND_BYTES", 10)
+    assert gpu_first_contact.main([str(folder), "other", "--prepare", "--target", "cuda:a100", "--budget", "15s"]) == 1
+    assert "other at batch 2 is left out" in capsys.readouterr().out and not (folder / "other.2").exists()
     assert gpu_first_contact.main([str(folder), "--on", "cuda:a100", "-o", str(folder / "out.jsonl")]) == 0
 
 
@@ -189,12 +196,8 @@ def test_plans_that_this_version_does_not_have_are_left_to_the_library(folder: P
 def test_a_whole_network_is_timed_in_each_precision_of_pytorch(tmp_path: Path) -> None:
     """A stand-in for the clock calls what would be captured; a precision that PyTorch refuses costs its own time alone."""
     torch = pytest.importorskip("torch")
-    network = dcgan(1)
-    (source,) = network.graph.input
-    onnx.save(hollow(network), tmp_path / "network.onnx")
-    assert (tmp_path / "network.onnx").stat().st_size < 100_000
-    feeds: dict[str, Any] = {source.name: np.zeros([each.dim_value for each in source.type.tensor_type.shape.dim], np.float32)}
-    np.savez(tmp_path / "feeds.npz", **feeds)
+    write_network(dcgan(1), tmp_path)
+    assert (tmp_path / gpu_first_contact.NETWORK).stat().st_size < 100_000
     types = []
 
     def timed(_: object, call: Callable[[], Sequence[Any]]) -> float:
@@ -203,6 +206,63 @@ def test_a_whole_network_is_timed_in_each_precision_of_pytorch(tmp_path: Path) -
             raise RuntimeError("refused")
         return float(len(types))
 
-    answer = gpu_first_contact.torch_network(tmp_path / "network.onnx", tmp_path / "feeds.npz", compiled=False, device="cpu", timed=timed)
-    assert answer == {"replay_us": {"float32": 1.0, "tf32": "refused", "fp16": 3.0}}
+    answer = gpu_first_contact.torch_network(tmp_path, compiled=False, device="cpu", timed=timed)
+    assert answer == {"replay_us": {"float32": 1.0, "tf32": "refused", "fp16": 3.0}, "roofline_share": {}}
     assert types == [torch.float32, torch.float32, torch.float16]
+
+
+def write_network(network: onnx.ModelProto, folder: Path) -> None:
+    """Write a network and its inputs as --prepare does."""
+    onnx.save(hollow(network), folder / gpu_first_contact.NETWORK)
+    write_feeds(folder / gpu_first_contact.FEEDS, feeds_for(network, {}))
+
+
+def test_what_a_network_takes_at_least_is_a_share_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound by arithmetic or by memory; of a device that nobody described, and of what has no time, there is no share."""
+    work = gpu_first_contact.work_of(dcgan(1), ())
+    assert work["flops"] > 1e8 and work["operand_bytes"] == 4 * (100 + 3 * 64 * 64) and work["size_bytes"] > 1e7
+    written = tmp_path / gpu_first_contact.WORK
+    h100 = "NVIDIA H100 80GB HBM3"
+    assert gpu_first_contact.least_us(tmp_path, "float32", h100) is None
+    written.write_text(json.dumps({"flops": 66.9e9, "operand_bytes": 0, "size_bytes": 1}))
+    assert gpu_first_contact.least_us(tmp_path, "float32", h100) == pytest.approx(1000)
+    assert gpu_first_contact.shares(tmp_path, {"float32": 4000.0, "tf32": "refused"}, h100) == {"float32": pytest.approx(0.25)}
+    written.write_text(json.dumps({"flops": 1, "operand_bytes": 0, "size_bytes": 3352e6}))
+    assert gpu_first_contact.least_us(tmp_path, "tf32", h100) == pytest.approx(1000)
+    assert gpu_first_contact.least_us(tmp_path, "fp16", h100) == pytest.approx(500)
+    assert gpu_first_contact.shares(tmp_path, {"float32": 4000.0}, "NVIDIA RTX 1") == {}
+
+
+@pytest.mark.parametrize("missing", ["jax", "gpu"])
+def test_without_jax_or_its_gpu_xla_is_skipped_with_the_reason(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices(_: str) -> list[object]:
+        raise RuntimeError("Unknown backend: 'gpu' requested, but no platforms that are instances of gpu are present")
+
+    stand_in = ModuleType("jax")
+    stand_in.devices = devices  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jax", stand_in if missing == "gpu" else None)
+    monkeypatch.setitem(sys.modules, "bench.jax_model", SimpleNamespace(JaxModel=None))
+    with pytest.raises(gpu_first_contact.Skipped, match="no platforms" if missing == "gpu" else "JAX and onnx are needed"):
+        gpu_first_contact.xla_network(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dcgan", "fsrcnn", "csrnet", "resnet18", "longformer_block"])
+def test_xla_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    from bench.jax_model import JaxModel
+
+    small = {"sequence": 256, "width": 64, "heads": 2, "window": 32} if name == "longformer_block" else {}
+    network = getattr(networks, name)(2, **small)
+    feeds = feeds_for(network, {})
+    expected = onnxruntime.InferenceSession(network.SerializeToString()).run(None, feeds)
+    built = JaxModel(network)
+    for actual, right in zip(jax.jit(built)(built.weights, *(feeds[each] for each in built.inputs)), expected, strict=True):
+        np.testing.assert_allclose(actual, right, rtol=1e-3, atol=1e-4 * np.abs(right).max())
+
+
+def test_a_network_is_timed_as_xla_compiles_it_in_each_precision(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    write_network(dcgan(1), tmp_path)
+    answer = gpu_first_contact.xla_network(tmp_path, platform_name="cpu")
+    assert set(answer["queued_us"]) == set(answer["waited_us"]) == set(gpu_first_contact.PRECISIONS)
+    assert all(isinstance(each, float) and each > 0 for each in answer["queued_us"].values())

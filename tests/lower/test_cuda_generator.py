@@ -20,7 +20,7 @@ from egraph.tensor.ops.reference import evaluate
 from lower.cost.rounding import ROUNDED_OPERATORS, usual_error
 from lower.eoperator.request import KernelRequest
 from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, launches_from_json, multiplies_in, supports, write
-from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
+from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy, reports_together
 from runtime.devices.cuda.meaning import rounded
 from runtime.devices.cuda.shim import HostModule
 from tests.lower.test_eoperator import IN_PLACE, LONG, LONG_EXTREMA, MASK, SOFTMAX, STRIDED, WHOLE, WITH_NAN
@@ -273,6 +273,15 @@ def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
     code, report = compiled_code  # of many kernels, the most of each
     assert code.startswith(b"\x7fELF") and report.architecture == architecture
     assert report.spill_bytes == 0 and 0 < report.registers <= 255
+
+
+@needs_compiler
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_that_are_compiled_together_are_reported_as_alone(architecture: str, kernels: Kernels) -> None:
+    some = list(kernels.values())[::9]
+    together = reports_together([kernel.text for kernel in some], [kernel.launches for kernel in some], architecture)
+    alone = [compile_text(kernel.text, kernel.launches, architecture) for kernel in some]
+    assert together == [each[1] for each in alone if each is not None] and len({report.registers for report in together}) > 3
 
 
 @needs_compiler

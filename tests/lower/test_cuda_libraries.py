@@ -20,7 +20,7 @@ from lower.targets import lowering, lowering_for
 from lower.targets.cuda import cublas, cudnn
 from runtime.devices.cuda import cudnn as device_cudnn
 from runtime.devices.cuda.cublas import COMPUTE, Matrix, matrix, product_of
-from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, Graph, channels_last, engine_plans, roles
+from runtime.devices.cuda.cudnn import WORKSPACE_BYTES, Graph, channels_last, engine_plans, favourite_plan, roles
 from runtime.devices.cuda.gpus import GPUS
 from runtime.devices.cuda.meaning import evaluate_call, rounded
 from runtime.errors import ArtefactError, LibraryMissing
@@ -191,7 +191,9 @@ def test_rounded_operands_are_what_the_recorded_device_multiplies(precision: str
 @needs_cudnn
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(layout: str, gpu: str) -> None:
+def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(
+    layout: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, shape = conv(layout, channels=64)
     fragment = apply("Relu", apply("Add", node, placeholder(2, float32(*shape), constant=True)))
     call = cudnn.match(fragment, "cudnn.convolution")
@@ -202,12 +204,43 @@ def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(layout:
     strict, fast = (engine_plans(call.spec(), operands, output, GPUS[gpu], precision) for precision in ("float32", "tf32"))
     assert not isinstance(strict, str) and not isinstance(fast, str)
     assert {plan.engine for plan in strict} < {plan.engine for plan in fast}, "strict float32 leaves tensor cores out"
+    for plans, precision in ((strict, "float32"), (fast, "tf32")):
+        first = next(plan for plan in plans if plan.workspace_bytes <= WORKSPACE_BYTES)
+        assert favourite_plan(call.spec(), operands, output, GPUS[gpu], precision) == first
+    monkeypatch.setattr(device_cudnn, "WORKSPACE_BYTES", -1)
+    refused = favourite_plan(call.spec(), operands, output, GPUS[gpu], "float32")
+    assert isinstance(refused, str) and "more workspace" in refused
     for plan in strict:
         again = Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu])
         assert again.build(plan.spec, "float32") == plan.workspace_bytes
     unknown = {"engine": 10_000, "knobs": {"TILE_SIZE": 1}}
     with pytest.raises(ArtefactError, match="does not offer engine 10000"):
         Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu]).build(unknown, "float32")
+
+
+@needs_cudnn
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_no_strict_plan_is_one_that_the_library_says_uses_tensor_cores(layout: str, gpu: str) -> None:
+    """Asked the other way round, for what has tensor cores, the library names none of the strict plans."""
+    call = cudnn.match(conv(layout, channels=64)[0], "cudnn.convolution")
+    assert isinstance(call, LibraryCall)
+    operands = [Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments]
+    operands = device_cudnn.with_packed(call.spec(), operands)
+    output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
+    strict, fast = (engine_plans(call.spec(), operands, output, GPUS[gpu], precision) for precision in ("float32", "tf32"))
+    library, made = device_cudnn.library(), Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu])
+    made.graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+    made.graph.select_numeric_notes([library.numerical_note.TENSOR_CORE])
+    on_tensor_cores = set()
+    for index in range(made.graph.get_execution_plan_count()):
+        try:
+            made.graph.build_plan_at_index(index)
+        except library.cudnnGraphNotSupportedError:
+            continue
+        on_tensor_cores.add(made.described().key)
+    assert not isinstance(strict, str) and not isinstance(fast, str) and len(on_tensor_cores) > 3
+    assert not {plan.key for plan in strict} & on_tensor_cores and {plan.key for plan in fast} & on_tensor_cores
 
 
 @needs_cudnn

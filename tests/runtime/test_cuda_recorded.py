@@ -18,7 +18,7 @@ from lower.targets import lowering, name_of
 from runtime import Executable, Session
 from runtime.devices import DESCRIBED, device
 from runtime.devices.cuda import kernels, recorded
-from runtime.devices.cuda.driver import BRANCHES, COMPUTE, COPIES, Location
+from runtime.devices.cuda.driver import BRANCHES, COMPUTE, COPIES, STREAMS, Location
 from runtime.devices.cuda.gpus import GPUS, H100
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.program import CudaProgram
@@ -136,6 +136,17 @@ def test_a_spoilt_plan_is_refused(spoil: Callable[[Plan], Plan], message: str, t
         opened(spoil(chain()), tmp_path)
 
 
+def test_a_value_that_is_written_over_as_a_whole_shows_in_the_results(tmp_path: Path) -> None:
+    """y = 2 a is computed of what lies where a lay: the plan does not tell, so outputs are compared before a program is shipped."""
+    plan = chain()
+    spoilt = replace(plan, buffers=(*plan.buffers[:2], replace(plan.buffers[2], offset=plan.buffers[1].offset), plan.buffers[3]), steps=(
+        *plan.steps[:2], Step("cuda", "late", (1,), (3,), {"symbol": "twice"})
+    ))  # fmt: skip
+    right = replace(spoilt, buffers=plan.buffers)
+    np.testing.assert_array_equal(opened(right, tmp_path).run({"x": X})["y"], 4 * X)
+    np.testing.assert_array_equal(opened(spoilt, tmp_path).run({"x": X})["y"], 8 * X)
+
+
 def test_memory_is_shared_by_values_that_do_not_meet() -> None:
     """x -> a -> b -> c where c lies where a was, and a value of another size in place of both parts of one."""
     plan = chain()
@@ -176,6 +187,7 @@ FORBIDDEN: dict[str, Callable[[RecordedDriver, int], object]] = {
     "planning": lambda driver, address: driver.plan("cudnn", {"workspace_bytes": 0}, [], buffer("arena")),
     "waiting": lambda driver, address: driver.synchronise(COMPUTE),
     "another capture": lambda driver, address: driver.begin_capture(COMPUTE),
+    "launching a graph": lambda driver, address: driver.replay(recorded.Graph(COMPUTE, {COMPUTE: [0] * len(STREAMS)}), COMPUTE),
 }
 
 
@@ -186,6 +198,11 @@ def test_a_call_during_capture_is_refused(what: str) -> None:
     driver.begin_capture(COMPUTE)
     with pytest.raises(KernelError, match=f"{what}.* forbidden while a stream is captured"):
         FORBIDDEN[what](driver, address)
+
+
+def test_a_capture_ends_that_was_begun() -> None:
+    with pytest.raises(KernelError, match="a capture ends that was not begun"):
+        RecordedDriver(H100).end_capture(COMPUTE)
 
 
 def test_streams_have_to_be_ordered() -> None:

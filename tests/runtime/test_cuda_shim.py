@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cuda_kernels import BARRIER, without_barriers
+from bench.cuda_judge import BARRIER, without_barriers
 from egraph.tensor import Node
 from lower.eoperator.request import KernelRequest
 from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, write
@@ -77,6 +77,8 @@ extern "C" __global__ void deep(const float* in, float* out) {
   out[threadIdx.x] = own[0];
 }
 extern "C" __global__ void __launch_bounds__(32) bounded(const float* in, float* out) { out[threadIdx.x] = in[threadIdx.x]; }
+static __device__ float exchanged(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
+extern "C" __global__ void waits_in_a_function(const float* in, float* out) { out[threadIdx.x] = exchanged(in[threadIdx.x]); }
 extern "C" __global__ void numbered(const float* in, float* out) {
   unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -120,7 +122,7 @@ FAULTS = {
     "asks_outside": "lane 16", "reads_behind": "at byte 16384 of parameter 0", "reads_before": "of parameter 0",
     "writes_behind": "of parameter 1", "writes_beside": "written beside", "writes_input": "parameter 0 is written",
     "writes_nowhere": "belongs to no parameter", "hungry": "52000 bytes of shared memory", "bounded": "at most 32",
-    "deep": "of a thread's own",
+    "deep": "of a thread's own", "waits_in_a_function": "stands before another kernel",
 }  # fmt: skip
 
 

@@ -142,11 +142,8 @@ def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: T
         return {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
     described = json.loads(spec)
     packed = cudnn.with_packed(described, operands)
-    plans = cudnn.engine_plans(described, packed, output, gpu_of(target.features), target.precision)
-    if isinstance(plans, str):
-        return plans
-    fitting = [plan for plan in plans if plan.workspace_bytes <= cudnn.WORKSPACE_BYTES]
-    return fitting[0].spec if fitting else "every plan needs more workspace than is given"
+    plan = cudnn.favourite_plan(described, packed, output, gpu_of(target.features), target.precision)
+    return plan if isinstance(plan, str) else plan.spec
 
 
 def library(target: Target) -> Library:

@@ -28,6 +28,7 @@ ALIGNMENT_BYTES = 16
 """What the frontend declares all tensors to be aligned to, in bytes: at other addresses plans fail, or read what is beside them."""
 MEMORY_ALIGNMENT_BYTES = 256
 """What areas of memory are aligned to, in bytes."""
+ALL_TENSOR_CORES = "every engine of the library uses tensor cores"
 TENSOR_CORES = ("tf32",)
 """Precisions of float32 data that may use tensor cores; strict float32 may not."""
 
@@ -142,9 +143,9 @@ class Graph:
 
     def plans(self, precision: str) -> list[EnginePlan]:
         """List what the library can build, its own favourite first; a graph is planned once."""
-        return list({plan.key: plan for plan in self._built(precision)}.values())
+        return list({plan.key: plan for plan in self.built(precision)}.values())
 
-    def _built(self, precision: str) -> Iterator[EnginePlan]:
+    def built(self, precision: str) -> Iterator[EnginePlan]:
         """Build one plan after another, the library's favourite first."""
         cudnn, graph = self._cudnn, self.graph
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -155,9 +156,9 @@ class Graph:
                 graph.build_plan_at_index(self._index)
             except cudnn.cudnnGraphNotSupportedError:
                 continue
-            yield self._described()
+            yield self.described()
 
-    def _described(self) -> EnginePlan:
+    def described(self) -> EnginePlan:
         """Return the plan that was built last. Some knobs have names in what is serialised alone, so they are read there."""
         match = CHOICES.search(bytes(self.graph.serialize()))
         if match is None:
@@ -170,7 +171,7 @@ class Graph:
         is_named = spec.get("engine") is not None
         named = EnginePlan(spec["engine"], spec["knobs"], 0) if is_named else None
         built = 0
-        for plan in self._built(precision):
+        for plan in self.built(precision):
             if named is None or plan.key == named.key:
                 return int(self.graph.get_workspace_size())
             built += 1
@@ -194,8 +195,32 @@ def engine_plans(
     try:
         plans = Graph(spec, roles(spec, operands), output, gpu=gpu).plans(precision)
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
-        return " ".join(str(error).split())[:200]
-    return tuple(plans) or "every engine of the library uses tensor cores"
+        return _words(error)
+    return tuple(plans) or ALL_TENSOR_CORES
+
+
+def favourite_plan(
+    spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer, gpu: Gpu, precision: str
+) -> EnginePlan | str:
+    """Return the library's first plan for a described GPU that fits its workspace, as ``engine_plans`` lists them; its words for none.
+
+    Plans that come later are not built: that takes most of the time.
+    """
+    cudnn = library()
+    try:
+        built = 0
+        for plan in Graph(spec, roles(spec, operands), output, gpu=gpu).built(precision):
+            if plan.workspace_bytes <= WORKSPACE_BYTES:
+                return plan
+            built += 1
+    except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
+        return _words(error)
+    return "every plan needs more workspace than is given" if built else ALL_TENSOR_CORES
+
+
+def _words(error: Exception) -> str:
+    """Return what the library says, in one line."""
+    return " ".join(str(error).split())[:200]
 
 
 def with_packed(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> list[Buffer]:

@@ -1,7 +1,8 @@
 // CUDA on one thread of a processor, to check what kernels compute and how they meet: nothing here says anything about time.
 //
 // The threads of a block are fibers, run one after another, each until it waits; in ascending and descending order a warp runs ahead of the
-// others as far as the next barrier, in random order all warps go side by side. Blocks run one after another. Shared memory is
+// others as far as the next barrier, in random order all warps go side by side. Threads of a kernel in which nothing waits are calls, one
+// after another, of one fiber. Blocks run one after another. Shared memory is
 // full of NaN before each block. Operands end where a page begins that may not be touched. What a device would not forgive is an
 // error: threads that wait at different barriers, or leave while others wait; lanes that a shuffle names and that do not take
 // part; a block of more than 1024 threads; an access outside of an operand; a write to what is only read.
@@ -60,8 +61,10 @@ static char *einsat_stack(int thread) {  // after a page that may not be touched
 static char *einsat_stack_top(int thread) { return einsat_stack(thread) + EINSAT_STACK_BYTES - (size_t)(thread % 16) * 256; }
 static size_t einsat_message_bytes;
 static bool einsat_failed;
+static sigjmp_buf einsat_escape;  // out of a block that cannot go on
 static einsat_kernel einsat_running;
 static void **einsat_arguments;
+static const unsigned *einsat_uninterrupted;  // the order of threads of which none waits; null where some may
 
 static void einsat_fail(const char *format, long a = 0, long b = 0, long c = 0) {
   if (!einsat_failed) snprintf(einsat_message, einsat_message_bytes, format, a, b, c);
@@ -115,12 +118,26 @@ static void einsat_wait() { swapcontext(&einsat_contexts[einsat_current], &einsa
 #endif
 
 static void einsat_body() {
-  einsat_running(einsat_arguments);
+  if (einsat_uninterrupted) {
+    for (int k = 0; k < einsat_count; ++k) {
+      threadIdx = einsat_places[einsat_uninterrupted[k]];
+      einsat_running(einsat_arguments);
+    }
+  } else {
+    einsat_running(einsat_arguments);
+  }
   einsat_threads[einsat_current].state = EINSAT_DONE;
   einsat_wait();
 }
 
+static void einsat_refuse_uninterrupted(int line) {
+  if (!einsat_uninterrupted) return;
+  einsat_fail("line %ld: a thread waits in a function that stands before another kernel", line);
+  siglongjmp(einsat_escape, 1);
+}
+
 __attribute__((noinline)) static void einsat_barrier(int line) {
+  einsat_refuse_uninterrupted(line);
   einsat_thread &self = einsat_threads[einsat_current];
   self.state = EINSAT_AT_BARRIER;
   self.line = line;
@@ -128,6 +145,7 @@ __attribute__((noinline)) static void einsat_barrier(int line) {
 }
 
 __attribute__((noinline)) static uint64_t einsat_exchange(int line, unsigned mask, uint64_t value, int source) {
+  einsat_refuse_uninterrupted(line);
   einsat_thread &self = einsat_threads[einsat_current];
   self = {EINSAT_AT_SHUFFLE, line, mask, source, value};
   einsat_wait();
@@ -256,8 +274,15 @@ static void einsat_run_threads(const unsigned *order, int first, int last) {
   }
 }
 
-static void einsat_run_block(int order_kind) {
+static void einsat_run_block(int order_kind, bool waits) {
   unsigned order[EINSAT_MOST_THREADS];
+  if (!waits) {
+    einsat_ordered(order, einsat_count, order_kind);
+    einsat_uninterrupted = order, einsat_current = 0;
+    einsat_prepare(0);
+    einsat_resume(0);
+    return;
+  }
   for (int k = 0; k < einsat_count; ++k) {
     einsat_threads[k].state = EINSAT_READY;
     einsat_prepare(k);
@@ -301,7 +326,6 @@ static const size_t einsat_fence_bytes = (size_t)64 << 20;
 struct einsat_operand { char *pages, *data; size_t bytes, page_bytes; bool is_written; };
 static einsat_operand einsat_operands[EINSAT_MOST_OPERANDS];
 static int einsat_operand_count;
-static sigjmp_buf einsat_escape;
 
 static void einsat_fault(int, siginfo_t *info, void *) {
   char *address = (char *)info->si_addr;
@@ -341,7 +365,7 @@ static bool einsat_untouched(const einsat_operand &one) {
   return true;
 }
 
-static void einsat_run_grid(const unsigned *grid, int order_kind, char *shared, size_t shared_bytes) {
+static void einsat_run_grid(const unsigned *grid, int order_kind, char *shared, size_t shared_bytes, bool waits) {
   size_t blocks = (size_t)grid[0] * grid[1] * grid[2];
   unsigned *order = (unsigned *)malloc(blocks * sizeof(unsigned));
   einsat_ordered(order, (unsigned)blocks, order_kind);
@@ -349,19 +373,21 @@ static void einsat_run_grid(const unsigned *grid, int order_kind, char *shared, 
     for (size_t k = 0; k < blocks && !einsat_failed; ++k) {
       blockIdx = {order[k] % grid[0], order[k] / grid[0] % grid[1], order[k] / grid[0] / grid[1]};
       if (shared_bytes) memset(shared, 0xff, shared_bytes);
-      einsat_run_block(order_kind);
+      einsat_run_block(order_kind, waits);
     }
   }
+  einsat_uninterrupted = nullptr;
   free(order);
 }
 
 // Runs a kernel on copies of its operands; `content` of those that are written is replaced. Operands with equal `content` are one.
-extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_bytes, const unsigned *grid, const unsigned *block,
+// `waits`: whether a thread may wait for others.
+extern "C" int einsat_launch(einsat_kernel kernel, int waits, char *shared, size_t shared_bytes, const unsigned *grid, const unsigned *block,
                              int count, void **content, const size_t *bytes, const unsigned char *is_written, int order_kind,
                              uint64_t seed, char *message, size_t message_bytes) {
   einsat_page_bytes = (size_t)sysconf(_SC_PAGESIZE);
   einsat_message = message, einsat_message_bytes = message_bytes, einsat_failed = false;
-  einsat_running = kernel, einsat_random_state = seed * 2654435761u + 1;
+  einsat_running = kernel, einsat_uninterrupted = nullptr, einsat_random_state = seed * 2654435761u + 1;
   einsat_count = (int)(block[0] * block[1] * block[2]);
   if (einsat_count < 1 || einsat_count > EINSAT_MOST_THREADS) return einsat_fail("a block of %ld threads", einsat_count), 1;
   if (shared_bytes > EINSAT_MOST_SHARED_BYTES) return einsat_fail("%ld bytes of shared memory", (long)shared_bytes), 1;
@@ -396,7 +422,7 @@ extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_b
   sigaltstack(&stack, &stack_before);
   sigaction(SIGSEGV, &action, &segment_before);
   sigaction(SIGBUS, &action, &bus_before);
-  if (!einsat_failed) einsat_run_grid(grid, order_kind, shared, shared_bytes);
+  if (!einsat_failed) einsat_run_grid(grid, order_kind, shared, shared_bytes, waits != 0);
   sigaction(SIGSEGV, &segment_before, nullptr);
   sigaction(SIGBUS, &bus_before, nullptr);
   sigaltstack(&stack_before, nullptr);

@@ -35,6 +35,8 @@ Order: TypeAlias = Literal["ascending", "descending", "random"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 """The order in which the threads of a block run, and the blocks of a grid."""
 
+WAITS = re.compile(r"__sync|__shfl|einsat_mma")
+"""What a thread waits at."""
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\d+)[^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{")
 
 
@@ -44,6 +46,8 @@ class _Kernel:
     most_threads: int
     parameters: tuple[str, ...]
     """Types of the parameters, all of them pointers."""
+    waits: bool
+    """Whether a thread may wait for others; where none does, all are run without switching between them."""
 
 
 class HostModule:
@@ -93,7 +97,7 @@ class HostModule:
         self._code[f"einsat_shared_{symbol}"](shared)
         with self._running:
             failed = self._code.einsat_launch(
-                ctypes.cast(self._code[f"einsat_call_{symbol}"], ctypes.c_void_p),
+                ctypes.cast(self._code[f"einsat_call_{symbol}"], ctypes.c_void_p), ctypes.c_int(kernel.waits),
                 ctypes.c_void_p(shared[0]), ctypes.c_size_t((shared[1] or 0) - (shared[0] or 0)),
                 (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), ctypes.c_int(count),
                 (ctypes.c_void_p * count)(*addresses), (ctypes.c_size_t * count)(*(array.nbytes for array in arrays)),
@@ -139,9 +143,10 @@ def _host_text(text: str) -> tuple[str, list[_Kernel]]:
         kinds = tuple(re.sub(r"\s*(__restrict__)?\s*\w+$", "", each.strip()) for each in match[3].split(","))
         if any(not kind.endswith("*") for kind in kinds):
             raise KernelError("a parameter is no pointer", where=symbol)
-        kernels.append(_Kernel(symbol, int(match[1] or 1024), kinds))
+        piece = text[match.start() : following.start() if following else len(text)]
+        kernels.append(_Kernel(symbol, int(match[1] or 1024), kinds, WAITS.search(parts[1] + piece) is not None))
         section = f'static __attribute__((section("einsat_shared_{len(kernels)}")))'
-        parts.append(text[match.start() : following.start() if following else len(text)].replace("__shared__", section))
+        parts.append(piece.replace("__shared__", section))
     for number, kernel in enumerate(kernels, 1):
         arguments = ", ".join(f"({kind})a[{position}]" for position, kind in enumerate(kernel.parameters))
         borders = [f"__{side}_einsat_shared_{number}" for side in ("start", "stop")]

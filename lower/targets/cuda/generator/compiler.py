@@ -19,6 +19,8 @@ from lower.targets.cuda.generator.kernel import Launch, Report
 MISSING = "neither NVRTC (pip install nvidia-cuda-nvrtc cuda-bindings) nor nvcc is installed"
 PATIENCE_SECONDS = 120.0
 MESSAGE_CHARACTERS = 600
+ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+"""What ptxas says before what it says of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,31 @@ def occupancy(processor: Multiprocessor, threads: int, registers: int, shared_by
 
 def compile_text(text: str, launches: Sequence[Launch], architecture: str) -> tuple[bytes, Report] | None:
     """Return the code and the compiler's report, None where no compiler is installed; LowerError where the text is refused."""
-    if architecture not in MULTIPROCESSORS:
-        raise LowerError(f"CUDA code for {architecture!r} is not known", fix=f"there are {', '.join(MULTIPROCESSORS)}")
-    compiled = _by_nvrtc(text, architecture) or _by_nvcc(text, architecture)
+    compiled = compile_log(text, architecture)
     if compiled is None:
         return None
     code, log = compiled
     return code, report_of(log, launches, architecture)
+
+
+def compile_log(text: str, architecture: str) -> tuple[bytes, str] | None:
+    """Return the code and the compiler's log, None where no compiler is installed; LowerError where the text is refused."""
+    if architecture not in MULTIPROCESSORS:
+        raise LowerError(f"CUDA code for {architecture!r} is not known", fix=f"there are {', '.join(MULTIPROCESSORS)}")
+    return _by_nvrtc(text, architecture) or _by_nvcc(text, architecture)
+
+
+def reports_together(texts: Sequence[str], launches: Sequence[Sequence[Launch]], architecture: str) -> list[Report] | None:
+    """Compile texts of one kernel each as one text, whose code nobody needs: return what the compiler says of each.
+
+    Most of the time that a small kernel takes alone is the compiler's own beginning. None where no compiler is installed.
+    """
+    compiled = compile_log("\n".join(texts), architecture)
+    if compiled is None:
+        return None
+    parts = ENTRY.split(compiled[1])
+    by_symbol = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return [report_of("".join(by_symbol[each.symbol] for each in one), one, architecture) for one in launches]
 
 
 def report_of(log: str, launches: Sequence[Launch], architecture: str) -> Report:
