@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -191,8 +191,7 @@ def _chosen_branch(call: Call) -> list[Node | None] | None:
         branch = call.attribute("then_branch" if bool(condition.reshape(())) else "else_branch")
     if branch is None or branch.sparse_initializer:
         return None
-    state = call.state
-    state.used |= used_names(branch)
+    state = replace(call.state, used=call.state.used | used_names(branch), inside=f"{call.label}/")
     for tensor in branch.initializer:
         state.values[tensor.name] = state.constant(to_array(tensor, state.folder))
     for position, node in enumerate(branch.node):

@@ -213,6 +213,13 @@ def test_compositions(body: str) -> None:
     assert not operators(agrees(model_of(body)))["Opaque"]
 
 
+def test_a_place_that_is_no_number_stops_nothing() -> None:
+    """The exported model gathered at the index that NaN becomes, and onnxruntime refused it."""
+    model = model_of('(float[1,3,5,7] x, float[1,1,2,2] g) => (float[1,3,1,2] y) { y = GridSample<padding_mode = "border">(x, g) }')
+    x, grid = np.ones((1, 3, 5, 7), np.float32), np.array([[[[0, np.nan], [0, 0]]]], np.float32)
+    assert run(export(load(model).graph), {"x": x, "g": grid})[0][..., 1].tolist() == [[[1.0], [1.0], [1.0]]]
+
+
 @pytest.mark.parametrize(
     "body",
     [
