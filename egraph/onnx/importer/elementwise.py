@@ -27,6 +27,8 @@ def _plain(call: Call) -> Node:
 
 def _with_floats(call: Call) -> Node:
     op = call.node.op_type
+    if not onnx.defs.has(op, call.opset):
+        raise NotCore("onnxruntime alone knows the operator in this opset")
     declared = onnx.defs.get_schema(op, call.opset).attributes
     values = {name: call.attribute(name, onnx.helper.get_attribute_value(declared[name].default_value)) for name in OPS[op].attributes}
     return call.apply(op, call[0], **{name: float(np.float32(value)) for name, value in values.items()})

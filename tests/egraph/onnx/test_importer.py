@@ -213,6 +213,33 @@ def test_compositions(body: str) -> None:
     assert not operators(agrees(model_of(body)))["Opaque"]
 
 
+@pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        ("(float[1,2,6,6] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2], dilations = [2, 2]>(x) }", 18),
+        ("(float[4] x) => (float[4] y) { y = ThresholdedRelu<alpha = 0.3>(x) }", 9),
+    ],
+)
+def test_what_the_opset_cannot_say_is_left_to_onnxruntime(body: str, opset: int) -> None:
+    """The forms of these need a newer opset, and the whole model was refused."""
+    model = model_of(body, opset)
+    graph = load(model).graph
+    assert operators(graph)["Opaque"] == 1
+    x = np.random.default_rng(0).standard_normal(graph.inputs[0].type.sizes, dtype=np.float32)
+    np.testing.assert_array_equal(run(export(graph), {"x": x})[0], run(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize("opset", [8, 10])
+def test_integers_are_compared_as_numbers_in_old_opsets(opset: int) -> None:
+    """Equal takes numbers from opset 11 on."""
+    body = "(int64[6] x) => (bool[6] y, bool[6] z) { c = Constant<value = int64 {2}>() y = Equal(x, c) z = Cast<to = 9>(x) }"
+    model = model_of(body, opset)
+    graph = load(model).graph
+    assert not operators(graph)["Opaque"]
+    feeds = {"x": np.array([0, 1, 2, 3, (1 << 62) + 2, -2])}
+    assert all(map(np.array_equal, run(export(graph), feeds), run(model, feeds)))
+
+
 def test_a_place_that_is_no_number_stops_nothing() -> None:
     """The exported model gathered at the index that NaN becomes, and onnxruntime refused it."""
     model = model_of('(float[1,3,5,7] x, float[1,1,2,2] g) => (float[1,3,1,2] y) { y = GridSample<padding_mode = "border">(x, g) }')

@@ -32,7 +32,8 @@ def check(text: str, feeds: dict[str, Any], *, opaque: int = 0, opset: int = 18)
     "body",
     [
         "y = Add(i, i)", "y = Sub(i, k)", "y = Mul(i, i)", "y = Max(i, k)", "y = Min(i, k)", "y = Neg(i)", "y = Abs(i)", "y = Sign(i)",
-        "y = Div(i, k)", "y = Mod(i, k)", "y = Where(b, i, k)", "y = Clip(i, n, k)", "y = Clip(i, , k)", "y = ReduceMax(i, a)", "y = ReduceMin(i, a)",
+        "y = Div(i, k)", "y = Mod(i, k)", "y = Where(b, i, k)", "y = Clip(i, n, k)", "y = Clip(i, , k)",
+        "y = ReduceMax(i, a)", "y = ReduceMin(i, a)",
         "y = ReduceSum<keepdims = 0>(i, a)", "y = CumSum(i, o)", "y = ArgMax<axis = 1>(i)", "y = Cast<to = 10>(e)", "y = OneHot(i, k, v)",
         "y = OneHot<axis = 0>(m, d, w)", "y = Add(e, i)", "s = Mul(i, i) u = Add(s, k) q = Div(u, k) y = Mod(q, k)",
     ],
@@ -44,8 +45,8 @@ def test_operators_of_integers_compute_numbers(body: str, dtype: str) -> None:
     result = "int64" if last.startswith("ArgMax") or "w)" in last else "float" if "v)" in last else kind
     check(
         f"(float[2, 6] x) => ({result} y) <{kind} k = {{5}}, {kind} n = {{-2}}, int64[1] a = {{1}}, int64 o = {{1}}, int64 d = {{6}}, "
-        f"float[2] v = {{0.5, 2}}, int64[2] w = {{3, 9}}> {{ {PLACES} i = Cast<to = {number}>(c) b = Greater(x, z) e = Cast<to = {number}>(b) "
-        f"m = ArgMax<axis = 1, keepdims = 0>(x) i8 = Cast<to = 7>(m) {body} }}",
+        f"float[2] v = {{0.5, 2}}, int64[2] w = {{3, 9}}> {{ {PLACES} i = Cast<to = {number}>(c) "
+        f"b = Greater(x, z) e = Cast<to = {number}>(b) m = ArgMax<axis = 1, keepdims = 0>(x) i8 = Cast<to = 7>(m) {body} }}",
         {"x": ROWS},
     )
 
@@ -60,7 +61,8 @@ def test_a_comparison_with_a_small_integer_is_exact(operator: str, constant: int
 
 
 def test_a_comparison_with_a_great_integer_is_left_to_onnxruntime() -> None:
-    check(f"(int64[3] x) => (bool[3] y) <int64 c = {{{LIMIT + 1}}}> {{ y = Equal(x, c) }}", {"x": np.array([LIMIT, LIMIT + 1, 0])}, opaque=1)
+    text = f"(int64[3] x) => (bool[3] y) <int64 c = {{{LIMIT + 1}}}> {{ y = Equal(x, c) }}"
+    check(text, {"x": np.array([LIMIT, LIMIT + 1, 0])}, opaque=1)
 
 
 @pytest.mark.parametrize(
