@@ -65,9 +65,12 @@ def _range(state: Importing, node: Node, steps: int) -> Interval:
 
 def _range_of_places(node: Node) -> Interval | None:
     """Return the range of the places that a TopK gives."""
-    proto = onnx.NodeProto.FromString(node.inputs[0].attribute("onnx"))  # type: ignore[arg-type]
+    text = node.inputs[0].attribute("onnx")
+    assert isinstance(text, bytes)
+    proto = onnx.NodeProto.FromString(text)
     data = node.inputs[0].inputs[0].type if node.inputs[0].inputs else None
-    if proto.op_type != "TopK" or node.integer("index") != 1 or data is None or not data.is_static:
+    is_place = (proto.domain, proto.op_type, node.integer("index")) in (("", "TopK", 1), ("ai.onnx", "TopK", 1))
+    if not is_place or data is None or not data.is_static:
         return None
     axis = next((each.i for each in proto.attribute if each.name == "axis"), -1)
     return 0.0, float(data.sizes[axis] - 1)
@@ -245,7 +248,7 @@ def _any_or_all(call: Call) -> Node:
     return call.apply("Greater", result, call.constant(0.5, "float32"))
 
 
-def _reduced(call: Call) -> Node:
+def _reduced(call: Call) -> Node | list[Node | None]:
     if call[0].type.dtype == "bool":
         return _any_or_all(call)
     return _as_numbers(REDUCTIONS[call.node.op_type], indices=(0,))(call)
