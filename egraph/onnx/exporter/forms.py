@@ -47,12 +47,27 @@ def _plain(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None
     e.add(node.op, operands, output=output, **attributes_of(node))
 
 
+def _equal(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    _same(e, node, operands, output)
+
+
+def _same(e: Emitter, node: Node, operands: Sequence[str], output: str = "") -> str:
+    """Write x = y; before opset 11, which compares no numbers: neither less nor greater, and both numbers."""
+    dtype = node.inputs[0].type.dtype
+    if e.opset >= 11 or not dtype.startswith("float"):
+        return e.add("Equal", operands, output=output)
+    differs = e.add("Or", [e.add("Less", operands), e.add("Greater", operands)])
+    one, zero = e.constant(1, dtype), e.constant(0, dtype)
+    numbers = [e.add("Or", [e.add("Less", [name, one]), e.add("Greater", [name, zero])]) for name in operands]
+    return e.add("And", [e.add("Not", [differs]), e.add("And", numbers)], output=output)
+
+
 def _or_equal(strict: str) -> Form:
     def form(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
         if e.opset >= 12:
             _plain(e, node, operands, output)
         else:
-            e.add("Or", [e.add(strict, operands), e.add("Equal", operands)], output=output)
+            e.add("Or", [e.add(strict, operands), _same(e, node, operands)], output=output)
 
     return form
 
@@ -265,6 +280,7 @@ def _place(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None
 FORMS: Mapping[str, Form] = {
     **dict.fromkeys(PLAIN, _plain),
     **WINDOW_FORMS,
+    "Equal": _equal,
     "LessOrEqual": _or_equal("Less"),
     "GreaterOrEqual": _or_equal("Greater"),
     "Cast": _cast,

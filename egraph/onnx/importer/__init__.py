@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from egraph.onnx.importer import (
     fourier,
     fused,
     grid_sample,
+    integers,
     movement,
     normalization,
     places,
@@ -190,8 +191,7 @@ def _chosen_branch(call: Call) -> list[Node | None] | None:
         branch = call.attribute("then_branch" if bool(condition.reshape(())) else "else_branch")
     if branch is None or branch.sparse_initializer:
         return None
-    state = call.state
-    state.used |= used_names(branch)
+    state = replace(call.state, used=call.state.used | used_names(branch), inside=f"{call.label}/")
     for tensor in branch.initializer:
         state.values[tensor.name] = state.constant(to_array(tensor, state.folder))
     for position, node in enumerate(branch.node):
@@ -215,6 +215,12 @@ def _defined(call: Call) -> list[Node | None] | None:
     return [state.values[formal] if name else None for formal, name in zip(function.output, call.node.output, strict=False)]
 
 
+def _handlers(node: onnx.NodeProto) -> list[elementwise.Handler]:
+    """Return what may read a node: as it stands, or else as an operator of numbers where its integers are known to be small."""
+    tables = [DOMAINS.get(node.domain, {}), integers.HANDLERS if node.domain in ("", "ai.onnx") else {}]
+    return [table[node.op_type] for table in tables if node.op_type in table]
+
+
 def _results(call: Call) -> list[Node | None]:
     """Return the node's results by the first way that works: folded, composed of core operators, opaque."""
     constant = fold_shape(call)
@@ -223,22 +229,23 @@ def _results(call: Call) -> list[Node | None]:
     inside = _chosen_branch(call) or taken(call) or unrolled(call, _import_node)
     if inside is not None:
         return inside
-    handler = DOMAINS.get(call.node.domain, {}).get(call.node.op_type)
-    core = handler is not None and any(v is not None for v in call.operands)
+    handlers = _handlers(call.node)
+    core = bool(handlers) and any(v is not None for v in call.operands)
     first = call.operands if call.node.op_type in TAKES_EMPTY_PARTS else call.operands[:1]
     core = core and any(v is None or usable(v.type) for v in first)
     folded, types = fold(call, core=core)
     if folded is not None:
         return folded
-    if core and handler is not None:
-        try:
-            results = handler(call)
-            return results if isinstance(results, list) else [results]
-        except UNREADABLE:
-            pass  # the opaque form below checks the types and runs as onnxruntime runs it
+    if core:
+        for handler in handlers:
+            try:
+                results = handler(call)
+                return results if isinstance(results, list) else [results]
+            except UNREADABLE:
+                pass  # the opaque form below checks the types and runs as onnxruntime runs it
         folded, _ = fold(call, core=False)
         if folded is not None:
             return folded
-    results = (_defined(call) if handler is None else None) or opaque(call, types or infer(call))
+    results = (None if handlers else _defined(call)) or opaque(call, types or infer(call))
     remember(call, results)
     return results

@@ -27,6 +27,8 @@ def _plain(call: Call) -> Node:
 
 def _with_floats(call: Call) -> Node:
     op = call.node.op_type
+    if not onnx.defs.has(op, call.opset):
+        raise NotCore("onnxruntime alone knows the operator in this opset")
     declared = onnx.defs.get_schema(op, call.opset).attributes
     values = {name: call.attribute(name, onnx.helper.get_attribute_value(declared[name].default_value)) for name in OPS[op].attributes}
     return call.apply(op, call[0], **{name: float(np.float32(value)) for name, value in values.items()})
@@ -122,29 +124,35 @@ def _identity(call: Call) -> Node:
 
 
 def _cast(call: Call) -> Node:
-    return _as_type(call, dtype_name(int(call.attribute("to", 0))))
+    return as_type(call, call[0], dtype_name(int(call.attribute("to", 0))))
 
 
 def _cast_like(call: Call) -> Node:
-    return _as_type(call, call[1].type.dtype)
+    return as_type(call, call[0], call[1].type.dtype)
 
 
-def _as_type(call: Call, dtype: str) -> Node:
+def as_type(call: Call, node: Node, dtype: str) -> Node:
     """The operand itself, a number for an integer, an integer for a number, 1 and 0 for true and false, or whether it is not zero"""
-    source_dtype = call[0].type.dtype
+    source_dtype = node.type.dtype
     if dtype == source_dtype:
-        return call[0]
+        return node
+    if dtype == "float32" and node in call.state.wholes:
+        return call.state.wholes[node]
     if dtype == "bool":
-        number = call[0] if source_dtype == "float32" else call.apply("Cast", call[0], to="float32")
+        number = node if source_dtype == "float32" else as_type(call, node, "float32")
         return call.apply("Not", call.apply("Equal", number, call.constant(0, "float32")))
     if dtype == "int32" and source_dtype in BYTES:
-        return call.apply("Cast", call[0], to=dtype)
+        return call.apply("Cast", node, to=dtype)
     if dtype != "float32" and (dtype not in WHOLE or source_dtype not in ("bool", "float32")):
         raise NotCore("the element type changes")
     if source_dtype == "bool":
-        number = call.apply("Where", call[0], call.constant(1, "float32"), call.constant(0, "float32"))
-        return number if dtype == "float32" else call.apply("Truncate", number, to=dtype)
-    return call.apply("Truncate" if source_dtype == "float32" else "Cast", call[0], to=dtype)
+        number = call.apply("Where", node, call.constant(1, "float32"), call.constant(0, "float32"))
+        if dtype == "float32":
+            return number
+        whole = call.apply("Truncate", number, to=dtype)
+        call.state.wholes[whole] = number
+        return whole
+    return call.apply("Truncate" if source_dtype == "float32" else "Cast", node, to=dtype)
 
 
 HANDLERS: Mapping[str, Handler] = {

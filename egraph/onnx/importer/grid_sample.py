@@ -34,6 +34,8 @@ def _grid_sample(call: Call) -> Node:
             if is_padded:
                 is_inside = call.apply("And", _is_inside(call, y, height), _is_inside(call, x, width))
                 place = call.apply("Where", is_inside, place, call.constant(height * width, "float32"))
+            else:  # NaN is no place: any pixel will do, as its share is NaN
+                place = call.apply("Where", call.apply("IsNaN", place), call.constant(0, "float32"), place)
             pixel = call.apply("GatherND", pixels, call.apply("Truncate", place, to="int64"), batch_dims=1)
             parts.append(call.apply("Mul", pixel, call.apply("Mul", y_share, x_share)))
     total = call.chain("Add", parts)

@@ -47,6 +47,8 @@ def refusal(model: onnx.ModelProto, is_widened: Callable[[str, str], bool]) -> s
     if model.graph.sparse_initializer:
         return "it has sparse weights"
     for value in (*model.graph.input, *model.graph.output):
+        if not value.type.WhichOneof("value"):
+            return f"the file does not say of which type {value.name!r} is"
         half = any(each.elem_type in HALVES for each in _tensor_types(value.type))
         if half and not value.type.HasField("tensor_type"):
             return f"{value.name!r} is no tensor"

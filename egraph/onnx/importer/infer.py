@@ -137,7 +137,7 @@ def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:
     sizes: list[Dim] = []
     for axis, size in enumerate(inferred.shape):
         if isinstance(size, str) and size not in names_of_operands:  # inference invents names anew in each one-node model
-            size = f"{name}_{axis}"
+            size = f"{call.state.inside}{name}_{axis}"
             if declared.shape is not None and len(declared.shape) == len(inferred.shape):
                 size = declared.shape[axis]
         sizes.append(size)

@@ -89,7 +89,7 @@ def _run(call: Call, body: onnx.GraphProto, inputs: Sequence[Node], number: int,
     """Return the body's outputs for these inputs."""
     outer = call.state
     values = {**outer.values, **dict(zip((value.name for value in body.input), inputs, strict=True))}
-    state = replace(outer, values=values, declared={}, used=outer.used | used_names(body))
+    state = replace(outer, values=values, declared={}, used=outer.used | used_names(body), inside=f"{call.label}/{number}/")
     for tensor in body.initializer:
         values[tensor.name] = state.constant(to_array(tensor, state.folder))
     for position, node in enumerate(body.node):

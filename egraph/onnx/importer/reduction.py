@@ -113,6 +113,8 @@ def _lp_pool(call: Call) -> Node:
     if int(call.attribute("p", 2)) != 2 or int(call.attribute("ceil_mode", 0)):
         raise NotCore("only the Euclidean norm without ceil_mode")
     window = _pool_window(call)
+    if call.opset < 19 and max(window.dilations) > 1:
+        raise NotCore("an average over spread elements, which this opset cannot say")
     mean = call.apply("AveragePool", _square(call, call[0]), kernel_shape=window.kernel, strides=window.strides, pads=window.pads,
                       dilations=window.dilations, count_include_pad=1, layout="NCHW")
     return call.apply("Sqrt", call.apply("Mul", mean, call.like(math.prod(window.kernel))))

@@ -44,6 +44,12 @@ class Importing:
     """Tensor names that some node or graph output reads."""
     sequences: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
     """The elements of sequences, where they are known."""
+    wholes: dict[Node, Node] = field(default_factory=dict)
+    """The float32 numbers that integers were made of, the same ones."""
+    ranges: dict[Node, tuple[float, float]] = field(default_factory=dict)
+    """The least and the largest value that nodes can have, of those that somebody asked for."""
+    inside: str = ""
+    """The label of the loop's run or the branch that is imported: tensors of one name in several of them have sizes of their own."""
     lazy: dict[str, onnx.TensorProto] = field(default_factory=dict)
     """Initialisers that nothing has read yet."""
 

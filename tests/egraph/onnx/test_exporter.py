@@ -25,8 +25,7 @@ from lower.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.support.implementations import GENERATED, PRODUCT
 
-FORMS_SINCE = {"ArgMax": 12, "ArgMin": 12, "Celu": 12, "GatherElements": 11, "GatherND": 12, "Round": 11, "Equal": 11,
-               "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18,
+FORMS_SINCE = {"ArgMax": 12, "ArgMin": 12, "Celu": 12, "GatherElements": 11, "GatherND": 12, "Round": 11, "Resize": 18,
                "ThresholdedRelu": 10, "Saturate": 10, "Quantize": 11, "DequantizeBlocks": 11}
 """Operators that an older opset does not have at all: models of that opset cannot contain them."""
 

@@ -149,3 +149,12 @@ def test_float32_is_compared_with_where_rounding_explains_the_difference(factor:
 def test_what_overflows_in_float16_alone_is_no_rounding() -> None:
     with pytest.raises(CheckFailed):
         compare(np.array([131008.0], np.float32), np.array([np.inf], np.float32), Tolerance(1.0), where="y")
+
+
+def test_an_output_of_a_type_that_the_file_does_not_say_keeps_it() -> None:
+    """It became float32, as nothing said that it was to be converted back."""
+    model = model_of("(float16[4] x) => (float16[4] y) { y = Relu(x) }")
+    model.graph.output[0].ClearField("type")
+    assert "does not say of which type 'y' is" in " ".join(load(model).notes)
+    (y,) = open_session(model).run(None, {"x": half(4)})
+    assert y.dtype == np.float16

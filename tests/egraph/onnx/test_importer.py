@@ -214,6 +214,55 @@ def test_compositions(body: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        ("(float[1,2,6,6] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2], dilations = [2, 2]>(x) }", 18),
+        ("(float[4] x) => (float[4] y) { y = ThresholdedRelu<alpha = 0.3>(x) }", 9),
+    ],
+)
+def test_what_the_opset_cannot_say_is_left_to_onnxruntime(body: str, opset: int) -> None:
+    """The forms of these need a newer opset, and the whole model was refused."""
+    model = model_of(body, opset)
+    graph = load(model).graph
+    assert operators(graph)["Opaque"] == 1
+    x = np.random.default_rng(0).standard_normal(graph.inputs[0].type.sizes, dtype=np.float32)
+    np.testing.assert_array_equal(run(export(graph), {"x": x})[0], run(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize("opset", [8, 10])
+def test_integers_are_compared_as_numbers_in_old_opsets(opset: int) -> None:
+    """Equal takes numbers from opset 11 on."""
+    body = "c = Constant<value = int64 {2}>() y = Equal(x, c) z = Cast<to = 9>(x) h = Hardmax(f)"
+    model = model_of(f"(int64[6] x, float[1,6] f) => (bool[6] y, bool[6] z, float[1,6] h) {{ {body} }}", opset)
+    graph = load(model).graph
+    assert operators(graph)["Opaque"] == 1, "it holds the exported model to its opset"
+    feeds: dict[str, np.ndarray] = {"x": np.array([0, 1, 2, 3, (1 << 62) + 2, -2]), "f": np.ones((1, 6), np.float32)}
+    assert all(map(np.array_equal, run(export(graph), feeds), run(model, feeds)))
+
+
+def test_every_run_of_a_loop_has_sizes_of_its_own() -> None:
+    """Tensors of one name in several runs had one name for their sizes, and onnxruntime reused the memory of one for another."""
+    body = """b (int64 i, bool d) => (bool g, float[2] r) { g = Identity(d) f = Gather(s, i) t = Gather(e, i) u = Unsqueeze(f, z)
+        v = Unsqueeze(t, z) p = Slice(w, u, v, z) q = Gather(x, p) r = ReduceSum<keepdims = 0>(q, z) }"""
+    model = model_of(
+        "(float[12,2] x, int64[12] w, int64[3] s, int64[3] e) => (float[3,2] y) <int64 n = {3}, int64[1] z = {0}> "
+        "{ c = Constant<value = bool {1}>() y = Loop (n, c) <body = " + body + "> }"
+    )
+    x = np.random.default_rng(0).standard_normal((12, 2), dtype=np.float32)
+    feeds: dict[str, np.ndarray] = {"x": x, "w": np.arange(12), "s": np.array([0, 4, 9]), "e": np.array([4, 9, 12])}
+    graph = load(model).graph
+    assert operators(graph)["Opaque"] == 9
+    np.testing.assert_allclose(run(export(graph), feeds)[0], run(model, feeds)[0], rtol=1e-5)
+
+
+def test_a_place_that_is_no_number_stops_nothing() -> None:
+    """The exported model gathered at the index that NaN becomes, and onnxruntime refused it."""
+    model = model_of('(float[1,3,5,7] x, float[1,1,2,2] g) => (float[1,3,1,2] y) { y = GridSample<padding_mode = "border">(x, g) }')
+    x, grid = np.ones((1, 3, 5, 7), np.float32), np.array([[[[0, np.nan], [0, 0]]]], np.float32)
+    assert run(export(load(model).graph), {"x": x, "g": grid})[0][..., 1].tolist() == [[[1.0], [1.0], [1.0]]]
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "(float[3,4] x) => (float[3,4] y) { y = Shrink<lambd = 0.3, bias = 0.2>(x) }",

@@ -68,6 +68,13 @@ CASES: Mapping[str, tuple[onnx.ModelProto, Mapping[str, Any]]] = {
                  "y, s = Loop (n, c, z) <body = b (int64 i, bool d, float[3,4] a) => (bool e, float[3,4] o, float[3,4] p) "
                  "{ e = Identity(d) o = Add(a, x) p = Mul(a, x) }> }"), {"x": X, "n": np.array(3)},
     ),
+    "a loop whose runs cut out parts of several sizes": (  # tensors of one name were given one size, and one's memory served the other
+        model_of("(float[12,2] x, int64[3] s, int64[3] e) => (float[3,2] y) { y = Loop (n, c) <body = b (int64 i, bool d) => "
+                 "(bool g, float[2] r) { g = Identity(d) f = Gather(s, i) t = Gather(e, i) u = Unsqueeze(f, z) v = Unsqueeze(t, z) "
+                 "p = Slice(w, u, v, z) q = Gather(x, p) r = ReduceSum<keepdims = 0>(q, z) }> }",
+                 {"n": np.array(3), "c": np.array(True), "z": [0], "w": np.arange(12)}),
+        {"x": RANDOM.standard_normal((12, 2)).astype(np.float32), "s": np.array([0, 4, 9]), "e": np.array([4, 9, 12])},
+    ),
     "a scan": (
         model_of("(float[3,4] x, float[4] i) => (float[4] y, float[3,4] s) { y, s = Scan <num_scan_inputs = 1, "
                  "body = b (float[4] a, float[4] v) => (float[4] o, float[4] p) { o = Add(a, v) p = Mul(o, v) }> (i, x) }"),
