@@ -89,12 +89,12 @@ class Worker:
         *,
         time_out_seconds: float = 20.0,
         start_seconds: float = START_SECONDS,
-        command: Sequence[str] = WORKER_COMMAND,
+        command: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.time_out_seconds = time_out_seconds
         self._start_seconds = start_seconds
-        self._command = tuple(command)
+        self._command = tuple(command or WORKER_COMMAND)
         self._environment = dict(environment or {})
         self._child: Child | None = None
 

@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from runtime.cache import cache_folder
+from runtime.devices.cpu.native import build as native_build
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # Hundreds of commands are started: where no bytecode is written, each compiles all modules, in more time than most of them run.
 sys.dont_write_bytecode = False
 sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / "build" / "bytecode"))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# zig takes eight seconds for its first library: a test that begins with an empty cache of ours need not begin with an empty one of zig's.
+for variable in native_build.ZIG_FOLDERS:
+    os.environ.setdefault(variable, str(cache_folder() / "zig"))
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
@@ -43,11 +49,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def shared_process() -> Iterator[None]:
-    """Collect garbage as rarely as commands do, and keep the processes that take seconds to start."""
+    """Collect garbage as rarely as commands do, and fork the processes that take seconds to start."""
     from runtime.garbage_collection import rare_collections
-    from tests.support.compilers import shared_compilers
+    from tests.support.child_server import child_servers
     from tests.support.forked import end_server
 
-    with rare_collections(), shared_compilers():
+    with rare_collections(), child_servers():
         yield
-    end_server()
+        end_server()

@@ -25,10 +25,13 @@ from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, ke
 from runtime.child import Child
 
 
+MODULE = process_module.MODULE
+"""What users run: other tests' processes are forks of one that has imported it."""
+
+
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start and end processes as where nothing is kept."""
-    monkeypatch.setattr(process_module, "_kept", [])
+def no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "MODULE", MODULE)
 
 
 def running(compiler: Compiler) -> subprocess.Popen[bytes]:

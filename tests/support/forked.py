@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,20 +17,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support import compiler_server
+from tests.support import child_server
 from tests.support.paths import ROOT
 
 
 def serve() -> dict[str, Any] | None:
     """Fork for every request on standard input; return the request in the fork, nothing at the end of the input."""
-    compilers, place = _compiling_server()
-    assert compilers.stdout is not None
     import egraph.optimize.command
     import egraph.rules  # noqa: F401 - for the forks, as the line before
-    from lower.targets.cpu.generator import process as compiling
 
-    vars(compiling)["MODULE"] = ("-S", "-c", compiler_server.LAUNCHER, str(place))
-    compilers.stdout.readline()
+    child_server.take_the_place(json.loads(sys.argv[1]))
     for line in sys.stdin.buffer:
         request: dict[str, Any] = json.loads(line)
         process = os.fork()
@@ -39,18 +34,7 @@ def serve() -> dict[str, Any] | None:
             return request
         _, status = os.waitpid(process, 0)
         os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    compilers.communicate()
-    shutil.rmtree(place.parent)
     return None
-
-
-@cache
-def _compiling_server() -> tuple[subprocess.Popen[bytes], Path]:
-    """Start what compiles for the forks; return it and its socket. Cached, so that it is not collected in a fork."""
-    place = Path(tempfile.mkdtemp(prefix="einsat-tests-")) / "compilers"
-    command = [sys.executable, "-m", compiler_server.__name__, str(place)]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment), place
 
 
 def become(request: Mapping[str, Any]) -> None:
@@ -70,9 +54,8 @@ def become(request: Mapping[str, Any]) -> None:
 @cache
 def _server() -> subprocess.Popen[bytes]:
     """Start the process that forks; it ends with its input."""
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
+    command = [sys.executable, "-m", __name__, json.dumps(child_server.PLACES)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def end_server() -> None:

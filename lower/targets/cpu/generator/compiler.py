@@ -18,11 +18,18 @@ from egraph.tensor.text import parse_fragment
 from lower.eoperator.request import KernelRequest
 
 
+def load_generator() -> None:
+    """Import the code generator without PyTorch, which TVM imports where it is installed: that takes twice as long as TVM itself."""
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    from lower.targets.cpu.generator import generate  # noqa: F401
+
+
 def main() -> None:
     """Compile every request of the batches on standard input, until it ends; one JSON line each on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the compiler's own messages must not mix with the answers
+    load_generator()
     from lower.targets.cpu.generator.generate import compile_object, generate
 
     while True:
