@@ -118,6 +118,7 @@ class _Placer:
         self.program, self.order, self.may_overwrite, self.writes, self.speed = program, order, may_overwrite, writes, speed
         self.result = Placement()
         self.root = _roots(order)
+        self.viewed = {kernel.output: kernel for kernels in order.views for kernel in kernels}
         self.slots = self._concatenations()
         self.last_use = self._last_uses()
         self.outputs = self._direct_outputs()
@@ -169,22 +170,32 @@ class _Placer:
         if stitch is None or background is None or not self._is_free(background, step, made, slots) or not is_sized(kernel.output):
             return
         parts = [(kernel.inputs[number], box) for number, box in stitch.parts]
-        is_plain = [part.type.sizes == tuple(map(len, box)) for part, box in parts]
-        has_made_parts = all(plain or part in made for plain, (part, _) in zip(is_plain, parts, strict=True))
+        has_made_parts = all(part.type.sizes == tuple(map(len, box)) or part in made for part, box in parts)
         if background.type.elements != kernel.output.type.elements or not has_made_parts:
             return
         slots[background] = Slot(kernel.output)
         copied: list[Copied] = []
-        for (part, box), plain in zip(parts, is_plain, strict=True):
-            reason = "it is stored in another shape" if not plain else self._objection(part, made, background, step, slots)
-            if reason := reason or self._unwritable(made[part], kernel.output, box):
+        for part, box in parts:
+            result = self._reshaped(part)
+            reason = self._objection(result, made, background, step, slots) or self._unwritable(made[result], result, kernel.output, box)
+            if reason:
                 copied.append(Copied(part, box, reason))
             else:
-                slots[part] = Slot(kernel.output, box=box)
+                slots[result] = Slot(kernel.output, box=box)
         if copied:
             self.result.copied[step] = tuple(copied)
         else:
             self.result.dropped.add(step)
+
+    def _reshaped(self, part: Node) -> Node:
+        """Return the value that a value is another shape of, its elements in the same order; itself where it is no such view."""
+        kernel = self.viewed.get(part)
+        if kernel is None:
+            return part
+        below = kernel.inputs[0]
+        shown = read(kernel.fragment, lambda _: contiguous(below.type.sizes))
+        is_whole = not isinstance(shown, str) and shown[1].is_contiguous and below.type.elements == part.type.elements
+        return self._reshaped(below) if is_whole else part
 
     def _is_free(self, root: Node, step: int, made: Mapping[Node, int], slots: Mapping[Node, Slot]) -> bool:
         """Return whether a value is made by a step, and nothing but one step reads it."""
@@ -203,13 +214,16 @@ class _Placer:
             return "it is made before what stands around it"
         return "" if self._is_free(part, step, made, slots) else "something else reads it, or it is stored elsewhere"
 
-    def _unwritable(self, step: int, output: Node, box: Box) -> Reason:
+    def _unwritable(self, step: int, part: Node, output: Node, box: Box) -> Reason:
         """Return why a part's kernel does not write into a window of the result: into a run all do, into others those that are generated,
         and of a library those of which it says so, unless in so many runs that a copy costs less.
 
         Kernels around expressions are unrolled: what they write has to be dense.
         """
-        kernel, window = self.order.drafts[step].kernels[0], _window_of(contiguous(output.type.sizes), box)
+        kernel = self.order.drafts[step].kernels[0]
+        window = _window_of(contiguous(output.type.sizes), box).reshape(part.type.sizes)
+        if isinstance(window, str):
+            return f"it is stored in another shape: {window}"
         if window.is_contiguous:
             return ""
         if kernel.implementation.is_generated:
@@ -296,7 +310,9 @@ class _Placer:
         outer = self.result.locations.get(slot.output) or self._slot(slot.output)
         self.result.locations.setdefault(slot.output, outer)
         if slot.box is not None:
-            return Location(outer.allocation, _window_of(outer.window, slot.box))
+            window = _window_of(outer.window, slot.box).reshape(node.type.sizes)
+            assert isinstance(window, Window), "otherwise it is copied"
+            return Location(outer.allocation, window)
         inner = contiguous(node.type.sizes)
         return Location(outer.allocation, Window(outer.window.offset + slot.offset, inner.shape, inner.strides))
 

@@ -6,18 +6,24 @@ Every function yields what types allow. Whether a program made of them computes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from itertools import accumulate, combinations, product
 from math import gcd, prod
 
 from egraph.derive.matching.views import reshaped, sliced, transposed
 from egraph.tensor import Node
+from egraph.tensor.expr.scope import Compare, Guarded, Number, Read, Scope, Tensor
 from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid
 
 Nodes = tuple[Node, ...]
 Named = tuple[str, Nodes]
 """What was done, and the tensors after it."""
 PARTS = (2, 4)
 """Parts that one tensor is cut into, or times that it is repeated."""
+MOST_APART = 8
+"""Positions of an axis, or groups, up to which each may become a tensor of its own."""
 
 
 def forms(node: Node, depth: int = 2) -> tuple[Node, ...]:
@@ -49,19 +55,25 @@ def exchanges(rank: int) -> Iterator[tuple[int, ...]]:
         yield tuple(perm)
 
 
-def arranged(nodes: Nodes, filters: Sequence[int] = (), groups: Sequence[int] = ()) -> Iterator[Named]:
-    """Yield lists of tensors made of a list: as it is, as one, padded to equal sizes, repeated, cut.
+def arranged(
+    nodes: Nodes, filters: Sequence[int] = (), groups: Sequence[int] = (), counts: Sequence[int] = PARTS
+) -> Iterator[Named]:  # fmt: skip
+    """Yield lists of tensors made of a list: as it is, as one, on a diagonal, padded to equal sizes, repeated, cut.
 
     ``filters``: sizes by whose quotients the tensors may be repeated; ``groups``: equal parts of the first axis, inside of which tensors
-    may stand beside each other.
+    may stand beside each other; ``counts``: parts that one may be cut into.
     """
     yield "", nodes
     if len(nodes) == 1:
-        yield from _divided(nodes[0])
+        yield from _divided(nodes[0], counts)
+        for group, count in dict.fromkeys((group, count) for group in groups for count in (*PARTS, group)):
+            if 1 < count <= group and group % count == 0:
+                yield f"{count} of {group} groups as one, zeros between", (_merged_groups(nodes[0], group, count),)
         return
     if len(set(nodes)) == 1:
         yield "", nodes[:1]
     yield from joined(nodes)
+    yield from _diagonal(nodes)
     padded = equalised(nodes)
     if padded is not None:
         yield "padded", padded
@@ -105,13 +117,34 @@ def padded_axes(node: Node, zeros: dict[int, tuple[int, int]]) -> Node:
     return apply("Pad", node, before=before, after=after, mode="constant", value=0.0) if any(before + after) else node
 
 
-def _divided(node: Node) -> Iterator[Named]:
+def _divided(node: Node, counts: Sequence[int]) -> Iterator[Named]:
     sizes = node.type.sizes
     for axis, size in enumerate(sizes):
         for count in PARTS:
             yield f"repeated {count} times along axis {axis}", (apply("Concat", *[node] * count, axis=axis),)
-            if size % count == 0:
+        for count in dict.fromkeys((*counts, size)):
+            if 1 < count <= MOST_APART and size % count == 0:
                 yield f"cut in {count} along axis {axis}", tuple(parts(node, axis, [size // count] * count))
+
+
+def _diagonal(nodes: Nodes) -> Iterator[Named]:
+    """Yield tensors below each other along the first axis, each beside zeros where the others stand along the second."""
+    sizes = [node.type.sizes for node in nodes]
+    if len({(len(each), each[2:]) for each in sizes}) != 1 or len(sizes[0]) < 2:
+        return
+    ends = list(accumulate(each[1] for each in sizes))
+    alone = [padded_axes(node, {1: (end - node.type.sizes[1], ends[-1] - end)}) for node, end in zip(nodes, ends, strict=True)]
+    yield "on a diagonal", (apply("Concat", *alone, axis=0),)
+
+
+def _merged_groups(node: Node, groups: int, count: int) -> Node:
+    """{f, c, ...: w[f, c % C, ...] where c // C = f // F % count, else 0}  of groups of F filters over C channels"""
+    first, second, *rest = node.type.sizes
+    iterators, (f, c, *others) = grid("i", (first, count * second, *rest))
+    stands = Compare(c // second, "==", f // (first // groups) % count)
+    read = Read(Tensor("0", node.type.sizes, node.type.dtype), (f, c % second, *others))
+    body = Guarded((stands,), read, Number(Fraction(0)))
+    return apply("Expression", node, text=text_of(Scope.pointwise(iterators, body)))
 
 
 def parts(node: Node, axis: int, lengths: Sequence[int], starts: Sequence[int] | None = None) -> Iterator[Node]:

@@ -15,7 +15,7 @@ from itertools import product
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.views import reshaped, transposed
 from egraph.errors import EinsatError
-from egraph.partial.arrangements import Nodes, arranged, exchanges, forms, led_back, padded_axes
+from egraph.partial.arrangements import PARTS, Nodes, arranged, exchanges, forms, led_back, padded_axes
 from egraph.partial.boundaries import tightened, unpadded
 from egraph.partial.moves import Regrouping
 from egraph.partial.mutants import Agreement, Bounds, Moves, Mutant, Where, decided
@@ -40,7 +40,8 @@ class RegionBounds(Bounds):
     kinds: int = 6
     """Ways to write the products that are arranged further, at most."""
     arithmetic: float = 1.5
-    """Programs of more than this multiple of the region's arithmetic are not looked at."""
+    """Programs of more than this multiple of the region's arithmetic, and of what it is estimated to cost, are not looked at: idle lanes
+    and traffic may be worth more arithmetic."""
 
 
 BOUNDS = RegionBounds()
@@ -92,13 +93,13 @@ def as_it_is(node: Node) -> Product:
 def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBounds = BOUNDS) -> tuple[Mutant, ...]:
     """Return mutants of a region; those that are compared with it are those with the least arithmetic."""
     agrees = [cache(agreement(root)) for root in roots]
-    limit = bounds.arithmetic * _arithmetic(roots)
+    limits = [(measure, bounds.arithmetic * measure(*roots)) for measure in (_arithmetic, estimate)]
     made: dict[Nodes, Moves] = {}
     for programs, moves in _programs(roots, agreement, bounds):
-        if programs != roots and programs not in made and _arithmetic(programs) <= limit:
+        if programs != roots and programs not in made and any(measure(*programs) <= limit for measure, limit in limits):
             made[programs] = moves
     shares: dict[Nodes, float] = {}
-    for programs in sorted(made, key=lambda each: (_arithmetic(each), len(made[each]), estimate(*each)))[: bounds.tried]:
+    for programs in sorted(made, key=lambda each: (_arithmetic(*each), len(made[each]), estimate(*each)))[: bounds.tried]:
         share = 1.0
         for agrees_with, program in zip(agrees, programs, strict=True):
             share = min(share, agrees_with(program))
@@ -115,10 +116,13 @@ def zeros_around(roots: Nodes, where: Where, bounds: RegionBounds = BOUNDS) -> t
     return decided(roots, dict.fromkeys(made, 0.0), made.__getitem__, where, bounds)
 
 
-def _arithmetic(roots: Nodes) -> int:
+def _arithmetic(*roots: Node) -> int:
+    """Return the operations of programs, without those on constants."""
     total = 0
+    constant: dict[Node, bool] = {}
     for node in walk(roots):
-        flops = OPS[node.op].flops if node.op in OPS else None
+        constant[node] = bool(node.attribute("constant")) if node.op == "Placeholder" else all(constant[each] for each in node.inputs)
+        flops = OPS[node.op].flops if node.op in OPS and not constant[node] else None
         total += flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)) if flops else 0
     return total
 
@@ -198,7 +202,7 @@ def _rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
         ways += [("Conv", (x, w), each) for each in windows] if node.op == "Conv" and x.type.rank == w.type.rank == node.type.rank else []
         for op, operands, attributes in ways:
             result = applied(op, operands, attributes)
-            if result is None or result.type.elements != node.type.elements or _arithmetic((result,)) != _arithmetic((node,)):
+            if result is None or result.type.elements != node.type.elements or _arithmetic(result) != _arithmetic(node):
                 continue
             for perm in (None, *exchanges(result.type.rank)):
                 made = Product(op, operands, attributes, perm, f"as {op} of other forms")
@@ -244,8 +248,9 @@ def _arranged(row: Sequence[Product], goals: Sequence[tuple[int, ...]], *, whole
     lists = tuple(zip(*(each.operands for each in row), strict=True))
     is_conv = first.op == "Conv"
     filters = [each.operands[1].type.sizes[0] for each in row] if is_conv else ()
-    groups = sorted({_groups(each) for each in row}) if is_conv else ()
-    options = [list(arranged(lists[0], filters)), *(list(arranged(nodes, (), groups)) for nodes in lists[1:])]
+    groups = sorted({_groups(each) for each in row}) if is_conv else []
+    counts = (*PARTS, *groups)
+    options = [list(arranged(lists[0], filters, (), counts)), *(list(arranged(nodes, (), groups, counts)) for nodes in lists[1:])]
     for chosen in product(*options):
         lengths = {len(nodes) for _, nodes in chosen}
         if len(lengths - {1}) > 1:

@@ -11,6 +11,7 @@ from itertools import product
 
 from egraph.derive.matching.views import reshaped, sliced, transposed
 from egraph.errors import EinsatError
+from egraph.partial.arrangements import padded_axes
 from egraph.tensor import Node
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.window import Layout
@@ -79,6 +80,11 @@ class Mutated:
     back: tuple[Regrouping | tuple[int, ...], ...]
     names: tuple[str, ...]
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Return in how many parts axes are cut."""
+        return tuple(sorted(way.factor for way in self.back if isinstance(way, Regrouping)))
+
     def program(self, conv: Node) -> Node | None:
         """Return the program of ``conv``'s type; None where there is none."""
         window = self.window
@@ -113,6 +119,8 @@ def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     """Yield what one more move makes of a state."""
     yield from _transposed(state, layout)
     yield from _unfolded_channels(state, layout)
+    yield from _folded_pixels(state, layout)
+    yield from _alike(state, layout)
     space = tuple(range(len(state.data.type.sizes)))
     axes = (0, *(axis for axis in space[1:] if axis != layout.channel))
     for source, target in product(axes, axes):
@@ -122,6 +130,21 @@ def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
                 earlier = [step.inverse for step in state.back if isinstance(step, Regrouping)]
                 if all(factor == step.factor and not _undoes(way, step) for step in earlier):  # axes are cut alike
                     yield from _regrouped(state, layout, way)
+
+
+def _alike(state: Mutated, layout: Layout) -> Iterable[Mutated]:
+    """Yield all spatial axes cut alike: into parts in the batch, or interleaved. Each alone may agree with less than what leads elsewhere."""
+    axes = range(layout.first, layout.first + layout.spatial)
+    if state.names or len(axes) < 2:
+        return
+    factors = sorted({factor for axis in axes for factor in _factors(state, layout, axis, axis)})
+    for factor, into_batch in product(factors, (True, False)):
+        for takes_major, puts_major in _ends(axes[0], 0 if into_batch else axes[0]):
+            states = [state]
+            for axis in axes:
+                way = Regrouping(axis, 0 if into_batch else axis, factor, takes_major, puts_major)
+                states = [made for each in states for made in _regrouped(each, layout, way)]
+            yield from states
 
 
 def _undoes(way: Regrouping, earlier: Regrouping) -> bool:
@@ -245,3 +268,47 @@ def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
             window = Window(scaled[0], scaled[1], scaled[2], state.window.dilations)
             text = f"channels by {factor} into axis {way.target}"
             yield replace(state, data=data, weight=weight, window=window, names=(*state.names, text))
+
+
+def _folded_pixels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
+    """Yield pixels of one spatial axis, or of all, as channels, in image and weights alike: the phases of a stride.
+
+    conv(x, w, stride s) = conv(phases of x, phases of w, stride s / factor)
+
+    It is equal everywhere; taps are completed to whole phases by zeros.
+    """
+    window, count = state.window, len(state.window.strides)
+    if state.names:
+        return
+    for axes in dict.fromkeys((*((axis,) for axis in range(count)), tuple(range(count)))):
+        for factor in sorted({n for axis in axes for n in (window.strides[axis], *FACTORS) if n > 1}):
+            if all(window.strides[axis] % factor == 0 and window.dilations[axis] == 1 for axis in axes):
+                made: Mutated | None = state
+                for axis in axes:
+                    made = None if made is None else _phases_as_channels(made, layout, axis, factor)
+                if made is not None:
+                    yield made
+
+
+def _phases_as_channels(state: Mutated, layout: Layout, axis: int, factor: int) -> Mutated | None:
+    """o s + t - p = factor (o s / factor + (t + e) // factor - q) + (t + e) % factor,  where factor q = p + e"""
+    window, place = state.window, axis + layout.first
+    size, taps = state.data.type.sizes[place], state.weight.type.sizes[2 + axis]
+    before = -(-window.before[axis] // factor)
+    shift = before * factor - window.before[axis]
+    whole = -(-(taps + shift) // factor)
+    image = Regrouping(place, layout.channel, factor, False, False).of(padded_axes(state.data, {place: (0, -size % factor)}))
+    filters = padded_axes(state.weight, {2 + axis: (shift, whole * factor - taps - shift)})
+    weight = Regrouping(2 + axis, 1, factor, False, False).of(filters)
+    if image is None or weight is None:
+        return None
+    outputs = (size + window.before[axis] + window.after[axis] - taps) // window.strides[axis] + 1
+    stride = window.strides[axis] // factor
+    after = max(0, (outputs - 1) * stride - before + whole - image.type.sizes[place])
+
+    def at_axis(side: tuple[int, ...], value: int) -> tuple[int, ...]:
+        return (*side[:axis], value, *side[axis + 1 :])
+
+    made = Window(at_axis(window.strides, stride), at_axis(window.before, before), at_axis(window.after, after), window.dilations)
+    text = f"axis {place} by {factor} into channels"
+    return replace(state, data=image, weight=weight, window=made, names=(*state.names, text))

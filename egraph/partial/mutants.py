@@ -23,6 +23,8 @@ Where = Callable[[Node, Node], tuple[Box, ...] | None]
 Moves = tuple[str, ...]
 LARGEST_SHARE = 0.6
 """Corrections may compute at most this part of the output."""
+MOST_KINDS = 4
+"""Programs of kinds of their own that are decided though others agree more: parts of a tensor by which a kernel gains differ in size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +70,29 @@ class Mutant:
 
 
 def decided(
-    roots: Nodes, seen: Mapping[Nodes, float], moves: Callable[[Nodes], Moves], where: Where, bounds: Bounds
+    roots: Nodes, seen: Mapping[Nodes, float], moves: Callable[[Nodes], Moves], where: Where, bounds: Bounds,
+    kind: Callable[[Nodes], object] = lambda programs: None,
 ) -> tuple[Mutant, ...]:  # fmt: skip
     """Return programs that are worth their corrections, those with the fewest cells to correct first, of these the cheapest.
 
-    ``seen``: at which share of some positions each agrees with the results. Of those by the same moves one is equal everywhere and one is
-    corrected: what agrees most, of these what is estimated the cheapest.
+    ``seen``: at which share of some positions each agrees with the results. Of those by the same moves, in any order, one is equal
+    everywhere and one is corrected: what agrees most, of these what is estimated the cheapest. Kinds take turns.
     """
     cost = {each: (estimate(*each), len(moves(each)), [program.digest for program in each]) for each in seen}
     order = sorted(seen, key=lambda each: (-seen[each], cost[each]))
     found: dict[tuple[Moves, bool], Mutant] = {}
     for seems_equal in (True, False):
-        compared: list[Moves] = []
+        compared, kinds = list[Moves](), set[object]()
         for each in (each for each in order if (seen[each] == 1.0) == seems_equal):
-            names = moves(each)
-            if len(compared) >= bounds.decided or (names, seems_equal) in found or compared.count(names) >= bounds.alike:
+            names = tuple(sorted(moves(each)))
+            most = bounds.decided + (0 if kind(each) in kinds else MOST_KINDS)
+            if len(compared) >= most or (names, seems_equal) in found or compared.count(names) >= bounds.alike:
                 continue
             compared.append(names)
+            kinds.add(kind(each))
             boxes = _boxes(roots, each, where)
             if boxes is not None:
-                found.setdefault((names, not any(boxes)), Mutant(each, names, boxes))
+                found.setdefault((names, not any(boxes)), Mutant(each, moves(each), boxes))
     return tuple(sorted(found.values(), key=lambda each: (each.cells, cost[each.programs])))
 
 
@@ -125,7 +130,8 @@ def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds =
                         made.append((-seen[program], len(made), candidate))
         beam = _different(((-share, state) for share, _, state in sorted(made)), bounds.beam)
     shares: dict[Nodes, float] = {(program,): seen[program] for program in states}
-    return decided((node,), shares, lambda programs: states[programs[0]].names, where, bounds)
+    names, parts = lambda programs: states[programs[0]].names, lambda programs: states[programs[0]].parts
+    return decided((node,), shares, names, where, bounds, parts)
 
 
 def _different(states: Iterable[tuple[float, Mutated]], count: int) -> tuple[tuple[float, Mutated], ...]:

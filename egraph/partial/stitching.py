@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import partial
 from itertools import starmap
+from math import prod
 
 from egraph.derive.derivation import Derivation, DerivationRule, RegionRule, Step
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.derive.matching.merging import along_batch
+from egraph.derive.matching.views import reshaped, transposed
 from egraph.partial.generation import AROUND, PRODUCTS, generated, zeros_around
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, TensorType, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.compose import at
 from egraph.tensor.expr.index import Index, index
-from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
+from egraph.tensor.expr.scope import Compare, Guarded, Number, Read, Scalar, Scope, Tensor, inside
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid
 from egraph.tensor.ops.stitch import stitch_of
-from egraph.tensor.ops.window import Layout
+from egraph.tensor.ops.window import Layout, window_of
 
 NAME, REGIONS, BORDERS = "partial equivalence", "mutants of regions", "zeros for borders"
 MOST_PROPOSED = 3
@@ -45,8 +49,7 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
             return ()
         parts.append((box, part))
     beside = _joined(mutant, parts) if len(parts) == len(boxes) else None
-    batched = _batched(parts)
-    others = (beside, None if batched is None else _chosen(mutant, batched))
+    others = (beside, *(None if made is None else _chosen(mutant, made) for made in (_multiplied(parts, original.type.sizes), _batched(parts))))
     return (_chosen(mutant, parts), *(program for program in others if program is not None))
 
 
@@ -62,6 +65,60 @@ def _batched(parts: Sequence[tuple[Box, Node]]) -> list[tuple[Box, Node]] | None
         for number, part in zip(numbers, together or (), strict=False):
             result[number] = parts[number][0], part
     return list(result.values()) if list(result.values()) != list(parts) else None
+
+
+def _multiplied(parts: Sequence[tuple[Box, Node]], sizes: Sequence[int]) -> list[tuple[Box, Node]] | None:
+    """Return the corrections with convolutions whose boxes have gaps in memory as products; None where there are none.
+
+    A library writes rows of a product wherever they stand, and of other operators dense results only.
+    """
+    result = [(box, (_of_patches(part, box, sizes) if _has_gaps(box, sizes) else None) or part) for box, part in parts]
+    return result if result != list(parts) else None
+
+
+def _has_gaps(box: Box, sizes: Sequence[int]) -> bool:
+    """Return whether the elements of a box are no run of a tensor's memory, which holds them row by row."""
+    cut = [axis for axis, (positions, size) in enumerate(zip(box, sizes, strict=True)) if positions != range(size)]
+    return bool(cut) and (box[cut[-1]].step != 1 or any(len(positions) > 1 for positions in box[: cut[-1]]))
+
+
+def _of_patches(node: Node, box: Box, sizes: Sequence[int]) -> Node | None:
+    """conv(x, w)[n, o, f] = sum(t, c) patches[n, o, (t, c)] w[(t, c), f],  patches[n, o, t, c] = x[n, o s + t d - p, c]
+
+    The product's rows are the positions that stand in the box at equal distances, the most of them. None for other operators, and where
+    channels are not last or stand in groups; of a single tap the library has the product itself.
+    """
+    if node.op != "Conv" or node.string("layout") != "NHWC" or node.integer("group") != 1:
+        return None
+    data, weight = node.inputs
+    filters, channels, *taps = weight.type.sizes
+    if prod(taps) == 1:
+        return None
+    window, counts, inner = window_of(taps, dict(node.attributes)), node.type.sizes[:-1], prod(taps) * channels
+    rows = max(_at_equal_distances(box, sizes), key=lambda axes: prod(counts[axis] for axis in axes))
+    order = [*(axis for axis in range(len(counts)) if axis not in rows), *rows]
+    iterators, places = grid("i", [*(counts[axis] for axis in order), *taps, channels])
+    image, *outputs = (places[order.index(axis)] for axis in range(len(counts)))
+    positions = window.positions(outputs, places[len(counts) : -1])
+    read = Read(Tensor("0", data.type.sizes, data.type.dtype), (image, *positions, places[-1]))
+    body = guarded(window.guards(positions, data.type.sizes[1:-1]), read, Number(Fraction(0)))
+    patches = apply("Expression", data, text=text_of(Scope.pointwise(iterators, body)))
+    beside = [counts[axis] for axis in order[: -len(rows)] if counts[axis] > 1]
+    matrix = reshaped(transposed(weight, (*range(2, 2 + len(taps)), 1, 0)), (inner, filters))
+    product = apply("MatMul", reshaped(patches, (*beside, prod(counts[axis] for axis in rows), inner)), matrix)
+    whole = reshaped(product, (*(counts[axis] for axis in order), filters))
+    return transposed(whole, (*(order.index(axis) for axis in range(len(counts))), len(counts)))
+
+
+def _at_equal_distances(box: Box, sizes: Sequence[int]) -> list[list[int]]:
+    """Return the axes of a box, but for the last one, in groups in which positions one after the other are equally far apart in memory."""
+    steps = [positions.step * prod(sizes[axis + 1 :]) for axis, positions in enumerate(box)]
+    groups: list[list[int]] = [[]]
+    for axis in (axis for axis in range(len(box) - 1) if len(box[axis]) > 1):
+        if groups[-1] and steps[groups[-1][-1]] != len(box[axis]) * steps[axis]:
+            groups.append([])
+        groups[-1].append(axis)
+    return groups if groups[0] else [[0]]
 
 
 def correction(root: Node, box: Box) -> Node | None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, open_program
 from egraph.optimize.folding import Folder
-from egraph.partial.stitching import _chosen
-from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, TensorType, attributes, make, placeholder, walk
+from egraph.partial.stitching import _chosen, _multiplied, correction
+from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, TensorType, attributes, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import Box, boxes_of
 from egraph.tensor.expr.index import index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope, Tensor
@@ -193,6 +193,28 @@ def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -
         part = matmul(entry("p", len(rows), 8), entry("v", 8, len(columns)))
         steps, (value,), (expected,) = ran(stitch(matmul(x, w), (((rows, columns), part),)), device="cpu")
         assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * copied
+        np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "box", [(range(2), range(6), range(2, 4)), (range(2), range(6), range(5, 6)), (range(2), range(1, 6, 2), range(6))],
+    ids=["two columns", "a column", "every second row"],
+)  # fmt: skip
+def test_a_library_writes_corrections_into_boxes_with_gaps_as_products_of_patches(box: Box) -> None:
+    """Where its convolution would be copied: the stitch then launches nothing of its own."""
+    x, w, v = leaf(0, 2, 6, 6, 16), leaf(1, 16, 16, 3, 3), leaf(2, 16, 16, 3, 3)
+    original, other = conv(x, w, (1, 1, 1, 1)), conv(x, v, (1, 1, 1, 1))
+    part = correction(original, (*box, range(16)))
+    assert part is not None
+    parts = [((*box, range(16)), part)]
+    multiplied = _multiplied(parts, original.type.sizes)
+    assert multiplied is not None
+    inputs = {node: entry(f"x{node.integer('index')}", *node.type.sizes) for node in (x, w, v)}
+    for made, copied in ((parts, 1), (multiplied, 0)):
+        whole = stitch(other, made)
+        root = rewrite((whole,), lambda old, new: inputs.get(old) or make(old.op, new, old.attributes, old.type))[whole]
+        steps, (value,), (expected,) = ran(root, device="cpu")
+        assert sum(step.startswith(COPY_STEP) for step in steps) == copied, steps
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
 
 

@@ -238,6 +238,7 @@ PET: dict[str, tuple[Node, str, set[int]]] = {
     "3: channels along h": (nchw((1, 2, 4, 4), (1, 2, 3, 3), (1, 1, 1, 1)), "channels by 2 into axis 2", set()),
     "4: channels along w": (nchw((1, 2, 4, 4), (1, 2, 3, 3), (1, 1, 1, 1)), "channels by 2 into axis 3", set()),
     "5: interleaved for a dilation": (nchw((1, 1, 10, 10), (1, 1, 3, 3), (2, 2, 2, 2), 1, 2), "axis 3 by 2 into 3", {3}),
+    "a stride's phases as channels": (nchw((1, 2, 9, 8), (3, 2, 3, 3), (1, 1, 1, 1), 2), "axis 2 by 2 into channels", set()),
     "12: h and w exchanged": (nchw((2, 3, 6, 6), (2, 3, 1, 3), (0, 1, 0, 1)), "h and w exchanged", set()),
 }
 """Operator, the move that leads to PET's program, and the axes along which it is corrected: none where it is equal everywhere."""

@@ -79,6 +79,14 @@ def batched() -> Region:
     return tuple(matmul(leaf(0, 1, 8, 4), weight(k, 1, 4, 8)) for k in (1, 2))
 
 
+def grouped(channels: int, size: int, group: int) -> Region:
+    return (nchw(leaf(0, 1, channels, size, size), weight(1, channels, channels // group, 3, 3), group),)
+
+
+def products_of(*shapes: tuple[int, ...]) -> Region:
+    return (matmul(leaf(0, *shapes[0]), weight(1, *shapes[1])),)
+
+
 PUBLISHED: dict[str, tuple[Region, Region, str, Sequence[str]]] = {
     "6: one batched product": (batched(), batched(), "weights joined along axis 0 and results taken apart", ("MatMul",)),
     "7: product of transposed": (
@@ -126,13 +134,28 @@ PUBLISHED: dict[str, tuple[Region, Region, str, Sequence[str]]] = {
     "16: groups of one input, weights joined": (
         two_groups_of_one_input(14), two_groups_of_one_input(4), "weights joined along axis 0 and results cut along axis 1", ("Conv",)
     ),
+    "14: fewer groups, apart": (
+        (nchw(leaf(0, 16, 256, 28, 28), weight(1, 256, 32, 3, 3), 8),), (nchw(leaf(0, 2, 8, 4, 4), weight(1, 8, 1, 3, 3), 8),),
+        "data cut in 8 along axis 1 and weights cut in 8 along axis 0 and results joined along axis 1", ("Conv",) * 8,
+    ),
+    "narrow groups as fewer": (grouped(64, 28, 32), grouped(8, 4, 4), "weights 4 of {} groups as one, zeros between", ("Conv",)),
+    "narrow groups as none": (grouped(16, 28, 8), grouped(4, 4, 2), "weights {0} of {0} groups as one, zeros between", ("Conv",)),
+    "a batched product apart": (
+        products_of((3, 512, 768), (3, 768, 768)), products_of((3, 4, 5), (3, 5, 6)),
+        "data cut in 3 along axis 0 and weights cut in 3 along axis 0 and results joined along axis 0", ("MatMul",) * 3,
+    ),
+    "a batch by one matrix": (
+        products_of((3, 512, 768), (768, 768)), products_of((3, 4, 5), (5, 6)), "as MatMul of other forms", ("MatMul",)
+    ),
 }  # fmt: skip
-"""The region as published, a small one, how the program comes about, and its products."""
+"""The region as published (or on shapes of its kind), a small one, how the program comes about, and its products."""
 CORRECTED = ("16: groups of one input, weights joined",)
 
 
 def of_moves(region: Region, moves: str) -> Mutant:
-    return next(mutant for mutant in found(region) if " and ".join(mutant.moves) == moves)
+    """Return what comes about so; ``{}`` stands for the groups of the region's convolution."""
+    group = dict(region[0].attributes).get("group")
+    return next(mutant for mutant in found(region) if " and ".join(mutant.moves) == moves.format(group))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -278,7 +301,7 @@ def test_what_costs_more_than_the_region_is_not_proposed() -> None:
 def test_lists_of_operands_are_arranged_as_types_allow() -> None:
     a, b = leaf(0, 2, 3), leaf(1, 4, 3)
     padded = [f"padded, {name}" for name in ("joined along axis 0", "joined along axis 1", "stacked")]
-    assert [name for name, _ in arranged((a, b))] == ["", "joined along axis 0", "padded", *padded]
+    assert [name for name, _ in arranged((a, b))] == ["", "joined along axis 0", "on a diagonal", "padded", *padded]
     assert [name for name, _ in led_back((leaf(0, 6, 3),), [(2, 3), (4, 3)])] == ["cut along axis 0"]
     assert [name for name, _ in led_back((leaf(0, 8, 3),), [(2, 3), (4, 3)])] == ["cut along axis 0, padding left out"]
     assert not list(led_back((leaf(0, 8, 3),), [(2, 4), (4, 4)]))

@@ -24,9 +24,11 @@ Product = tuple[tuple[int, ...], tuple[int, ...]]
 """The shapes of a convolution's, or a matrix product's, operands."""
 
 
-def nchw(data: Node, filters: int, taps: tuple[int, int], pads: Sequence[int], dilation: int = 1, position: int = 1) -> Node:
+def nchw(
+    data: Node, filters: int, taps: tuple[int, int], pads: Sequence[int], dilation: int = 1, position: int = 1, stride: int = 1
+) -> Node:  # fmt: skip
     weight = leaf(position, filters, data.type.sizes[1], *taps, constant=True)
-    return conv(data, weight, (*pads, *pads), 1, dilation, "NCHW")
+    return conv(data, weight, (*pads, *pads), stride, dilation, "NCHW")
 
 
 BLOCKS = nchw(leaf(0, 1, 48, 38, 38), 64, (5, 5), (2, 2))
@@ -36,11 +38,27 @@ LINE = nchw(leaf(0, 1, 192, 17, 17), 192, (1, 7), (0, 3))
 WIDTHS = tuple(nchw(leaf(0, 1, 768, 18, 18), filters, (1, 1), (0, 0), position=k) for k, filters in ((1, 192), (2, 160)))
 STRIDED_LAST = conv(leaf(0, 1, 224, 224, 3), leaf(1, 64, 3, 7, 7, constant=True), (3, 3, 3, 3), 2)
 DILATED_LAST = conv(leaf(0, 1, 14, 14, 512), leaf(1, 256, 512, 3, 3, constant=True), (2, 2, 2, 2), 1, 2)
+STRIDED = nchw(leaf(0, 1, 64, 56, 56), 64, (3, 3), (1, 1), stride=2)
+RULE_1, RULE_2 = nchw(leaf(0, 16, 256, 28, 28), 256, (3, 3), (1, 1)), nchw(leaf(0, 2, 1, 14, 14), 1, (3, 3), (1, 1))
+RULE_5, RULE_12 = nchw(leaf(0, 1, 1, 14, 14), 1, (3, 3), (2, 2), 2), nchw(leaf(0, 16, 256, 28, 28), 256, (1, 3), (0, 1))
 QUERIES = tuple(matmul(leaf(0, 512, 768), leaf(k, 768, 768, constant=True)) for k in (1, 2, 3))
 
 MOVED: dict[str, tuple[Node, tuple[str, ...], Product, float]] = {
     "parts of an image into the batch": (
         BLOCKS, ("axis 3 by 2 into 0", "axis 2 by 2 into 0"), ((4, 48, 19, 19), (64, 48, 5, 5)), 1 - (34 / 38) ** 2
+    ),
+    "4 x 4 parts of an image into the batch": (
+        BLOCKS, ("axis 3 by 4 into 0", "axis 2 by 4 into 0"), ((16, 48, 10, 10), (64, 48, 5, 5)), 1 - (26 / 38) ** 2
+    ),
+    "rule 1: images along h": (RULE_1, ("axis 0 by 2 into 2",), ((8, 256, 56, 28), (256, 256, 3, 3)), 1 / 28),
+    "rule 2: images along w": (RULE_2, ("axis 0 by 2 into 3",), ((1, 1, 14, 28), (1, 1, 3, 3)), 1 / 14),
+    "rule 5: interleaved for a dilation": (
+        RULE_5, ("axis 2 by 2 into 2", "axis 3 by 2 into 3"), ((1, 1, 14, 14), (1, 1, 3, 3)), 1 - (12 / 14) ** 2
+    ),
+    "rule 12: 1x3 as 3x1": (RULE_12, ("h and w exchanged",), ((16, 256, 28, 28), (256, 256, 3, 1)), 0.0),
+    "phases of a stride as channels, along h": (STRIDED, ("axis 2 by 2 into channels",), ((1, 128, 28, 56), (64, 128, 2, 3)), 0.0),
+    "phases of a stride as channels": (
+        STRIDED, ("axis 2 by 2 into channels", "axis 3 by 2 into channels"), ((1, 256, 28, 28), (64, 256, 2, 2)), 0.0
     ),
     "two images along w": (IMAGES, ("axis 0 by 2 into 3",), ((8, 512, 7, 14), (512, 512, 3, 3)), 1 / 7),
     "all images along w": (IMAGES, ("axis 0 by 16 into 3",), ((1, 512, 7, 112), (512, 512, 3, 3)), 30 / 112),
