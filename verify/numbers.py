@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from egraph.rewrite.syntax import ArithmeticOperator, Comparison
 from egraph.rewrite.terms import differs
-from egraph.rewrite.values import PLAIN, Kind
+from egraph.rewrite.values import KINDS, PLAIN, Kind
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Scalar
 from egraph.tensor.expr.scope import apply as call
@@ -150,12 +150,12 @@ class OnPath:
         self.path = path
 
     def kind(self, value: Any) -> Kind:
-        match value:
-            case SymbolicInteger():
-                return "integer"
-            case SymbolicNumber() | Unsettled():
-                return "number"
-        return PLAIN.kind(value)
+        kind = KINDS.get(type(value))
+        if kind is not None:
+            return kind
+        if isinstance(value, SymbolicInteger):
+            return "integer"
+        return "number" if isinstance(value, SymbolicNumber | Unsettled) else PLAIN.kind(value)
 
     def whole(self, value: Any) -> int:
         if not isinstance(value, SymbolicInteger | int):

@@ -331,6 +331,13 @@ class Evaluator(Operations):
                         if self._holds(element, inner, required=required) is not required:
                             return not required
                     return required
+            case syntax.Call(keyword_tables=()):
+                value = self.value(node.function, frame)
+                if isinstance(value, Closure) and (result := _only_result(value)) is not None:
+                    named = {name: self.value(each, frame) for name, each in node.named}
+                    arguments = self._spread(node.arguments, frame)
+                    self.step()
+                    return self._holds(result, Frame(value.around, bound(value, arguments, named)), required=required)
         return self.truth(self.value(node, frame), required)
 
     def _negative(self, node: syntax.Negative, frame: Frame) -> Value:
@@ -433,6 +440,14 @@ def _condition_and_reason(node: syntax.Call) -> tuple[syntax.Expression, str] | 
     match node:
         case syntax.Call(arguments=(condition, syntax.Literal(value=str() as reason)), named=(), keyword_tables=()):
             return None if isinstance(condition, syntax.Spread) else (condition, reason)
+    return None
+
+
+def _only_result(function: Closure) -> syntax.Expression | None:
+    """Return what a function returns where it does nothing else."""
+    match function.syntax.body:
+        case (syntax.Return(value=value),):
+            return value
     return None
 
 

@@ -11,6 +11,7 @@ import math
 import operator as python
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import GeneratorType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -209,16 +210,19 @@ def check_finite(operator: str, left: float, right: float, result: float) -> Non
 
 def kind_of_object(value: Value) -> Kind:
     """Return the kind of a value whose class may have subclasses."""
-    if isinstance(value, Tensor):
-        return "tensor"
-    if isinstance(value, Attributes):
-        return "attributes"
-    if isinstance(value, BoundType):
-        return "type"
-    if isinstance(value, Equation):
-        return "equation"
     if isinstance(value, Refusal):
         raise value.error
-    if isinstance(value, Iterator):
-        return "stream"
-    return "function" if callable(value) else "other"
+    return _kind_of_class(type(value)) or ("function" if callable(value) else "other")
+
+
+@lru_cache(maxsize=1 << 8)
+def _kind_of_class(kind: type) -> Kind | None:
+    if issubclass(kind, Tensor):
+        return "tensor"
+    if issubclass(kind, Attributes):
+        return "attributes"
+    if issubclass(kind, BoundType):
+        return "type"
+    if issubclass(kind, Equation):
+        return "equation"
+    return "stream" if issubclass(kind, Iterator) else None
