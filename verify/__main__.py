@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -50,7 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
     parser.add_argument("--no-cache", action="store_true", help="prove everything anew, whatever certificates there are")
     parser.add_argument("--write", action="store_true", help="write the certificates of the shipped rules")
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="processor time for one rule (default: 60)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="processor time for one rule (default: 60; work is counted for shipped rules)"
+    )
     parser.add_argument("--ranks", type=ranks_from, metavar="A..B", help="ranks of the variables (default: as many as there is time for)")
     parser.add_argument(
         "--runner", type=parse_runner, default="processes", metavar="WHERE",
@@ -76,6 +79,8 @@ def ranks_from(text: str) -> tuple[int, ...]:
     return ranks
 
 
+SECONDS = 60.0
+"""Processor time for one rule of a file."""
 MOST_AXES = 8
 """Axes of a variable, at most: the permutations of more are too many to enumerate."""
 
@@ -184,7 +189,7 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
 
     made: dict[str, Proof] = {}
     with open_runner(arguments.runner) as runner:
-        jobs = runner.run(prove_shipped, [([rule.name for rule in family], effort, seconds) for family in families(rules)])
+        jobs = runner.run(prove_shipped, [([rule.name for rule in family], effort) for family in families(rules)])
         for rule in rules:
             while rule.name not in made:
                 made |= {proof.rule: proof for proof in next(jobs)}
@@ -229,6 +234,8 @@ def line(proof: Proof, widths: tuple[int, int]) -> str:
 def main() -> int:
     """Print a line a rule; return 1 when one is not proved, 2 when the file cannot be used."""
     arguments = build_parser().parse_args()
+    if arguments.seconds is None:
+        arguments.seconds = math.inf if arguments.shipped else SECONDS
     from egraph.errors import EinsatError
 
     try:

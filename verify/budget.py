@@ -13,6 +13,9 @@ PATH = 50
 BETWEEN_LOOKS = 200
 """Units between two looks at the clock."""
 
+GENERAL_WORK = 4_000_000
+"""Units that the proof of a shipped rule for all sizes may take: the longest takes less than half of it, on any machine."""
+
 
 class Exhausted(Exception):
     """The work that was allowed is done and the question is open."""
@@ -38,7 +41,7 @@ def spend(units: int = 1) -> None:
 
 
 @contextmanager
-def at_most(units: int) -> Iterator[None]:
+def at_most(units: float) -> Iterator[None]:
     """Allow so much work inside the block; an outer limit goes on counting."""
     outer = _METER.left
     _METER.left = min(outer, units)

@@ -280,7 +280,7 @@ def _settle(run: _Run) -> None:
     """Answer what the right side leaves open, and compare the types of the sides."""
     run.binder.path.settle_all()
     for left, right in zip(*run.sides, strict=True):
-        _agree(left, right)
+        _agree(left, right, OnPath(run.binder.path))
 
 
 def _end(run: _Run) -> Case:
@@ -427,10 +427,10 @@ def _term(tensor: RuleTensor) -> SymbolicTerm:
     return tensor.term
 
 
-def _agree(left: SymbolicTerm, right: SymbolicTerm) -> None:
+def _agree(left: SymbolicTerm, right: SymbolicTerm, numbers: OnPath) -> None:
     """Refuse, as a match does, where the sides have different types."""
     if left.dtype != right.dtype or len(left.shape) != len(right.shape) or not all(
-        a == b for a, b in zip(left.shape, right.shape, strict=True)
+        numbers.compare("==", a, b, True) for a, b in zip(left.shape, right.shape, strict=True)
     ):
         raise _Refused("the sides have different types")
 

@@ -7,7 +7,6 @@ user's rules lie in the user's data directory. A certificate of other text is no
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule, Verdict
+from verify.budget import GENERAL_WORK
 from verify.fingerprint import rule_key, verifier_key
 from verify.proof import Proof
 
@@ -148,23 +148,23 @@ def certify(
     return certified
 
 
-def prove_shipped(names: Sequence[str], effort: Effort, seconds: float) -> list[Proof]:
+def prove_shipped(names: Sequence[str], effort: Effort) -> list[Proof]:
     """Prove shipped rules that have a proof in common, wherever a runner runs that.
 
-    Their certificates are kept, so that an interrupted `make prove` can go on. Beyond ``seconds`` of processor time the general proof
-    of a rule is given up. A counterexample travels as text, since nodes are objects of their process.
+    Their certificates are kept, so that an interrupted `make prove` can go on. After so much work the general proof of a rule is given
+    up: what is proved is the same on every machine. A counterexample travels as text, since nodes are objects of their process.
     """
-    return [_prove_shipped(name, effort, seconds) for name in names]
+    return [_prove_shipped(name, effort) for name in names]
 
 
-def _prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
+def _prove_shipped(name: str, effort: Effort) -> Proof:
     from egraph.rules import rule_named
     from runtime.garbage_collection import rare_collections
     from verify.prove import prove
 
     rule = rule_named(name)
     with rare_collections():
-        proof = prove(rule, replace(effort, seconds=math.inf, general_seconds=seconds))
+        proof = prove(rule, replace(effort, general_work=GENERAL_WORK))
     keep(Certificate.of(proof, rule_key(rule)))
     if proof.counterexample is None:
         return proof

@@ -63,6 +63,8 @@ class Facts:
     divides: bool | None = None
     """Whether an equality has a division; None until it is asked for."""
     solved: dict[Literal0, bool] = field(default_factory=dict)
+    _kept: tuple[Literal0, ...] | None = None
+    """What ``kept`` returns; None until it is asked for."""
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
     base: Facts | None = field(default=None, repr=False)
@@ -105,14 +107,16 @@ class Facts:
             self.plain = None if self.divides else {}
         return self.plain
 
-    def kept(self) -> list[Literal0]:
+    def kept(self) -> tuple[Literal0, ...]:
         """Return the literals that the substitution does not express."""
-        return [
-            *(Literal0(value, "==") for value in self.equalities),
-            *(Literal0(value, ">=") for value in self.inequalities),
-            *(Literal0(value, ">") for value in self.strict),
-            *(Literal0(value, "!=") for value in self.disequalities),
-        ]
+        if self._kept is None:
+            self._kept = (
+                *(Literal0(value, "==") for value in self.equalities),
+                *(Literal0(value, ">=") for value in self.inequalities),
+                *(Literal0(value, ">") for value in self.strict),
+                *(Literal0(value, "!=") for value in self.disequalities),
+            )
+        return self._kept
 
     def _settle(self, pending: list[Literal0]) -> None:
         """Bring literals to solved form; a new substitution sends everything round again."""
@@ -174,6 +178,7 @@ class Facts:
         value = tightened(literal.value) if literal.relation == ">=" else literal.value
         if value not in kept:
             kept.append(value)
+            self._kept = None
             self.known = {value: True for value, holds in self.known.items() if holds}
             self._forget()
             if literal.relation == "==":

@@ -21,6 +21,8 @@ from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Numbe
 
 Label: TypeAlias = tuple[object, ...]
 Name: TypeAlias = tuple[object, ...]
+Inner: TypeAlias = tuple[int, bool, tuple[int, ...]]
+"""A node that is no leaf, whether the order of its parts matters, its parts."""
 _MASK = (1 << 61) - 1
 
 
@@ -182,10 +184,11 @@ class _Graph:
         """Return a number for every leaf, no two alike; leaves that nothing tells apart are told apart in the order they were made."""
         labels = [crc32(repr(label).encode()) for label, _, _ in self.nodes]
         colour = {leaf: labels[leaf] for leaf in self.leaves}
+        inner = [(node, ordered, children) for node, (_, ordered, children) in enumerate(self.nodes) if node not in colour]
         count = 0
         while True:
             while True:  # as long as that tells more apart
-                colour = self._refined(labels, colour)
+                colour = self._refined(labels, inner, colour)
                 different = len(set(colour.values()))
                 if different == len(colour):
                     return colour
@@ -199,15 +202,22 @@ class _Graph:
             colour[min(alike[chosen])] = hash((chosen, 1)) & _MASK
             count = len(set(colour.values()))
 
-    def _refined(self, labels: Sequence[int], colour: Mapping[int, int]) -> dict[int, int]:
+    def _refined(self, labels: Sequence[int], inner: Sequence[Inner], colour: Mapping[int, int]) -> dict[int, int]:
         """Return the colours of leaves by what stands around them."""
-        down: list[int] = []
-        for node, (_, ordered, children) in enumerate(self.nodes):
-            inner = [down[child] for child in children]
-            down.append(colour[node] if node in colour else hash((labels[node], *(inner if ordered else sorted(inner)))))
+        down = [0] * len(self.nodes)
+        for leaf, number in colour.items():
+            down[leaf] = number
+        below = down.__getitem__
+        for node, ordered, children in inner:
+            down[node] = hash((labels[node], *(map(below, children) if ordered else sorted(map(below, children)))))
         around = [0] * len(self.nodes)
-        for node in range(len(self.nodes) - 1, -1, -1):
-            _, ordered, children = self.nodes[node]
-            for position, child in enumerate(children):
-                around[child] += hash((around[node] & _MASK, down[node], position if ordered else -1)) & _MASK
+        for node, ordered, children in reversed(inner):
+            above, itself = around[node] & _MASK, down[node]
+            if ordered:
+                for position, child in enumerate(children):
+                    around[child] += hash((above, itself, position)) & _MASK
+            else:
+                number = hash((above, itself, -1)) & _MASK
+                for child in children:
+                    around[child] += number
         return {leaf: hash((number, around[leaf] & _MASK)) & _MASK for leaf, number in colour.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Literal
@@ -14,16 +13,36 @@ from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, constant, e
 Relation = Literal[">=", ">", "==", "!="]
 
 
-@dataclass(frozen=True)
 class Literal0:
-    """value RELATION 0; ``>`` only over reals (over integers it is ``value - 1 >= 0``)"""
+    """value RELATION 0; ``>`` only over reals (over integers it is ``value - 1 >= 0``). Never changed."""
 
-    value: Polynomial
-    relation: Relation
+    __slots__ = ("_hash", "relation", "value")
+
+    def __init__(self, value: Polynomial, relation: Relation) -> None:
+        self.value, self.relation = value, relation
+        self._hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.value, self.relation))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Literal0 and self.relation == other.relation and self.value == other.value)
+
+    def __repr__(self) -> str:
+        return f"Literal0({self.value!r} {self.relation} 0)"
 
     def holds_of(self, number: int) -> bool:
         """number RELATION 0"""
-        return {">=": number >= 0, ">": number > 0, "==": number == 0, "!=": number != 0}[self.relation]
+        match self.relation:
+            case ">=":
+                return number >= 0
+            case "==":
+                return number == 0
+            case "!=":
+                return number != 0
+        return number > 0
 
 
 def has_reals(value: Polynomial) -> bool:

@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 from egraph.rewrite.syntax import ArithmeticOperator, Comparison
 from egraph.rewrite.terms import differs
-from egraph.rewrite.values import PLAIN, Kind
+from egraph.rewrite.values import KINDS, PLAIN, Kind
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Scalar
 from egraph.tensor.expr.scope import apply as call
 from verify.paths import Path
-from verify.symbolic import ONE, NotWhole, SymbolicInteger
+from verify.symbolic import ONE, NotWhole, SymbolicInteger, index_of
 
 Key: TypeAlias = "str | float | tuple[Key, ...]"
 """How a number was computed: equal computations give equal doubles."""
@@ -150,20 +150,20 @@ class OnPath:
         self.path = path
 
     def kind(self, value: Any) -> Kind:
-        match value:
-            case SymbolicInteger():
-                return "integer"
-            case SymbolicNumber() | Unsettled():
-                return "number"
-        return PLAIN.kind(value)
+        kind = KINDS.get(type(value))
+        if kind is not None:
+            return kind
+        if isinstance(value, SymbolicInteger):
+            return "integer"
+        return "number" if isinstance(value, SymbolicNumber | Unsettled) else PLAIN.kind(value)
 
     def whole(self, value: Any) -> int:
         if not isinstance(value, SymbolicInteger | int):
             raise TypeError(f"{value} counts nothing")
         return int(value)
 
-    def truth(self, value: Any) -> bool:
-        return self.compare("!=", value, 0)
+    def truth(self, value: Any, required: bool | None = None) -> bool:
+        return self.compare("!=", value, 0, required)
 
     def negative(self, value: Any) -> Any:
         settled = _settled(value)
@@ -237,16 +237,17 @@ class OnPath:
         """Return an unknown number for a result, the same one for the same computation."""
         return SymbolicNumber(self.path, self.path.computed((name, *map(_key, values))))
 
-    def compare(self, operator: Comparison, left: Any, right: Any) -> bool:
+    def compare(self, operator: Comparison, left: Any, right: Any, required: bool | None = None) -> bool:
         left, right = _settled(left), _settled(right)
         if isinstance(left, int | float) and isinstance(right, int | float):
             return PLAIN.compare(operator, left, right)
         if any(isinstance(each, SymbolicInteger) for each in (left, right)):
-            return _compared_integers(operator, left, right)
+            return _compared_integers(self.path, operator, left, right, required)
         if operator in (">", ">="):
             left, right, operator = right, left, "<" if operator == ">" else "<="
         if not (_finite(left) and _finite(right)):
-            return PLAIN.compare(operator, *(0.0 if isinstance(each, SymbolicNumber) else each for each in (left, right)))
+            first, second = (0.0 if isinstance(each, SymbolicNumber) else each for each in (left, right))
+            return PLAIN.compare(operator, first, second)
         (a, b), (c, d) = _ideal(left), _ideal(right)
         errors, zero = (_roundings(left), _roundings(right)), index(0)
         if errors != (0, 0) and not (a.constant == 0 or c.constant == 0):
@@ -254,7 +255,7 @@ class OnPath:
         difference, scale = c * b - a * d, b * d
         if operator not in ("==", "!=") and self.path.ask(Compare(scale, "<", zero)):
             difference = -difference
-        return self.path.ask(Compare(zero, operator, difference))  # type: ignore[arg-type]  # one of the four that indices have
+        return self.path.ask(Compare(zero, operator, difference), required)  # type: ignore[arg-type]  # one of the four that indices have
 
     def _compared_rounded(self, operator: Comparison, left: Any, right: Any) -> bool:
         """Compare rounded numbers: either outcome is possible; ``<`` holds of the exact numbers too where one was rounded, once."""
@@ -287,7 +288,11 @@ def _sign(numbers: OnPath, value: SymbolicNumber) -> int:
     return -1 if numbers.compare("<", value, 0) else 1
 
 
-def _compared_integers(operator: Comparison, left: Any, right: Any) -> bool:
+def _compared_integers(path: Path, operator: Comparison, left: Any, right: Any, required: bool | None) -> bool:
+    if required is not None and all(isinstance(each, SymbolicInteger | int) for each in (left, right)):
+        if operator in (">", ">="):
+            left, right, operator = right, left, "<" if operator == ">" else "<="
+        return path.ask(Compare(index_of(left), operator, index_of(right)), required)  # type: ignore[arg-type]  # one of the four
     match operator:
         case "==":
             return bool(left == right)

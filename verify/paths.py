@@ -18,7 +18,7 @@ from egraph.tensor.expr.index import Index, RealSymbol, Symbol, index
 from egraph.tensor.expr.scope import Compare
 from verify.bounds import divide_terms
 from verify.budget import PATH, spend
-from verify.solved import Deferred, Ended, Solved, atoms_of
+from verify.solved import Deferred, Ended, Solved
 
 T = TypeVar("T")
 Choice = TypeVar("Choice")
@@ -107,14 +107,23 @@ class Path(Solved):
         self.choices[name] = options[0]
         return options[0]
 
-    def ask(self, condition: Compare) -> bool:
-        """Return whether a condition holds on this path; fork where both are possible."""
+    def ask(self, condition: Compare, required: bool | None = None) -> bool:
+        """Return whether a condition holds on this path; fork where both are possible.
+
+        ``required``: the other answer is known to end the path, which then has to be no path of its own.
+        """
         while True:
             decided = self.decide(condition)
             if decided is not None:
                 return decided
             if not self._settle(self.canonical(condition.right - condition.left)):
                 break
+        if required is not None:
+            try:
+                self.assume(condition if required else negation(condition))
+            except Ended:
+                return not required
+            return required
         otherwise = self.copy()
         try:
             otherwise.assume(negation(condition))
@@ -193,13 +202,13 @@ class Path(Solved):
 
     def _settle(self, asked: Index) -> bool:
         """Decide one open sign or broadcast that a question is about; return whether there was one."""
-        if (symbol := next((each for each in self.signed if each in atoms_of(asked)), None)) is not None:
+        if (symbol := next((each for each in self.signed if each in asked.atoms), None)) is not None:
             self._settle_sign(symbol)
             return True
         for each in self.deferred:
             result = self.canonical(each.result)
             is_open = any(result == deferred.result for deferred in self.deferred)  # else it is another size, whatever the operands are
-            if each not in self._settling and is_open and any(atom in atoms_of(asked) for atom in atoms_of(result)):
+            if each not in self._settling and is_open and any(atom in asked.atoms for atom in result.atoms):
                 self._settle_one(each)
                 return True
         return False

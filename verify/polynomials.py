@@ -38,7 +38,7 @@ class Polynomial:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Polynomial) and self.terms == other.terms
+        return self is other or (type(other) is Polynomial and self.terms == other.terms)
 
     def __add__(self, other: Polynomial) -> Polynomial:
         return self.plus(other, 1)

@@ -24,6 +24,7 @@ from egraph.tensor.expr.index import Symbol, atoms, index, substitute
 from egraph.tensor.expr.scope import Scope
 from verify.application import objection as open_at
 from verify.bindings import Fixed
+from verify.budget import Exhausted, at_most
 from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.definedness import has_nan, is_nan
@@ -70,8 +71,8 @@ class Effort:
     """Of variables and free shapes; by default as many as the number of variables leaves time for."""
     seconds: float = math.inf
     """Of the processor's time, after which a rule is unknown."""
-    general_seconds: float = math.inf
-    """Of the processor's time, after which the proof for all sizes is given up and applications at their own sizes decide."""
+    general_work: float = math.inf
+    """Units of work (``verify.budget``) after which a proof for all sizes is given up and applications at their own sizes decide."""
     applications: int = 6
     """Random applications that are proved at their own sizes where there is no general proof."""
 
@@ -278,12 +279,12 @@ def _has_windows(rule: Rule | MergeRule) -> bool:
 def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, any_function: str = "") -> Attempt:
     attempt = Attempt(any_function=any_function)
     try:
-        with within(effort.general_seconds):
+        with at_most(effort.general_work):
             _judge_all(rule, fixed, effort, attempt)
-    except OutOfTime as reached:
-        if effort.general_seconds == math.inf:
+    except Exhausted:
+        if effort.general_work == math.inf:
             raise
-        attempt.gave_up = f"given up after {reached}"
+        attempt.gave_up = f"given up after {effort.general_work:,} units of work"
     except TooManyPaths as error:
         attempt.gave_up = str(error)
     except RecursionError:

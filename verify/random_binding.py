@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -44,8 +45,6 @@ class Draw:
         self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None, byte: str = "uint8"
     ) -> None:
         self.random, self.shapes, self.bundles, self.byte = random, dict(shapes or {}), dict(bundles or {}), byte
-        self._names: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._kinds: dict[int, tuple[str, ...]] = {}
         self._shapes: dict[tuple[object, ...], Shape | TypeMismatch | None] = {}
         """Shapes of terms, by what their variables and attributes are: draws go back and forth between a few of these."""
 
@@ -75,9 +74,7 @@ class Draw:
         """Return the shape of a term all of whose variables are bound."""
         if isinstance(term, Variable):
             return self.shapes.get(term.name)
-        if id(term) not in self._names:
-            self._names[id(term)] = _names(term)
-        variables, bundles = self._names[id(term)]
+        variables, bundles = _names(term)
         key = (id(term), *map(self.shapes.get, variables), *map(self.bundles.get, bundles))
         if key not in self._shapes:
             try:
@@ -98,10 +95,7 @@ class Draw:
 
     def _types(self, term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
         """Return the types of a term's operands: numbers, but for conditions."""
-        if id(term) not in self._kinds:
-            kinds = (operand_type(term.op, position, "float32", self.byte) for position in range(len(term.operands)))
-            self._kinds[id(term)] = tuple(_dtype(each, kind, self.byte) for each, kind in zip(term.operands, kinds, strict=True))
-        return tuple(TensorType(kind, shape) for kind, shape in zip(self._kinds[id(term)], shapes, strict=True))
+        return tuple([TensorType(kind, shape) for kind, shape in zip(_kinds(term, self.byte), shapes, strict=True)])
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
         operand_shapes = [self._shape_of(operand) for operand in term.operands]
@@ -179,6 +173,14 @@ class Draw:
         return shapes, dict(values) if fixed is None else fixed
 
 
+@lru_cache(maxsize=1 << 12)
+def _kinds(term: Pattern, byte: str) -> tuple[str, ...]:
+    """Return the element types of a term's operands."""
+    kinds = (operand_type(term.op, position, "float32", byte) for position in range(len(term.operands)))
+    return tuple(_dtype(each, kind, byte) for each, kind in zip(term.operands, kinds, strict=True))
+
+
+@lru_cache(maxsize=1 << 12)
 def _names(term: Pattern | Variable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the variables and of the attributes in a term."""
     if isinstance(term, Variable):
@@ -199,6 +201,7 @@ def _dtype(term: Pattern | Variable, dtype: str, byte: str) -> str:
     return OPS[term.op].element_type(operands, {} if isinstance(term.attributes, str) else dict(term.attributes))
 
 
+@lru_cache(maxsize=1 << 12)
 def _demand(term: Pattern | Variable) -> int:
     if isinstance(term, Variable):
         return -1

@@ -37,14 +37,19 @@ def tree_of(cases: Sequence[Judged]) -> Tree:
     name = next((name for choices, _ in cases for name in choices), None)
     if name is None:
         return True
-    values = {json.dumps(plain(choices[name])): plain(choices[name]) for choices, _ in cases if name in choices}
+    values: dict[str, Any] = {}
+    keyed: list[tuple[str | None, Judged]] = []
+    """Cases without the choice, each with the text of what it chose; None where it did not make it."""
+    for choices, leaf in cases:
+        key = None
+        if name in choices:
+            value = plain(choices[name])
+            key = json.dumps(value)
+            values[key] = value
+        keyed.append((key, ({another: chosen for another, chosen in choices.items() if another != name}, leaf)))
     merged: dict[str, list[Any]] = {}
     for key, value in values.items():
-        inner = [
-            ({another: chosen for another, chosen in choices.items() if another != name}, leaf)
-            for choices, leaf in cases
-            if name not in choices or json.dumps(plain(choices[name])) == key
-        ]
+        inner = [case for chosen, case in keyed if chosen is None or chosen == key]
         subtree = tree_of(inner)
         merged.setdefault(json.dumps(subtree, sort_keys=True), [[], subtree])[0].append(value)
     return {name: [[group, subtree] for group, subtree in merged.values()]}

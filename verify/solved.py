@@ -7,10 +7,9 @@ here is decided by ``verify.assumptions`` where a proof needs it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-from egraph.tensor.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index, over
+from egraph.tensor.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, index, over
 from egraph.tensor.expr.scope import Compare
 from verify.bounds import Bounds, divide_terms, without_content
 
@@ -156,13 +155,13 @@ class Solved:
     def _unknown(self, difference: Index) -> tuple[Symbol | RealSymbol, Index] | None:
         """Return a symbol to eliminate and its value: it occurs once, alone, with the coefficient one."""
         best: tuple[tuple[bool, bool, int, int], Symbol | RealSymbol, Index] | None = None
-        results = {atom for each in self.deferred for atom in atoms_of(each.result)}
+        results = {atom for each in self.deferred for atom in each.result.atoms}
         for monomial, coefficient in difference.terms:
             if len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Symbol | RealSymbol):
                 continue
             atom = monomial[0]
             others = Index(tuple(t for t in difference.terms if t[0] != monomial)) * -coefficient
-            if atom in atoms_of(others):
+            if atom in others.atoms:
                 continue
             minimum = self.bounds.low.get(atom, atom.minimum) if isinstance(atom, Symbol) else None
             fits = minimum is None or self.bounds.sign(others - minimum, strict=False) is True
@@ -193,8 +192,8 @@ class Solved:
         if abs(top[1]) != 1 or any(isinstance(atom, Floor | Modulo) for atom in top[0]):
             return
         others = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
-        divisions = (atom for atom in atoms_of(others) if isinstance(atom, Floor | Modulo))
-        if all((atoms_of(d.numerator) | atoms_of(d.divisor)).isdisjoint(top[0]) for d in divisions):  # else it would return forever
+        divisions = (atom for atom in others.atoms if isinstance(atom, Floor | Modulo))
+        if all((d.numerator.atoms | d.divisor.atoms).isdisjoint(top[0]) for d in divisions):  # else it would return forever
             self._rewrite(top[0], others)
 
     def _rewrite(self, monomial: Monomial, value: Index) -> None:
@@ -214,20 +213,20 @@ class Solved:
     def _refresh(self, changed: Atom) -> None:
         """Eliminate a solved atom from all assumptions and memos."""
         for key, value in list(self._memo.items()):
-            if changed in atoms_of(key) or changed in atoms_of(value):
+            if changed in key.atoms or changed in value.atoms:
                 del self._memo[key]
         for atom, value in list(self._solved.items()):
-            if changed in atoms_of(value):
+            if changed in value.atoms:
                 self._solved[atom] = self.canonical(value)
         for monomial, value in list(self._rewrites.items()):
-            if monomial not in self._rewrites or not (changed in atoms_of(value) or changed in atoms_of(Index(((monomial, 1),)))):
+            if monomial not in self._rewrites or not (changed in value.atoms or changed in Index(((monomial, 1),)).atoms):
                 continue
             del self._rewrites[monomial]
             self._memo.clear()
             remaining = self.canonical(Index(((monomial, 1),)) - value)
             if remaining.terms:
                 self._equate(remaining)
-        if any(changed in atoms_of(c.right) for c in self.conditions):
+        if any(changed in c.right.atoms for c in self.conditions):
             self._rebuild()
         if self.deferred:
             self._narrow()
@@ -262,7 +261,7 @@ class Solved:
         """Keep 0 OPERATOR difference, which is news."""
         self._version += 1
         for key, value in list(self._memo.items()):
-            if any(isinstance(atom, Floor | Modulo) for atom in atoms_of(value)):
+            if value.divides:
                 del self._memo[key]
         self._keep(operator, difference)
         if self.deferred:
@@ -367,12 +366,6 @@ class Solved:
         return remainder % divisor if divisor.constant is not None else index(Modulo(remainder, divisor))
 
 
-@lru_cache(maxsize=1 << 14)
-def atoms_of(value: Index) -> frozenset[Atom]:
-    """Return every atom of a value, those inside divisions too."""
-    return frozenset(atoms(value))
-
-
 def _remainder(difference: Index) -> Index:
     """d (a // d) = a - a % d, where a division stands with its own divisor"""
     for monomial, coefficient in difference.terms:
@@ -390,7 +383,7 @@ def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, I
         return None
     atom, coefficient = candidates[0]
     others = Index(tuple(t for t in difference.terms if t[0] != (atom,)))
-    if atom in atoms_of(others):
+    if atom in others.atoms:
         return None
     return atom, others * -coefficient
 

@@ -70,9 +70,12 @@ def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
     parts = _parts(_question(facts, added))
     if facts.instances and added:
         parts = [part for part in parts if not part.keys().isdisjoint(added)]
-    if any(_check(part, products=False) for part in parts):
-        return True
-    return any(_check(part, products=True) for part in parts if any(len(m) > 1 for literal in part for m in literal.value.terms))
+    numbered: list[Numbered] = []
+    for part in parts:
+        numbered.append(_numbered(part))
+        if _check(numbered[-1], products=False):
+            return True
+    return any(_check(part, products=True) for part in numbered if any(len(m) > 1 for _, terms in part.literals for m, _ in terms))
 
 
 def _parts(question: Iterable[Literal0]) -> list[dict[Literal0, None]]:
@@ -236,9 +239,9 @@ def _numbered(question: Iterable[Literal0]) -> Numbered:
     return Numbered(tuple(literals), tuple(numbers))
 
 
-def _check(question: Iterable[Literal0], *, products: bool) -> bool:
+def _check(question: Numbered, *, products: bool) -> bool:
     """Return whether Z3 finds the literals contradictory."""
-    return _contradicts(_text(_numbered(question), products=products), products)
+    return _contradicts(_text(question, products=products), products)
 
 
 @lru_cache(maxsize=1 << 13)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 
-from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
+from egraph.tensor.expr.index import Iterator, Symbol
 from egraph.tensor.expr.scope import Scope, Tensor
 from verify.facts import Facts
 from verify.literals import Literal0
@@ -34,49 +35,65 @@ class NoInstance(Exception):
 class Instance:
     """Values of atoms, drawn when they are asked for."""
 
-    random: Random
+    seed: int
     values: dict[int, int] = field(default_factory=dict)
     data: dict[tuple[Tensor | Scope, tuple[int, ...]], int] = field(default_factory=dict)
 
+    @cached_property
+    def random(self) -> Random:
+        """The generator, made when something is drawn: most questions to an instance draw nothing."""
+        return Random(self.seed)
+
     def copy(self, seed: int) -> Instance:
-        return Instance(Random(seed), dict(self.values), dict(self.data))
+        return Instance(seed, dict(self.values), dict(self.data))
 
     def of(self, value: Polynomial) -> int:
         """Return the value of a polynomial."""
         total = 0
+        values = self.values
         for monomial, coefficient in value.terms.items():
             for atom in monomial:
-                drawn = self.values.get(atom)
-                coefficient *= self._draw(atom) if drawn is None else drawn
+                coefficient *= values[atom] if atom in values else self._draw(atom)
             total += coefficient
         return total
 
     def _draw(self, atom: int) -> int:
-        match entry(atom).kind:
-            case Symbol(_, minimum):
-                value = minimum + self.random.choice(_SPREAD) if minimum > LEAST else self.random.choice(_EITHER)
-            case RealSymbol():
-                value = self.random.randint(-3, 3)
-            case Iterator():
-                atom_entry = entry(atom)
-                assert atom_entry.low is not None and atom_entry.high is not None, "an iterator has a range"
-                low, high = self.of(atom_entry.low), self.of(atom_entry.high)
-                if low >= high:
-                    raise NoInstance
-                value = self.random.choice((low, high - 1, self.random.randrange(low, high)))
-            case FloorAtom(numerator, divisor):
-                by = self.of(divisor)
-                if by < 1:
-                    raise NoInstance
-                value = self.of(numerator) // by
-            case DataAtom(source, indices):
-                key = source, tuple(self.of(i) for i in indices)
-                value = self.data.setdefault(key, self.random.randint(-2, 4))
+        atom_entry = entry(atom)
+        kind = atom_entry.kind
+        value: int
+        if isinstance(kind, Symbol):
+            value = kind.minimum + _chosen(self.random, _SPREAD) if kind.minimum > LEAST else _chosen(self.random, _EITHER)
+        elif isinstance(kind, FloorAtom):
+            by = self.of(kind.divisor)
+            if by < 1:
+                raise NoInstance
+            value = self.of(kind.numerator) // by
+        elif isinstance(kind, Iterator):
+            assert atom_entry.low is not None and atom_entry.high is not None, "an iterator has a range"
+            low, high = self.of(atom_entry.low), self.of(atom_entry.high)
+            if low >= high:
+                raise NoInstance
+            between = self.random.randrange(low, high)
+            value = _chosen(self.random, (low, high - 1, between))
+        elif isinstance(kind, DataAtom):
+            key = kind.source, tuple(self.of(i) for i in kind.indices)
+            value = self.data.setdefault(key, self.random.randint(-2, 4))
+        else:
+            value = self.random.randint(-3, 3)  # a real symbol
         self.values[atom] = value
         return value
 
     def satisfies(self, literal: Literal0) -> bool:
         return literal.holds_of(self.of(literal.value))
+
+
+def _chosen(random: Random, values: Sequence[int]) -> int:
+    """Return what ``random.choice`` would, in a third of the time: instances are drawn by the million."""
+    count, bits = len(values), len(values).bit_length()
+    position = random.getrandbits(bits)
+    while position >= count:
+        position = random.getrandbits(bits)
+    return values[position]
 
 
 def refuted(facts: Facts, goal: Literal0) -> bool:
@@ -112,7 +129,7 @@ def _inherited(facts: Facts) -> list[Instance]:
 def _drawn(facts: Facts) -> list[Instance]:
     drawn: list[Instance] = []
     for seed in range(_DRAWS):
-        instance = Instance(Random(seed))
+        instance = Instance(seed)
         if _meets(facts, instance):
             drawn.append(instance)
             if len(drawn) == _INSTANCES:

@@ -272,6 +272,9 @@ class Evaluator(Operations):
 
     def _call(self, node: syntax.Call, frame: Frame) -> Value:
         function = self.value(node.function, frame)
+        if type(function) is Native and function.refuses and (stated := _condition_and_reason(node)) is not None:
+            condition, reason = stated
+            return self.call(function, [self._holds(condition, frame, required=True), reason])
         named = {name: self.value(each, frame) for name, each in node.named} if node.named else {}
         for each in node.keyword_tables:
             more = self.value(each, frame)
@@ -288,6 +291,54 @@ class Evaluator(Operations):
             else:
                 values.append(self.value(each, frame))
         return values
+
+    def _holds(self, node: syntax.Expression, frame: Frame, *, required: bool) -> bool:
+        """Return the truth of an expression where the other one than ``required`` refuses the match, before anything else is evaluated.
+
+        What this demands of each of its parts is handed to the interpretation; it is evaluated like any expression, in the same order.
+        """
+        match node:
+            case syntax.Not(value=value):
+                return not self._holds(value, frame, required=not required)
+            case syntax.Every(some=some, operands=operands):
+                for each in operands[:-1]:
+                    held = self._holds(each, frame, required=required) if some != required else self.truth(self.value(each, frame))
+                    if held == some:
+                        return held
+                return self._holds(operands[-1], frame, required=required)
+            case syntax.Choice(test=test, then=then, otherwise=otherwise):
+                return self._holds(then if self.truth(self.value(test, frame)) else otherwise, frame, required=required)
+            case syntax.Compared(first=first, comparisons=((operator, other),)):
+                left = self.value(first, frame)
+                return self.truth(self.compare(operator, left, self.value(other, frame), required))
+            case syntax.Compared(first=first, comparisons=comparisons) if required:
+                left = self.value(first, frame)
+                for operator, other in comparisons:
+                    right = self.value(other, frame)
+                    if not self.truth(self.compare(operator, left, right, required)):
+                        return False
+                    left = right
+                return True
+            case syntax.Call(
+                function=function, named=(), keyword_tables=(),
+                arguments=(syntax.Comprehension(kind="one by one", element=element, clauses=clauses),),
+            ):  # fmt: skip
+                value = self.value(function, frame)
+                if type(value) is Native and value.every is required:
+                    inner = Frame(frame, {}, is_call=False)
+                    self.step()
+                    for _ in self._bindings(clauses, inner):
+                        if self._holds(element, inner, required=required) is not required:
+                            return not required
+                    return required
+            case syntax.Call(keyword_tables=()):
+                value = self.value(node.function, frame)
+                if isinstance(value, Closure) and (result := _only_result(value)) is not None:
+                    named = {name: self.value(each, frame) for name, each in node.named}
+                    arguments = self._spread(node.arguments, frame)
+                    self.step()
+                    return self._holds(result, Frame(value.around, bound(value, arguments, named)), required=required)
+        return self.truth(self.value(node, frame), required)
 
     def _negative(self, node: syntax.Negative, frame: Frame) -> Value:
         value = self.value(node.value, frame)
@@ -382,6 +433,23 @@ class Evaluator(Operations):
                 where=f"{path_of(frame)}:{node.line}", fix="use None, or a tuple",
             )  # fmt: skip
         return Closure(node, frame, path_of(frame), defaults, node.name, node.text)
+
+
+def _condition_and_reason(node: syntax.Call) -> tuple[syntax.Expression, str] | None:
+    """Return both for ``f(condition, "reason")``, None for any other call: a reason that is computed might depend on the condition."""
+    match node:
+        case syntax.Call(arguments=(condition, syntax.Literal(value=str() as reason)), named=(), keyword_tables=()):
+            return None if isinstance(condition, syntax.Spread) else (condition, reason)
+    return None
+
+
+def _only_result(function: Closure) -> syntax.Expression | None:
+    """Return what a function returns where it does nothing else."""
+    match function.syntax.body:
+        case (syntax.Return(value=value),):
+            return value
+    return None
+
 
 _FIXED = frozenset({Closure, Native, int, float, str, bool, type(None)})
 _OF_TENSORS = frozenset({"shape", "rank", "type", "number", "reshape", "transpose"})

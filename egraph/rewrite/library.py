@@ -210,10 +210,13 @@ def _natives(functions: Mapping[str, Callable[..., Value]]) -> Mapping[str, Valu
     return MappingProxyType({name: Native(name, function, evaluating=True) for name, function in functions.items()})
 
 
-BUILTINS: Mapping[str, Value] = _natives({
-    "abs": _absolute, "all": _all, "any": _any, "bool": _bool, "enumerate": _enumerate, "int": _integer, "len": _length, "list": _list,
-    "map": _map, "max": _maximum, "min": _minimum, "next": _next, "range": _range, "reversed": _reversed, "set": _set, "sorted": _sorted,
-    "sum": _sum, "tuple": _tuple, "zip": _zip,
+BUILTINS: Mapping[str, Value] = MappingProxyType({
+    "all": Native("all", _all, evaluating=True, every=True), "any": Native("any", _any, evaluating=True, every=False),
+    **_natives({
+        "abs": _absolute, "bool": _bool, "enumerate": _enumerate, "int": _integer, "len": _length, "list": _list, "map": _map,
+        "max": _maximum, "min": _minimum, "next": _next, "range": _range, "reversed": _reversed, "set": _set, "sorted": _sorted,
+        "sum": _sum, "tuple": _tuple, "zip": _zip,
+    }),
 })  # fmt: skip
 """Python's own functions that the language has."""
 
@@ -239,8 +242,11 @@ def _terms() -> dict[str, Value]:
     def attribute(run: Evaluator, bundle: Value, name: str, expected: Value) -> None:
         terms.require_attribute(bundle, name, expected)
 
-    functions = dict(_natives({"require": require, "require_number": number, "require_attribute": attribute}))
-    return {**functions, "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None)}
+    return {
+        "require": Native("require", require, evaluating=True, refuses=True),
+        **_natives({"require_number": number, "require_attribute": attribute}),
+        "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None),
+    }  # fmt: skip
 
 
 TERMS: Mapping[str, Value] = MappingProxyType(_terms())

@@ -80,8 +80,8 @@ class Operations:
             raise TooLong(f"a sequence of {count} elements")
         return values * count
 
-    def compare(self, operator: syntax.Comparison, left: Value, right: Value) -> Value:
-        """left OPERATOR right"""
+    def compare(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> Value:
+        """left OPERATOR right; ``required`` where the other answer refuses the match"""
         match operator:
             case "is" | "is not":
                 return (left is None and right is None) == (operator == "is")
@@ -90,8 +90,8 @@ class Operations:
             case "==" if "tensor" in (self.kind(left), self.kind(right)):
                 return left == right if self.kind(left) == "tensor" else right == left
             case "==" | "!=":
-                return self.equal(left, right) == (operator == "==")
-        return self._ordered(operator, left, right)
+                return self.equal(left, right, None if required is None else required == (operator == "==")) == (operator == "==")
+        return self._ordered(operator, left, right, required)
 
     def _within(self, value: Value, container: Value) -> bool:
         match self.kind(container):
@@ -103,13 +103,13 @@ class Operations:
                 return any(self.equal(value, key) for key, _ in container.entries)
         raise TypeError(f"in a {self.kind(container)}")
 
-    def equal(self, left: Value, right: Value) -> bool:
-        """left == right"""
+    def equal(self, left: Value, right: Value, required: bool | None = None) -> bool:
+        """left == right; ``required`` where the other answer refuses the match"""
         if type(left) is type(right) is int or type(left) is type(right) is str:
             return bool(left == right)
         left_kind, right_kind = self.kind(left), self.kind(right)
         if left_kind in _NUMERIC and right_kind in _NUMERIC:
-            return self.numbers.compare("==", left, right)
+            return self.numbers.compare("==", left, right, required)
         if left_kind in _OPAQUE or right_kind in _OPAQUE:
             raise TypeError(f"a {left_kind} is compared with a {right_kind}")
         if left_kind != right_kind:
@@ -125,12 +125,13 @@ class Operations:
                 return all(self._within(each, right) for each in left.values) and all(self._within(each, left) for each in right.values)
             case "table":
                 raise TypeError("a table is compared")
-        return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
+        each_required = required or None  # one pair that differs decides that they do, one that is equal nothing
+        return len(left) == len(right) and all(self.equal(a, b, each_required) for a, b in zip(left, right, strict=True))
 
-    def _ordered(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
+    def _ordered(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> bool:
         left_kind, right_kind = self.kind(left), self.kind(right)
         if left_kind in _NUMERIC and right_kind in _NUMERIC:
-            return self.numbers.compare(operator, left, right)
+            return self.numbers.compare(operator, left, right, required)
         if left_kind == right_kind == "set" and operator in ("<=", ">="):
             smaller, larger = (left, right) if operator == "<=" else (right, left)
             return all(self._within(each, larger) for each in smaller.values)
@@ -141,13 +142,13 @@ class Operations:
                 return self._ordered(operator, a, b)
         return self.numbers.compare(operator, len(left), len(right))
 
-    def truth(self, value: Value) -> bool:
-        """Return whether a value counts as true."""
+    def truth(self, value: Value, required: bool | None = None) -> bool:
+        """Return whether a value counts as true; ``required`` where the other answer refuses the match."""
         match self.kind(value):
             case "truth":
                 return value is True
             case "integer" | "number":
-                return self.numbers.truth(value)
+                return self.numbers.truth(value, required)
             case "none":
                 return False
             case "tuple" | "list" | "range":

@@ -9,7 +9,7 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from egraph.errors import RuleError
@@ -80,6 +80,19 @@ class Pattern:
     op: str
     attributes: AttributeTuple | str
     operands: tuple[Pattern | Variable, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Return the hash, computed once: patterns are keys of memos that every random draw asks."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            value = hash((self.op, self.attributes, self.operands))
+            object.__setattr__(self, "_hash", value)
+            return value
+
+    def __reduce__(self) -> tuple[type[Pattern], tuple[object, ...]]:
+        return Pattern, (self.op, self.attributes, self.operands)  # a hash is a process's own
 
     def names(self) -> set[str]:
         """Return the names of its variables, those of attributes too."""

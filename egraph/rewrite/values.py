@@ -11,6 +11,7 @@ import math
 import operator as python
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import GeneratorType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -66,6 +67,10 @@ class Native:
     name: str
     function: Callable[..., Value]
     evaluating: bool = False
+    refuses: bool = False
+    """Whether it does nothing but refuse the match where its first argument is false."""
+    every: bool | None = None
+    """For a function of a sequence that is true where every element is (True), or false where every element is (False): which."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +112,17 @@ class Interpretation(Protocol):
     def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
         """Return a result for integers and numbers."""
 
-    def compare(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
-        """Return whether a comparison of two integers, two numbers, or one of each holds."""
+    def compare(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> bool:
+        """Return whether a comparison of two integers, two numbers, or one of each holds.
+
+        ``required``: with the other answer the match is refused, so that nothing need be known of that way.
+        """
 
     def negative(self, value: Value) -> Value:
         """Return -value."""
 
-    def truth(self, value: Value) -> bool:
-        """Return whether an integer or a number is not zero."""
+    def truth(self, value: Value, required: bool | None = None) -> bool:
+        """Return whether an integer or a number is not zero; ``required`` as for ``compare``."""
 
     def whole(self, value: Value) -> int:
         """Return an integer that counts something."""
@@ -160,13 +168,13 @@ class Plain:
             raise Mismatch("an integer grows beyond all sizes")
         return result
 
-    def compare(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
+    def compare(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> bool:
         return _COMPARISONS[operator](left, right)
 
     def negative(self, value: Value) -> Value:
         return -value
 
-    def truth(self, value: Value) -> bool:
+    def truth(self, value: Value, required: bool | None = None) -> bool:
         return bool(value != 0)
 
     def whole(self, value: Value) -> int:
@@ -202,16 +210,19 @@ def check_finite(operator: str, left: float, right: float, result: float) -> Non
 
 def kind_of_object(value: Value) -> Kind:
     """Return the kind of a value whose class may have subclasses."""
-    if isinstance(value, Tensor):
-        return "tensor"
-    if isinstance(value, Attributes):
-        return "attributes"
-    if isinstance(value, BoundType):
-        return "type"
-    if isinstance(value, Equation):
-        return "equation"
     if isinstance(value, Refusal):
         raise value.error
-    if isinstance(value, Iterator):
-        return "stream"
-    return "function" if callable(value) else "other"
+    return _kind_of_class(type(value)) or ("function" if callable(value) else "other")
+
+
+@lru_cache(maxsize=1 << 8)
+def _kind_of_class(kind: type) -> Kind | None:
+    if issubclass(kind, Tensor):
+        return "tensor"
+    if issubclass(kind, Attributes):
+        return "attributes"
+    if issubclass(kind, BoundType):
+        return "type"
+    if issubclass(kind, Equation):
+        return "equation"
+    return "stream" if issubclass(kind, Iterator) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
-from egraph.rule_operators import clip, concat, conv, max_pool, relu, reshape, slice_, transpose
+from egraph.rule_operators import clip, concat, conv, leaky_relu, max_pool, relu, reshape, slice_, transpose
 from egraph.rules import rule_named
 from egraph.tensor.expr.scope import Scope
 from verify import cases as case_stages
@@ -15,6 +15,7 @@ from verify.bindings import Fixed
 from verify.cases import FLOAT32, Case, Survey, cases
 from verify.equality import Equal, prove_equal
 from verify.isomorphism import Names
+from verify.paths import Path
 
 
 @rule
@@ -198,6 +199,59 @@ def test_a_step_of_zero_is_no_step() -> None:
 STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_conv", "neutral_in_mul", "slice_of_concat_2",
           "merge_matmuls")  # fmt: skip
 """Rules whose cases do not depend on how early a fork is known: where broadcasts stay open, runs from the start split fewer."""
+
+
+GUARDS = {
+    "one size": lambda x, y, a: x.shape[-1] == 1,
+    "not one size": lambda x, y, a: not x.shape[-1] == 1,
+    "another size": lambda x, y, a: x.shape[-1] != y.shape[-1],
+    "whole shapes": lambda x, y, a: x.shape == y.shape,
+    "other shapes": lambda x, y, a: x.shape != y.shape,
+    "no equal shapes": lambda x, y, a: not x.shape == y.shape,
+    "both": lambda x, y, a: x.shape[-1] == 1 and y.shape[-1] < 5,
+    "not both": lambda x, y, a: not (x.shape[-1] == 1 and y.shape[-1] < 5),
+    "either": lambda x, y, a: x.shape[-1] == 1 or y.shape[-1] < 5,
+    "neither": lambda x, y, a: not (x.shape[-1] == 1 or y.shape[-1] < 5),
+    "in order": lambda x, y, a: 1 < x.shape[-1] <= y.shape[-1] < 7,
+    "not in order": lambda x, y, a: not 1 < x.shape[-1] <= y.shape[-1],
+    "every size": lambda x, y, a: all(size == 1 for size in x.shape),
+    "not every size": lambda x, y, a: not all(size == 1 for size in x.shape),
+    "some size": lambda x, y, a: any(size == 1 for size in x.shape),
+    "no size": lambda x, y, a: not any(size == 1 for size in x.shape),
+    "every size of some": lambda x, y, a: all(size == 1 for i, size in enumerate(x.shape) if i > 0 or size != y.shape[-1]),
+    "a choice": lambda x, y, a: (x.shape[-1] == 1) if y.shape[-1] > 2 else (x.shape[-1] == 2 or y.shape[-1] == 1),
+    "a number": lambda x, y, a: a.alpha >= 0 and (a.alpha != 1 or x.shape[-1] == 1),
+    "a truth": lambda x, y, a: x.shape[-1] - 1,
+}
+"""Forms of conditions; those that are taken apart where a guard requires them have fewer refusals then."""
+ALTERNATIVES = tuple(GUARDS[name] for name in ("other shapes", "no equal shapes", "not in order", "not every size", "some size"))
+"""Those that hold in several ways, each of which is followed."""
+
+
+@pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
+def test_what_a_guard_requires_leaves_the_cases_that_following_its_refusals_leaves(
+    guard: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every path on which the guard holds is a case in both ways, with the same assumptions and sides."""
+
+    @rule
+    def guarded(x: Tensor, y: Tensor, a: Attributes) -> Steps:
+        """leaky_relu(x) + y = y + leaky_relu(x),  where the guard holds"""
+        yield leaky_relu(x, a) + y
+        require(guard(x, y, a), "the guard holds")
+        yield y + leaky_relu(x, a)
+
+    def seen(survey: Survey) -> list[tuple[object, ...]]:
+        found = cases(guarded, Fixed(ranks=(1, 2)), survey)
+        return [(c.scope_note, c.assumptions.conditions, str(c.left), str(c.right), c.left_out, c.ill_typed) for c in found]
+
+    demanding, following = Survey(), Survey()
+    demanded = seen(demanding)
+    ask = Path.ask
+    monkeypatch.setattr(Path, "ask", lambda path, condition, required=None: ask(path, condition))
+    assert demanded == seen(following)
+    assert demanded
+    assert demanding.refused.total() <= following.refused.total() - (guard not in ALTERNATIVES)
 
 
 @rule

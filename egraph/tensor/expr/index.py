@@ -115,6 +115,8 @@ class Index:
     terms: tuple[tuple[Monomial, int], ...]
     _hash: int = field(init=False, repr=False, compare=False)
     """Return the hash, computed once: indices are the keys of most memos, and hashing visits all their atoms."""
+    _atoms: frozenset[Atom] = field(init=False, repr=False, compare=False)
+    _divides: bool = field(init=False, repr=False, compare=False)
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         _set_terms(self, terms)
@@ -126,6 +128,26 @@ class Index:
             value = hash(self.terms)
             _set_hash(self, value)
             return value
+
+    @property
+    def atoms(self) -> frozenset[Atom]:
+        """Return every atom, those inside divisions too; collected once."""
+        try:
+            return self._atoms
+        except AttributeError:
+            collected = frozenset(atoms(self))
+            _set_atoms(self, collected)
+            return collected
+
+    @property
+    def divides(self) -> bool:
+        """Return whether a floor-division or a remainder is among the atoms."""
+        try:
+            return self._divides
+        except AttributeError:
+            divides = any(isinstance(atom, Floor | Modulo) for atom in self.atoms)
+            _set_divides(self, divides)
+            return divides
 
     def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
         return Index, (self.terms,)  # a hash is a process's own
@@ -196,7 +218,7 @@ class Index:
         return format_index(self)
 
 
-_set_terms, _set_hash = (Index.__dict__[name].__set__ for name in ("terms", "_hash"))
+_set_terms, _set_hash, _set_atoms, _set_divides = (Index.__dict__[name].__set__ for name in ("terms", "_hash", "_atoms", "_divides"))
 """What makes an index, millions of times in a proof: the slots themselves, since attributes of a frozen object are slow to set."""
 
 
@@ -407,7 +429,7 @@ def atoms(value: Size) -> set[Atom]:
         for atom in monomial:
             collected.add(atom)
             if isinstance(atom, Floor | Modulo):
-                collected |= atoms(atom.numerator) | atoms(atom.divisor)
+                collected |= atom.numerator.atoms | atom.divisor.atoms
     return collected
 
 
