@@ -162,8 +162,8 @@ class Trial:
         out = laid(np.zeros(self.expected.shape, self.dtype), self.strides)
         for launch in self.kernel.launches:
             arrays = [{**self.memories, OUTPUT: out}[name] for name in launch.parameters]
-            first, *others = launch.grid
-            module.launch(renamed or launch.symbol, (min(first, blocks), *others), launch.block, launch.shared_bytes, arrays, order)
+            x, y, z = launch.grid
+            module.launch(renamed or launch.symbol, (min(x, blocks), y, z), launch.block, launch.shared_bytes, arrays, order)
         return out
 
     def error(self, out: np.ndarray, right: np.ndarray | None = None) -> float:

@@ -392,7 +392,7 @@ def least_us(folder: Path, precision: str, name: str) -> float | None:
     gpu = next((gpu for gpu in GPUS.values() if gpu.is_called(name)), None)
     if gpu is None or not (folder / WORK).exists():
         return None
-    amount = json.loads((folder / WORK).read_text(encoding="utf-8"))
+    amount: dict[str, float] = json.loads((folder / WORK).read_text(encoding="utf-8"))
     peaks = {"float32": gpu.float32_gigaflops_s, "tf32": gpu.tf32_gigaflops_s, "fp16": 2 * gpu.tf32_gigaflops_s}
     bytes_a_float = 0.5 if precision == "fp16" else 1.0
     return max(amount["flops"] / (peaks[precision] * 1e3), bytes_a_float * amount["size_bytes"] / (gpu.memory_gigabytes_s * 1e3))

@@ -13,6 +13,7 @@ from bench import cuda_plans
 from bench.cuda_plans import Cell, Convolution, convolutions, main, on_record, page, planned
 from bench.models import BenchModel
 from bench.record import origin
+from runtime.devices.cuda.gpus import GPUS
 from tests.lower.test_cuda_libraries import needs_cudnn
 
 MODEL = """
@@ -52,7 +53,7 @@ def test_what_has_no_plan_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         asked.append(convolution.text)
         return tuple(
             Cell(gpu, layout, precision, *(("", "No valid engine configs") if precision == "float32" else ("41+65536:TILE_SIZE=4", "")))
-            for gpu in cuda_plans.GPUS for layout in cuda_plans.LAYOUTS for precision in cuda_plans.PRECISIONS
+            for gpu in GPUS for layout in cuda_plans.LAYOUTS for precision in cuda_plans.PRECISIONS
         )  # fmt: skip
 
     monkeypatch.setattr(cuda_plans, "planned", without_strict)
