@@ -267,7 +267,8 @@ def _one_hot(call: Call) -> Node:
         raise NotCore("no integers, or no places")
     shape = call.shape(0)
     axis = axis_of(int(call.attribute("axis", -1)), len(shape) + 1)
-    index = call.reshape(_number(call, call[0]), (*shape[:axis], 1, *shape[axis:]))
+    # of an input nothing is known: the operator stays, as which indices the model expects is read off it
+    index = call.reshape(_exact(call, call[0]), (*shape[:axis], 1, *shape[axis:]))
     places = np.arange(depth).reshape(depth, *[1] * (len(shape) - axis))
     is_on = call.apply("Equal", index, call.constant(places, "float32"))
     if range_of(call.state, call[0])[0] < 0:
