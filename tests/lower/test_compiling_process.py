@@ -24,7 +24,6 @@ from lower.targets.cpu.generator.library import TOGETHER
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, kept_compiler
 from runtime.child import Child
 
-
 MODULE = process_module.MODULE
 """What users run: other tests' processes are forks of one that has imported it."""
 

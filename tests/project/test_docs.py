@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
@@ -54,13 +55,19 @@ def sections(page: str) -> list[Section]:
 
 
 def copy_of_project(folder: Path) -> Path:
-    """Return a copy, with the bytecode of the project's modules: it is good for files of the same time and size."""
+    """Return a copy, with the bytecode of the project's modules, which is good for files of the same time and size, and that of others."""
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
         bytecode = Path(sys.pycache_prefix or "none", *(ROOT / name).parts[1:])
         if bytecode.exists():
             shutil.copytree(bytecode, Path(folder, "bytecode", *(folder / name).parts[1:]))
     shutil.copy(ROOT / "pyproject.toml", folder)
+    for library in sorted({Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib")}):  # one may lie in the other
+        kept, shared = (Path(place, *library.parts[1:]) for place in (sys.pycache_prefix or folder / "none", folder / "bytecode"))
+        if not shared.exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            shared.parent.mkdir(parents=True, exist_ok=True)
+            shared.symlink_to(kept)
     return folder
 
 

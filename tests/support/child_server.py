@@ -2,7 +2,7 @@
 
     python -m tests.support.child_server PROGRAM SOCKET      serves until its standard input ends
 
-Whoever needs such a process starts ``LAUNCHER`` in its place: it hands its own pipes to a fork of the server, and lasts as long as that does.
+Whoever needs such a process starts ``LAUNCHER`` in its place, which hands its own pipes to a fork of the server and lasts as long as that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compiler() -> Callable[[], None]:
 
 
 def worker() -> Callable[[], None]:
-    """Import what runs programs; return what times them. No library of theirs is loaded yet: the environment says how many threads it has."""
+    """Import what runs programs, but none of the libraries that read their number of threads once; return what times them."""
     import onnxruntime  # noqa: F401 - for the forks
 
     import runtime.session  # noqa: F401 - for the forks

@@ -5,6 +5,7 @@ All forks have the hash seed of that process; what is about repeated runs starts
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ def serve() -> dict[str, Any] | None:
     import egraph.rules  # noqa: F401 - for the forks, as the line before
 
     child_server.take_the_place(json.loads(sys.argv[1]))
+    gc.freeze()  # a fork that collects what was imported copies all of it
     for line in sys.stdin.buffer:
         request: dict[str, Any] = json.loads(line)
         process = os.fork()

@@ -164,10 +164,10 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ou
         patch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) * (1e6 if is_single(self.key(one)[0]) else 1.0))
         patch.setattr("egraph.optimize.trial.winner", first_program)
         options = Options(
-            folder / "m.onnx", folder / "out", budget_seconds=30.0, finalists=1, database=folder / "p.sqlite", verbosity=-1,
+            folder / "m.onnx", folder / "out", budget_seconds=120.0, finalists=1, database=folder / "p.sqlite", verbosity=-1,
             rule_files=(mine,), derivations=False, skip_rules=("nothing_to_keep",),
         )  # fmt: skip
-        yield folder, optimize(options, Progress(-1, 30.0))
+        yield folder, optimize(options, Progress(-1, 120.0))
 
 
 def test_a_corrected_rule_computes_what_onnxruntime_computes(shipped: tuple[Path, Outcome]) -> None:
