@@ -231,6 +231,11 @@ def line(proof: Proof, widths: tuple[int, int]) -> str:
     return f"{proof.rule:{widths[0]}}   {proof.verdict_text:{widths[1]}}   {proof.duration:>6}   {proof.tests}"
 
 
+def correctable(proof: Proof) -> tuple[str, ...]:
+    """Return that a rule which holds in part can be used all the same."""
+    return ("@rule(corrected=True) uses it, with the left side's operators there",) if proof.where and not proof.is_proved else ()
+
+
 def main() -> int:
     """Print a line a rule; return 1 when one is not proved, 2 when the file cannot be used."""
     arguments = build_parser().parse_args()
@@ -248,7 +253,7 @@ def main() -> int:
                 print(json.dumps(proof.to_json()), flush=True)
             elif not arguments.json:
                 print(line(proof, widths), flush=True)
-                for text in proof.explanation():
+                for text in (*proof.explanation(), *correctable(proof)):
                     print(f"    {text}".rstrip())
     except (EinsatError, ExecutionError) as error:
         print(f"error: {error}", file=sys.stderr)

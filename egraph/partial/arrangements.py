@@ -66,9 +66,10 @@ def arranged(
     yield "", nodes
     if len(nodes) == 1:
         yield from _divided(nodes[0], counts)
-        for group, count in dict.fromkeys((group, count) for group in groups for count in (*PARTS, group)):
-            if 1 < count <= group and group % count == 0:
-                yield f"{count} of {group} groups as one, zeros between", (_merged_groups(nodes[0], group, count),)
+        for group in groups:
+            for count in dict.fromkeys((*PARTS, group)):
+                if 1 < count <= group and group % count == 0:
+                    yield f"{count} of {group} groups as one, zeros between", (_merged_groups(nodes[0], group, count),)
         return
     if len(set(nodes)) == 1:
         yield "", nodes[:1]

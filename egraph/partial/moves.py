@@ -133,7 +133,10 @@ def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
 
 
 def _alike(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield all spatial axes cut alike: into parts in the batch, or interleaved. Each alone may agree with less than what leads elsewhere."""
+    """Yield all spatial axes cut alike: into parts in the batch, or interleaved.
+
+    One alone may agree at fewer positions than the states that are moved on.
+    """
     axes = range(layout.first, layout.first + layout.spatial)
     if state.names or len(axes) < 2:
         return

@@ -49,7 +49,8 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
             return ()
         parts.append((box, part))
     beside = _joined(mutant, parts) if len(parts) == len(boxes) else None
-    others = (beside, *(None if made is None else _chosen(mutant, made) for made in (_multiplied(parts, original.type.sizes), _batched(parts))))
+    written = (_multiplied(parts, original.type.sizes), _batched(parts))
+    others = (beside, *(None if made is None else _chosen(mutant, made) for made in written))
     return (_chosen(mutant, parts), *(program for program in others if program is not None))
 
 
