@@ -134,7 +134,7 @@ def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: st
         old.unlink()
     merged = merge(archives, folder / JOBS, MOST_ARCHIVE_BYTES)
     print(
-        f"{merged.kernels} kernels of {len(archives)} networks and batches to be timed, {merged.repeated} repeated ones left out, "
+        f"{merged.kernels} kernels to be timed, {merged.repeated} repeated ones left out, of {len(archives)} networks and batches, "
         f"in {len(merged.paths)} archive(s) of {sum(path.stat().st_size for path in merged.paths) / 1e6:.1f} MB"
     )
     if not any(folder.glob("wheels/*.whl")):

@@ -275,6 +275,16 @@ def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
     assert report.spill_bytes == 0 and 0 < report.registers <= 255
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_whole_numbers_are_multiplied_as_the_floats_that_they_are_cast_to(dtype: str) -> None:
+    """A step of a quantised network: what has been cast does not go on as a whole number."""
+    numbers = placeholder(0, TensorType(dtype, (5, 7)))
+    fragment = apply("Mul", apply("Cast", numbers, to="float32"), leaf(1, 1, 7))
+    kernel = write(KernelRequest(fragment))
+    operands = [np.arange(35).reshape(5, 7).astype(dtype), np.linspace(-0.9, 0.9, 7, dtype=np.float32).reshape(1, 7)]
+    check(compiled([kernel]), kernel, fragment, operands)
+
+
 @needs_compiler
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_that_are_compiled_together_are_reported_as_alone(architecture: str, kernels: Kernels) -> None:

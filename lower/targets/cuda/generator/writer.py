@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, known, length
 from egraph.tensor.expr.scope import Compare, Read, Reduction, Tensor
 from lower.eoperator.terms import Term
@@ -186,6 +187,9 @@ class Writer:
             product = power(self.value(children[0]).text, children[1].data)
             if product is not None:
                 return Value(product, "float")
+        if function in CONVERSIONS:
+            converted = TYPES[CONVERSIONS[function]]
+            return Value(f"(({converted}){self.value(children[0]).text})", converted)
         if function in LOGICAL:
             values = [self.value(child, "bool") for child in children]
             return Value(call(function, [v.text if v.kind == "bool" else f"({v.text} != 0)" for v in values]), "bool")
