@@ -79,7 +79,7 @@ def test_a_rule_that_looks_at_shapes_is_run_rank_by_rank() -> None:
     symbolic, survey = all_cases(single("number_into_matmul_left"))
     assert not survey.pointwise
     assert {case.ranks["c"] for case in symbolic if case.ranks} == {0, 1, 2, 3, 4}
-    assert survey.refused["c must be one number"]
+    assert all(case.assumptions.equal(size, 1) for case in symbolic for size in case.shapes["c"])
 
 
 def test_matmul_associativity_for_all_sizes() -> None:
@@ -203,11 +203,11 @@ STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_c
 
 GUARDS = {
     "one size": lambda x, y, a: x.shape[-1] == 1,
-    "not one size": lambda x, y, a: not x.shape[-1] == 1,
+    "not one size": lambda x, y, a: not (x.shape[-1] == 1),  # noqa: SIM201
     "another size": lambda x, y, a: x.shape[-1] != y.shape[-1],
     "whole shapes": lambda x, y, a: x.shape == y.shape,
     "other shapes": lambda x, y, a: x.shape != y.shape,
-    "no equal shapes": lambda x, y, a: not x.shape == y.shape,
+    "no equal shapes": lambda x, y, a: not (x.shape == y.shape),  # noqa: SIM201
     "both": lambda x, y, a: x.shape[-1] == 1 and y.shape[-1] < 5,
     "not both": lambda x, y, a: not (x.shape[-1] == 1 and y.shape[-1] < 5),
     "either": lambda x, y, a: x.shape[-1] == 1 or y.shape[-1] < 5,
