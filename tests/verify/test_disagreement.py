@@ -296,3 +296,5 @@ def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(in_part: Path) -
     (row,) = json.loads(done.stdout)["rules"]
     assert row["where"].startswith("equal except where axis 0 < p.before[0] or")
     assert row["boxes"][0]["boxes"][0] == {"axis 0": {"first": "0", "last": "p.before[0] - 1", "step": "1"}}
+    said = subprocess.run(command[:-1], capture_output=True, text=True, check=False).stdout
+    assert "equal except where axis 0 < p.before[0] or" in said and "@rule(corrected=True) uses it" in said
