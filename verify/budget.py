@@ -14,7 +14,7 @@ BETWEEN_LOOKS = 200
 """Units between two looks at the clock."""
 
 GENERAL_WORK = 4_000_000
-"""Units that the proof of a shipped rule for all sizes may take: the longest takes less than half of it, on any machine."""
+"""Units after which the proof of a shipped rule for all sizes is given up; no rule that ships gets there."""
 
 
 class Exhausted(Exception):

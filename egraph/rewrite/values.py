@@ -11,7 +11,6 @@ import math
 import operator as python
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import GeneratorType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -212,10 +211,16 @@ def kind_of_object(value: Value) -> Kind:
     """Return the kind of a value whose class may have subclasses."""
     if isinstance(value, Refusal):
         raise value.error
-    return _kind_of_class(type(value)) or ("function" if callable(value) else "other")
+    known = type(value)
+    if known not in _CLASSES:
+        _CLASSES[known] = _kind_of_class(known)
+    return _CLASSES[known] or ("function" if callable(value) else "other")
 
 
-@lru_cache(maxsize=1 << 8)
+_CLASSES: dict[type, Kind | None] = {}
+"""Classes that were asked about, and the kind that all of their values are of."""
+
+
 def _kind_of_class(kind: type) -> Kind | None:
     if issubclass(kind, Tensor):
         return "tensor"

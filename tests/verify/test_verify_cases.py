@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -230,7 +231,7 @@ ALTERNATIVES = tuple(GUARDS[name] for name in ("other shapes", "no equal shapes"
 
 @pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
 def test_what_a_guard_requires_leaves_the_cases_that_following_its_refusals_leaves(
-    guard: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+    guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every path on which the guard holds is a case in both ways, with the same assumptions and sides."""
 
