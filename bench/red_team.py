@@ -25,7 +25,7 @@ from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
 from egraph.rule import MergeRule, Mismatch, Rule
 from runtime.runner import KINDS, open_runner, parse_runner
-from verify.certificates import MORE_WORK, Certificate, keep
+from verify.certificates import Certificate, keep
 from verify.comparison import compare_sides
 from verify.fingerprint import rule_key
 from verify.proof import Proof
@@ -125,7 +125,7 @@ def judged(path: Path, seconds: float) -> list[Judged]:
         true = (re.search(r"\bTRUE\b", each.text) is not None or each.name in TRUE) and each.name not in FALSE
         judgement = Judged(path.stem, each.name, true, "refused", "", "", each.rounding, 0.0)
         try:
-            proof = prove(each, Effort(seconds=seconds, general_work=MORE_WORK))
+            proof = prove(each, Effort(seconds=seconds))
         except EinsatError as error:
             judgements.append(replace(judgement, reason=error.what, seconds=time.process_time() - start))
             continue

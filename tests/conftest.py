@@ -57,11 +57,3 @@ def shared_process() -> Iterator[None]:
     with rare_collections(), child_servers():
         yield
         end_server()
-
-
-@pytest.fixture(autouse=True)
-def work_of_its_own() -> None:
-    """Count what each test's proofs do anew: a proof without any limit leaves a meter on which limits inside of it count nothing."""
-    budget = sys.modules.get("verify.budget")
-    if budget is not None:
-        budget._METER.left = float("inf")

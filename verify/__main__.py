@@ -176,11 +176,10 @@ def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Pro
 
 
 def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
-    from verify.certificates import MORE_WORK
     from verify.prove import Effort
 
     tests, seconds = arguments.cases, arguments.seconds
-    effort = Effort(tests=tests, tries=100 * tests, seed=arguments.seed, ranks=arguments.ranks, seconds=seconds, general_work=MORE_WORK)
+    effort = Effort(tests=tests, tries=100 * tests, seed=arguments.seed, ranks=arguments.ranks, seconds=seconds)
     if not arguments.shipped:
         yield from (_proved(rule, effort, position, len(rules)) for position, rule in enumerate(rules))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,7 @@ class Exhausted(Exception):
 
 class _Meter:
     def __init__(self) -> None:
-        self.left, self.unseen = float("inf"), 0
+        self.left, self.unseen = math.inf, 0
 
 
 _METER = _Meter()
@@ -44,9 +45,8 @@ def spend(units: int = 1) -> None:
 def at_most(units: float) -> Iterator[None]:
     """Allow so much work inside the block; an outer limit goes on counting."""
     outer = _METER.left
-    _METER.left = min(outer, units)
-    start = _METER.left
+    start = _METER.left = min(outer, units)
     try:
         yield
     finally:
-        _METER.left = outer - (start - _METER.left)
+        _METER.left = outer if outer == math.inf else outer - (start - _METER.left)  # infinity less infinity is no number

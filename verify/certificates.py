@@ -123,10 +123,6 @@ def user_folder() -> Path:
     return Path(user_data_dir("einsat")) / "certificates"
 
 
-MORE_WORK = 10**15
-"""Units of work that no proof does: what limits a part of it goes on counting, which it would not beside a limit of infinity."""
-
-
 def certify(
     rules: Iterable[Rule | MergeRule],
     prover: Callable[[Rule | MergeRule], Proof],

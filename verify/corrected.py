@@ -18,7 +18,6 @@ from egraph.tensor import Node, format_fragment
 from egraph.tensor.boxes import axis_names
 from egraph.tensor.ops.reference import fragment_expression
 from verify.application import equal_at_sizes
-from verify.certificates import MORE_WORK
 from verify.disagreement import Disagreement, disagreement
 from verify.proof import Failure, Proof
 from verify.prove import Effort, prove
@@ -26,7 +25,7 @@ from verify.random_testing import Instance, draws
 
 BEYOND_CORRECTION: tuple[Failure, ...] = ("vacuous", "same sides", "missing guard", "raises", "rounding", "language")
 """What is wrong with a rule whether its sides agree or not."""
-EFFORT = Effort(general_work=MORE_WORK)
+EFFORT = Effort()
 DRAWN = 4
 """Random applications for each that ``Effort.applications`` asks for: those without a position to correct show nothing."""
 

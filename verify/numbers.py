@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from egraph.rewrite.syntax import ArithmeticOperator, Comparison
 from egraph.rewrite.terms import differs
@@ -21,6 +21,8 @@ from egraph.tensor.expr.scope import apply as call
 from verify.paths import Path
 from verify.symbolic import ONE, NotWhole, SymbolicInteger, index_of
 
+Relation: TypeAlias = Literal["<", "<=", "==", "!="]
+"""How indices are compared."""
 Key: TypeAlias = "str | float | tuple[Key, ...]"
 """How a number was computed: equal computations give equal doubles."""
 FINITE, SPECIAL = "finite", {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -243,21 +245,20 @@ class OnPath:
             return PLAIN.compare(operator, left, right)
         if any(isinstance(each, SymbolicInteger) for each in (left, right)):
             return _compared_integers(self.path, operator, left, right, required)
-        if operator in (">", ">="):
-            left, right, operator = right, left, "<" if operator == ">" else "<="
+        left, relation, right = _ascending(operator, left, right)
         if not (_finite(left) and _finite(right)):
             first, second = (0.0 if isinstance(each, SymbolicNumber) else each for each in (left, right))
-            return PLAIN.compare(operator, first, second)
+            return PLAIN.compare(relation, first, second)
         (a, b), (c, d) = _ideal(left), _ideal(right)
         errors, zero = (_roundings(left), _roundings(right)), index(0)
         if errors != (0, 0) and not (a.constant == 0 or c.constant == 0):
-            return self._compared_rounded(operator, left, right)
+            return self._compared_rounded(relation, left, right)
         difference, scale = c * b - a * d, b * d
-        if operator not in ("==", "!=") and self.path.ask(Compare(scale, "<", zero)):
+        if relation not in ("==", "!=") and self.path.ask(Compare(scale, "<", zero)):
             difference = -difference
-        return self.path.ask(Compare(zero, operator, difference), required)  # type: ignore[arg-type]  # one of the four that indices have
+        return self.path.ask(Compare(zero, relation, difference), required)
 
-    def _compared_rounded(self, operator: Comparison, left: Any, right: Any) -> bool:
+    def _compared_rounded(self, operator: Relation, left: Any, right: Any) -> bool:
         """Compare rounded numbers: either outcome is possible; ``<`` holds of the exact numbers too where one was rounded, once."""
         if operator in ("==", "!="):
             return self.path.either(("==", *sorted(map(str, (_key(left), _key(right)))))) == (operator == "==")
@@ -288,11 +289,22 @@ def _sign(numbers: OnPath, value: SymbolicNumber) -> int:
     return -1 if numbers.compare("<", value, 0) else 1
 
 
+def _ascending(operator: Comparison, left: Any, right: Any) -> tuple[Any, Relation, Any]:
+    """Return a comparison as one that indices have, which say ``<`` and never ``>``."""
+    match operator:
+        case ">":
+            return right, "<", left
+        case ">=":
+            return right, "<=", left
+        case "<" | "<=" | "==" | "!=":
+            return left, operator, right
+    raise TypeError(f"{operator} compares no numbers")
+
+
 def _compared_integers(path: Path, operator: Comparison, left: Any, right: Any, required: bool | None) -> bool:
     if required is not None and all(isinstance(each, SymbolicInteger | int) for each in (left, right)):
-        if operator in (">", ">="):
-            left, right, operator = right, left, "<" if operator == ">" else "<="
-        return path.ask(Compare(index_of(left), operator, index_of(right)), required)  # type: ignore[arg-type]  # one of the four
+        left, relation, right = _ascending(operator, left, right)
+        return path.ask(Compare(index_of(left), relation, index_of(right)), required)
     match operator:
         case "==":
             return bool(left == right)

@@ -24,7 +24,6 @@ from egraph.tensor import format_fragment
 from egraph.tensor.boxes import axis_names
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import fragment_expression
-from verify.certificates import MORE_WORK
 from verify.disagreement import LITTLE_WORK, disagreement
 from verify.parametric import Parametric, parametric
 from verify.prove import Effort, prove
@@ -40,7 +39,7 @@ COMPARED = 40
 """Random instances of a refuted rule whose sides are compared position by position."""
 PROOFS = 8
 """Guards that are handed to the prover, the weakest first."""
-EFFORT = Effort(tests=24, tries=3000, open_cases=1, applications=0, general_work=MORE_WORK)
+EFFORT = Effort(tests=24, tries=3000, open_cases=1, applications=0)
 
 _BY_ATTRIBUTE = {
     "group": ("{a}.group == 1",),

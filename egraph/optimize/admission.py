@@ -21,7 +21,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Node
 from egraph.tensor.boxes import Box
 from egraph.tensor.ops.reference import fragment_expression
-from verify.certificates import MORE_WORK, certify, shipped
+from verify.certificates import certify, shipped
 from verify.proof import Proof
 
 VALIDATED = "proved for these sizes"
@@ -74,7 +74,7 @@ SECONDS = 60.0
 def _prove(rule: Rule | MergeRule) -> Proof:
     from verify.prove import Effort, prove  # half a second, and seldom needed
 
-    effort = Effort(seconds=SECONDS, general_work=MORE_WORK)
+    effort = Effort(seconds=SECONDS)
     if isinstance(rule, Rule) and rule.corrected:
         from verify.corrected import prove_corrected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -149,6 +150,10 @@ def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytes
         with at_most(3):
             spend(3)
         spend(2)
+    with at_most(math.inf):
+        spend(2)
+    with pytest.raises(Exhausted), at_most(5):  # no limit before it takes a limit away
+        spend(6)
 
 
 def test_an_interrupt_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,8 +243,8 @@ def test_what_a_guard_requires_leaves_the_cases_that_following_its_refusals_leav
         yield y + leaky_relu(x, a)
 
     def seen(survey: Survey) -> list[tuple[object, ...]]:
-        found = cases(guarded, Fixed(ranks=(1, 2)), survey)
-        return [(c.scope_note, c.assumptions.conditions, str(c.left), str(c.right), c.left_out, c.ill_typed) for c in found]
+        every = cases(guarded, Fixed(ranks=(1, 2)), survey)
+        return [(c.scope_note, c.assumptions.conditions, str(c.left), str(c.right), c.left_out, c.ill_typed) for c in every]
 
     demanding, following = Survey(), Survey()
     demanded = seen(demanding)

@@ -15,16 +15,16 @@ from typing import Any
 from egraph.errors import EinsatError
 from egraph.rewrite.file import load_rules
 from egraph.rule import MergeRule, Rule
-from verify.certificates import MORE_WORK, Certificate, certify, format_certificates
+from verify.certificates import Certificate, certify, format_certificates
 from verify.fingerprint import rule_key
 from verify.generate.run import Generated, Settings, generate
 from verify.generate.source import module_text
 from verify.proof import Proof
 from verify.prove import Effort, prove
 
-EFFORT = Effort(tests=16, tries=2000, open_cases=1, general_work=MORE_WORK)
+EFFORT = Effort(tests=16, tries=2000, open_cases=1)
 """For most rules: many variants of a rule are tried with fewer guards, and the first open case decides against one."""
-BIT_BY_BIT = Effort(tests=96, tries=6000, open_cases=1, general_work=MORE_WORK)
+BIT_BY_BIT = Effort(tests=96, tries=6000, open_cases=1)
 """For rules that have to keep every bit: infinities and NaN are tested too, and not every draw tells them apart."""
 
 
