@@ -170,9 +170,9 @@ def test_a_missing_barrier_is_looked_for_in_a_few_blocks_first() -> None:
     blocks: list[int] = []
 
     class Counted(HostModule):
-        def launch(self, symbol: str, grid: tuple[int, int, int], *arguments: object, **named: object) -> None:
+        def launch(self, symbol: str, grid: tuple[int, int, int], *arguments: Any, **named: Any) -> None:
             blocks.append(grid[0])
-            super().launch(symbol, grid, *arguments, **named)  # type: ignore[arg-type]
+            super().launch(symbol, grid, *arguments, **named)
 
     module = compile_for_host(kernel.text + text)
     module.__class__ = Counted

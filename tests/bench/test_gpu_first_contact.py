@@ -11,7 +11,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -238,9 +238,7 @@ def test_without_jax_or_its_gpu_xla_is_skipped_with_the_reason(missing: str, tmp
     def devices(_: str) -> list[object]:
         raise RuntimeError("Unknown backend: 'gpu' requested, but no platforms that are instances of gpu are present")
 
-    stand_in = ModuleType("jax")
-    stand_in.devices = devices  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "jax", stand_in if missing == "gpu" else None)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices) if missing == "gpu" else None)
     monkeypatch.setitem(sys.modules, "bench.jax_model", SimpleNamespace(JaxModel=None))
     with pytest.raises(gpu_first_contact.Skipped, match="no platforms" if missing == "gpu" else "JAX and onnx are needed"):
         gpu_first_contact.xla_network(tmp_path)

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 
 LAUNCHER = """
@@ -45,10 +46,10 @@ def compiler() -> Callable[[], None]:
 
 def worker() -> Callable[[], None]:
     """Import what runs programs, but none of the libraries that read their number of threads once; return what times them."""
-    import onnxruntime  # noqa: F401 - for the forks
-
-    import runtime.session  # noqa: F401 - for the forks
     from runtime.worker import main
+
+    for name in ("onnxruntime", "runtime.session"):
+        import_module(name)
 
     return main
 
