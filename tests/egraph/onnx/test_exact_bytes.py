@@ -10,8 +10,11 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
+from egraph.onnx import importer
 from egraph.onnx.exact_bytes import exact_file, separate_file, with_exact_bytes
+from egraph.optimize.artefact import save_unchanged
 from egraph.optimize.check_noise import open_onnxruntime
+from runtime import Session
 from runtime.opaque import EXACT_BYTES
 
 HEADER = '<ir_version: 8, opset_import: ["" : 13]> products '
@@ -57,7 +60,7 @@ def test_other_models_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("is_node", [False, True])
-def test_constants_that_several_products_read_are_separated(is_node: bool) -> None:
+def test_constants_that_several_products_read_are_separated(is_node: bool, tmp_path: Path) -> None:
     """onnxruntime's exact option refuses a constant of two operands; each operand has a constant of its own."""
     model = parser.parse_model(
         HEADER + "(uint8[4,8] a) => (int32[4,8] c, int32[4,8] d) { c = MatMulInteger(a, b, , z) d = MatMulInteger(a, b, , z) }"
@@ -69,13 +72,17 @@ def test_constants_that_several_products_read_are_separated(is_node: bool) -> No
             model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
         else:
             model.graph.initializer.append(tensor)
+    onnx.save(model, tmp_path / "model.onnx")
+    save_unchanged(importer.load(model).graph, tmp_path / "model.onnx", tmp_path / "kept")
     separate = separate_file(model.SerializeToString())
-    first, second = (list(node.input) for node in onnx.load_from_string(separate).graph.node if node.op_type == "MatMulInteger")
-    assert first[:1] == second[:1] and not set(first[1:]) & (set(second[1:]) - {""})
+    for content in (separate, (tmp_path / "kept" / "opaque" / "0.onnx").read_bytes()):
+        first, second = (list(node.input) for node in onnx.load_from_string(content).graph.node if node.op_type == "MatMulInteger")
+        assert first[:1] == second[:1] and not set(first[1:]) & (set(second[1:]) - {""})
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(*EXACT_BYTES)
     sums = a.astype(np.int64) @ (b.astype(np.int64) - 3)
     for result in (*onnxruntime.InferenceSession(separate, options).run(None, {"a": a}),
-                   *open_onnxruntime(model.SerializeToString(), 1).run(None, {"a": a})):  # fmt: skip
+                   *open_onnxruntime(model.SerializeToString(), 1).run(None, {"a": a}),
+                   *Session(tmp_path / "kept").run(None, {"a": a})):  # fmt: skip
         np.testing.assert_array_equal(result, sums)
     assert separate_file(separate) is separate
