@@ -265,16 +265,16 @@ def judge(
 def compiled_together(kernels: Sequence[GeneratedKernel]) -> list[tuple[Report, ...] | str]:
     """Return what the compiler says of each kernel for all architectures, of one that spills as it is compiled alone; or its refusal."""
     launches = [kernel.launches for kernel in kernels]
-    found: list[tuple[Report, ...]] = [()] * len(kernels)
+    reports: list[tuple[Report, ...]] = [()] * len(kernels)
     try:
         for architecture in MULTIPROCESSORS:
             together = compilers.reports_together([kernel.text for kernel in kernels], launches, architecture) or []
             for k, report in enumerate(together):
                 alone = compile_unspilled(kernels[k].text, launches[k], architecture) if report.spill_bytes else None
-                found[k] += (alone[1] if alone else report,)
+                reports[k] += (alone[1] if alone else report,)
     except EinsatError as error:
         return [error.what] if len(kernels) == 1 else [each for kernel in kernels for each in compiled_together([kernel])]
-    return [*found]
+    return [*reports]
 
 
 def judged(

@@ -138,8 +138,8 @@ def planned(convolution: Convolution) -> tuple[Cell, ...]:
                     buffers = [Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments]
                     output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
                     plan = favourite_plan(call.spec(), with_packed(call.spec(), buffers), output, gpu, precision)
-                found, refusal = ("", plan) if isinstance(plan, str) else (plan.text, "")
-                cells.append(Cell(gpu.name, layout, precision, found, refusal))
+                text, refusal = ("", plan) if isinstance(plan, str) else (plan.text, "")
+                cells.append(Cell(gpu.name, layout, precision, text, refusal))
     return tuple(cells)
 
 

@@ -57,12 +57,12 @@ def write_feeds(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.nda
 def read_feeds(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
     """Read inputs, and draw those of which the sizes alone were written."""
     with np.load(path) as stored:
-        found = dict(stored)
+        arrays = dict(stored)
     specs = [
         FeedSpec(key.removeprefix(DRAWN_FEED), "float32", tuple(int(size) for size in sizes))
-        for key, sizes in found.items() if key.startswith(DRAWN_FEED)
+        for key, sizes in arrays.items() if key.startswith(DRAWN_FEED)
     ]  # fmt: skip
-    return {**{key: array for key, array in found.items() if not key.startswith(DRAWN_FEED)}, **random_feeds(specs, seed)}
+    return {**{key: array for key, array in arrays.items() if not key.startswith(DRAWN_FEED)}, **random_feeds(specs, seed)}
 
 
 def hollow(model: Any) -> Any:

@@ -22,8 +22,6 @@ WEIGHTS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 """The positions of the right operand and of its zero point."""
 SHIFT = 128
-
-
 MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
 """What stands in the file of every model whose products of bytes onnxruntime may make unsigned."""
 
