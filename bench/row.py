@@ -25,6 +25,7 @@ from bench.engines import OURS, WITHOUT_DERIVATIONS, largest_value_bytes, output
 from bench.environment import ROOT, commit
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
+from bench.products import large_product_gigaflops_s, product_flops
 from bench.watched import Watched, nearest
 from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, open_shaken, relative_error, shaken
 from egraph.optimize.race import available_bytes
@@ -145,6 +146,9 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         row["near"] = nearest({engine: engine_watched for engine, engine_watched in watched.items() if engine not in failed})
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
     row["runs"] = {engine: len(values) for engine, values in times.items()}
+    with np.load(files[0]) as saved:
+        sizes = {name: saved[name].shape for name in saved.files}
+    row["products_us"] = round(product_flops(source, sizes) / large_product_gigaflops_s(request.threads, folder) / 1e3, 2)
     if "einsat" not in row["median_us"]:
         raise RowFailed(f"our own runtime: {row['failed'].get('einsat', 'no times')}")
     return row

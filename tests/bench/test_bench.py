@@ -26,6 +26,7 @@ from bench.environment import differences, environment
 from bench.inputs import feeds_for
 from bench.interleave import EngineFailed, _reason, interleave
 from bench.models import MODELS, BenchModel
+from bench.products import large_product_gigaflops_s, product_flops
 from bench.row import (
     EXACT_VALUES,
     Request,
@@ -38,7 +39,7 @@ from bench.row import (
     without_places,
 )
 from bench.spread import spread
-from bench.table import line, means, near, table
+from bench.table import asked, line, means, near, products_share, table
 from bench.unit_scale import unit_scale
 from bench.watched import Watched, nearest
 from egraph.optimize.check import LITTLE, moved
@@ -77,6 +78,7 @@ def test_a_row_says_what_was_measured(measured: dict[str, Any]) -> None:
     assert set(measured["optimize_seconds"]) == {"cold", "warm"} and measured["warm_is_the_same"] in (True, False)
     assert measured["optimize"]["model"] == "tiny.onnx" and "files" not in measured["optimize"]
     assert measured["optimize"]["inputs"] == {"given": 1, "random": 0}
+    assert measured["products_us"] >= 0
     assert 0 <= measured["max_rel_err"]["einsat"] < 1e-4 and measured["commit"]
     assert bench_run.is_whole(measured, ["einsat", "onnxruntime"]) and not bench_run.is_whole(measured, ["openvino"])
 
@@ -163,7 +165,7 @@ def test_rounding_is_measured_against_64_bit_floats(tmp_path: Path) -> None:
 def test_the_page_shows_every_row() -> None:
     page = table([ROW, FAILED], environment(2, ["python -m bench.run"]))
     shown = next(text for text in page.splitlines() if text.startswith("| m |"))
-    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 |  |  |  | 1.0e-06 | 30 | 12 | c0ffee |" in shown
+    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 |  |  |  |  |  | 1.0e-06 | 30 | 12 | c0ffee |" in shown
     assert shown.endswith("| 2 parts run in onnxruntime; tells little |")
     assert "failed: broke" in page and "* m, batch 1, tvm: stopped: no such operator" in page
     assert "* over onnxruntime: 2.000 on 1 rows" in page and "* over the best peer of each: 1.500 on 1 rows" in page
@@ -176,12 +178,30 @@ def test_what_derivations_add_is_shown_and_is_no_peer() -> None:
     won = [{"name": "winograd F(4x4)", "uses": 3, "operators": ["Conv"]}]
     row["optimize"] = {**ROW["optimize"], "predicted_us": 900.0, "latency_us": {"optimized": 1000.0}, "derivations": won}
     row["predicted_us"] = {"einsat": 900.0, WITHOUT_DERIVATIONS: 1170.0}
-    assert "| openvino 1.500 | 2.00 | 1.50 | 1.20 | 1.30 | 0.90 |" in line(row) and "derived: winograd F(4x4) (3 kernels)" in line(row)
+    assert "| openvino 1.500 | 2.00 | 1.50 |  |  | 1.20 | 1.30 | 0.90 |" in line(row)
+    assert "derived: winograd F(4x4) (3 kernels)" in line(row)
     for offered, said in (({"programs": 5, "is_compared": True}, True), ({"programs": 5, "is_compared": False}, False), (None, False)):
         lost = {**row["optimize"], "derivations": [], **({"derived_programs": offered} if offered else {})}
         assert ("5 derived programs were compared, the fastest found has none of them" in line({**row, "optimize": lost})) == said
     told = means([row])
     assert f"* over {WITHOUT_DERIVATIONS}: 1.200 on 1 rows" in told and told[-1].startswith("* over the best peer of each: 1.500")
+
+
+@pytest.mark.parametrize(("products_us", "asked_gain"), [(600.0, 1.25), (1050.0, 1.25), (1200.0, 0.85 / 0.8), (1450.0, 1.0)])
+def test_a_model_that_products_bound_is_asked_for_their_rate(products_us: float, asked_gain: float) -> None:
+    row = {**ROW, "products_us": products_us}
+    assert products_share(row) == products_us / 1500 and asked(row) == pytest.approx(asked_gain)
+    assert f"| 1.50 | {products_us / 1500:.2f} | {asked_gain:.2f} |" in line(row)
+    slow = {**row, "median_us": {**ROW["median_us"], "einsat": 1600.0}}
+    assert means([row, slow, ROW])[-1] == f"* asked of the 2 rows with counted products: {asked_gain:.3f}, reached by 1 of them"
+
+
+def test_products_are_counted_as_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(tiny(4), path)
+    assert product_flops(path, {"x": (4, 8)}) == 2 * 4 * 8 * 8  # not the sum with the bias
+    assert product_flops(path, {"x": (8, 8)}) == 2 * 8 * 8 * 8
+    assert 0.05 < large_product_gigaflops_s(1, tmp_path) < 1e5
 
 
 def test_our_own_optimiser_without_derivations_is_an_engine() -> None:
