@@ -245,27 +245,29 @@ SHAPES = [([4, 5, 37], [4, 5, 37]), ([4, 5, 37], [1]), ([5, 1], [4, 5, 37]), ([4
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("operator", ["QLinearAdd", "QLinearMul", "QLinearConcat"])
-@drawn
-@given(data=st.data(), shapes=st.sampled_from(SHAPES), ratio=st.sampled_from((0.5, 1.0, 2.0, 0.3)))
-def test_binary_operators_that_the_quantiser_adds(operator: str, dtype: str, data: st.DataObject, shapes: Any, ratio: float) -> None:
-    """Scales are often in a ratio that makes ties; which operand onnxruntime adds first depends on which of them is repeated."""
-    left, right = shapes
+def test_binary_operators_that_the_quantiser_adds(operator: str, dtype: str) -> None:
+    """Ties are rare, so draws are many; which operand onnxruntime adds first depends on which of them is repeated."""
+    random, limits = np.random.default_rng(1), np.iinfo(dtype)
     joins = operator == "QLinearConcat"
-    right = left if joins else right
-    result = [2 * left[0], *left[1:]] if joins else list(np.broadcast_shapes(tuple(left), tuple(right)))
-    listed = "<axis=0>(u, v, a, s, z, b, t, y)" if joins else "(a, s, z, b, t, y, u, v)"
-    text = (f"({dtype}{left} a, float s, {dtype} z, {dtype}{right} b, float t, {dtype} y, float u, {dtype} v) => ({dtype}{result} c) "
-            f"{{ c = com.microsoft.{operator}{listed} }}")  # fmt: skip
-    feeds: dict[str, Any] = {"a": data.draw(of_bytes(tuple(left), dtype)), "b": data.draw(of_bytes(tuple(right), dtype))}
-    feeds |= {name: data.draw(SCALES) for name in "stu"} | {name: data.draw(of_bytes((), dtype)) for name in "zyv"}
-    agree(text, feeds | {"u": np.float32(feeds["s"] * np.float32(ratio))} if data.draw(st.booleans()) else feeds)
-    assert has_no_opaque_step(text)
+    for draw in range(400):
+        left, right = SHAPES[draw % 3 if draw % 4 else draw % len(SHAPES)]
+        right = left if joins else right
+        result = [2 * left[0], *left[1:]] if joins else list(np.broadcast_shapes(tuple(left), tuple(right)))
+        listed = "<axis=0>(u, v, a, s, z, b, t, y)" if joins else "(a, s, z, b, t, y, u, v)"
+        text = (f"({dtype}{left} a, float s, {dtype} z, {dtype}{right} b, float t, {dtype} y, float u, {dtype} v) => ({dtype}{result} c) "
+                f"{{ c = com.microsoft.{operator}{listed} }}")  # fmt: skip
+        feeds: dict[str, Any] = {"a": random.integers(limits.min, limits.max + 1, left).astype(dtype)}
+        feeds["b"] = random.integers(limits.min, limits.max + 1, right).astype(dtype)
+        feeds |= {name: np.float32(random.choice((0.25, 1.0, 0.0078125, 0.013, 0.37, 3.0, random.random()))) for name in "stu"}
+        feeds |= {name: np.array(random.integers(limits.min, limits.max + 1)).astype(dtype) for name in "zyv"}
+        agree(text, feeds | {"u": np.float32(feeds["s"] * random.choice((0.5, 1.0, 2.0)))} if draw % 3 == 0 else feeds)
+        assert has_no_opaque_step(text)
 
 
 SOFTMAXES = [
     ("uint8", (3, 17), "axis=-1, opset=13", 0.02, 0.00390625, 0),
     ("int8", (3, 17), "axis=-1, opset=13", 0.13, 0.00390625, -128),
-    ("int8", (2, 5, 4), "axis=1, opset=13", 0.5, 0.00738, 5),
+    ("uint8", (2, 5, 4), "axis=1, opset=13", 0.5, 0.00738, 5),
     ("uint8", (2, 5, 4), "axis=1, opset=12", 0.013, 0.00392156862, 7),
     ("int8", (2, 5, 4), "opset=12", 1.0, 0.001, 0),
     ("uint8", (2, 512), "axis=1, opset=13", 0.0001, 0.00390625, 0),
