@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,23 @@ WITH_NAN: tuple[Node, ...] = (
         apply("Not", apply("Equal", X, X)), apply("IsNaN", X), apply("Not", apply("IsNaN", X)),
     )),
     apply("Where", apply("IsNaN", SOFT), leaf(1, 1), SOFT), apply("Not", apply("Equal", X, X)),
+    *(apply(op, X) for op in ("Tanh", "Erf", "Sigmoid", "Sin", "Cos", "Neg", "Round", "Floor", "HardSwish", "Softplus", "Softsign")),
+    *(apply("Gelu", X, approximate=form) for form in ("none", "tanh")), apply("Elu", X, alpha=0.5), apply("Celu", X, alpha=0.5),
+    apply("Selu", X, alpha=1.67, gamma=1.05), apply("ThresholdedRelu", X, alpha=0.3), apply("Mish", X),
 )  # fmt: skip
 """What onnxruntime and numpy say of operands that are no numbers is said by generated kernels too."""
+
+ZEROS = [-0.0, 0.0, -1.5, 1.5, -math.inf, math.inf]
+SIGNED_ZEROS = (
+    (apply("Sin", leaf(0, 6)), [[-0.0, 0.0, math.sin(-1.5), math.sin(1.5), math.nan, math.nan]]),
+    (apply("Sign", leaf(0, 6)), [[0.0, 0.0, -1.0, 1.0, -1.0, 1.0]]),
+    (apply("Pow", leaf(0, 6), leaf(1, 4, 1)), [
+        [-0.0, 0.0, -3.375, 3.375, -math.inf, math.inf], [-math.inf, math.inf, -1 / 1.5, 1 / 1.5, -0.0, 0.0],
+        [math.inf, math.inf, 1.5**-2, 1.5**-2, 0.0, 0.0], [0.0, 0.0, math.nan, 1.5**0.5, math.inf, math.inf],
+    ]),
+    (apply("Gelu", leaf(0, 6), approximate="tanh"), [[-0.0, 0.0, -0.10042842, 1.3995716, math.nan, math.inf]]),
+)  # fmt: skip
+EXPONENTS = np.array([[3.0], [-1.0], [-2.0], [0.5]], np.float32)
 
 LOOKED_UP = tuple(
     (fragment, dtype)
@@ -73,7 +89,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
     own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
-    own += [*LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, *(each for each, _ in LOOKED_UP), MASK, STRIDED, IN_PLACE]
+    own += [*LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, *(each for each, _ in (*SIGNED_ZEROS, *LOOKED_UP)), MASK, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -222,6 +238,25 @@ def test_what_is_no_number_stays_none(fragment: Node, library: Library) -> None:
     with np.errstate(all="ignore"):
         expected = np.asarray(evaluate((fragment,), dict(zip(placeholders(fragment), arrays, strict=True)))[0]).astype(np.float32)
     np.testing.assert_allclose(out.astype(np.float32), expected, rtol=2e-5, atol=1e-6, err_msg=str(fragment))
+
+
+@pytest.mark.parametrize(("fragment", "rows"), SIGNED_ZEROS, ids=["sin", "sign", "pow", "gelu"])
+def test_zeros_and_infinities_have_the_signs_that_ieee_gives_them(fragment: Node, rows: list[list[float]], library: Library) -> None:
+    out, expected = np.empty(fragment.type.sizes, np.float32), np.array(rows, np.float32).reshape(fragment.type.sizes)
+    arrays = [np.array(ZEROS, np.float32), EXPONENTS][: len(placeholders(fragment))]
+    Loaded(library.path).run(library[fragment], [*arrays, out])
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    kept = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(out[kept]), np.signbit(expected[kept]))
+
+
+def test_a_tanh_that_saturates_leaves_nothing_to_multiply(library: Library) -> None:
+    """1 + tanh(x) is 0 for large negative x: what were left would be multiplied by x."""
+    x = np.full((23, 77), -1e30, np.float32)
+    for fragment in (apply("Gelu", X, approximate="tanh"), apply("Gelu", X, approximate="none")):
+        out = np.empty_like(x)
+        Loaded(library.path).run(library[fragment], [x, out])
+        assert not out.any()
 
 
 def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,19 +298,52 @@ def _quantized_as(call: Call, x: Node, scale: int) -> Node:
 
 
 def _ql_mul(call: Call) -> Node:
-    return _quantized_as(call, call.apply("Mul", _dequantized(call, 0), _dequantized(call, 3)), 6)
+    """saturate((a - z) (b - y) (s t / u) + v): a product that is rounded before the zero point is added"""
+    _bytes_of(call, 0, 3)
+    scale = _combined(call, "Div", _combined(call, "Mul", _scale(call, 1, 0, 0), _scale(call, 4, 0, 0)), _scale(call, 6, 0, 0))
+    numbers = [_centred(call, k) for k in (0, 3)]
+    return _shifted(call, call.apply("Mul", call.apply("Mul", *numbers), scale), 7)
+
+
+def _centred(call: Call, data: int) -> Node:
+    """Return what bytes exceed their zero point by, as float32."""
+    zero = _zero_point(call, data + 2, 0, 0, "float32")
+    number = _as(call, call[data], "float32")
+    return number if _is_zero(call, zero) else call.apply("Sub", number, zero)
+
+
+def _shifted(call: Call, scaled: Node, zero_point: int) -> Node:
+    """Return saturate(x + zero point), with a sum that no compiler fuses with the product that x is."""
+    zero = _zero_point(call, zero_point, 0, 0, "float32")
+    if not _is_zero(call, zero):
+        clipped = call.apply("Clip", scaled, min=-FAR, max=FAR)
+        scaled = call.apply("Add", clipped, zero)
+    return call.apply("Saturate", scaled, to=_result_type(call, zero_point))
+
+
+FAR = 1024.0
+"""Beyond this every number saturates, whatever the zero point."""
 
 
 def _ql_add(call: Call) -> Node:
     """saturate(a s/u + (b t/u + (v - (z s/u + y t/u)))): fused multiplications and additions, as onnxruntime adds bytes"""
     _bytes_of(call, 0, 3)
+    order = (3, 0) if _repeats_left(call.shape(0), call.shape(3)) else (0, 3)
     result = _scale(call, 6, 0, 0)
-    ratios = [_combined(call, "Div", _scale(call, k, 0, 0), result) for k in (1, 4)]
-    zeros = [_zero_point(call, k, 0, 0, "float32") for k in (2, 5)]
+    ratios = [_combined(call, "Div", _scale(call, k + 1, 0, 0), result) for k in order]
+    zeros = [_zero_point(call, k + 2, 0, 0, "float32") for k in order]
     shifts = [_combined(call, "Mul", ratio, zero) for ratio, zero in zip(ratios, zeros, strict=True)]
     fixed = _combined(call, "Sub", _zero_point(call, 7, 0, 0, "float32"), _combined(call, "Add", *shifts))
-    left, right = (call.apply("Mul", _as(call, call[k], "float32"), ratio) for k, ratio in zip((0, 3), ratios, strict=True))
+    left, right = (call.apply("Mul", _as(call, call[k], "float32"), ratio) for k, ratio in zip(order, ratios, strict=True))
     return call.apply("Saturate", call.apply("Add", left, call.apply("Add", right, fixed)), to=_result_type(call, 7))
+
+
+def _repeats_left(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    """Return whether one element of the left meets a run of the right's: onnxruntime then adds right and left."""
+    rank = max(len(left), len(right))
+    pairs = zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True)
+    inner = [pair for pair in pairs if max(pair) > 1]
+    return bool(inner) and inner[-1][0] == 1
 
 
 def _ql_unary(function: Callable[[Call, Node], Node]) -> Handler:
@@ -341,19 +374,53 @@ def _global_average(call: Call) -> Node:
     return _requantized(call, total, scale, _zero_point(call, 4, 0, 0, "float32"), _result_type(call, 4))
 
 
-def _average(call: Call, x: Node) -> Node:
+def _ql_average(call: Call) -> Node:
+    """saturate(mean (x - z) s / u + v)"""
     if int(call.attribute("channels_last", 0)) or int(call.attribute("ceil_mode", 0)):
         raise NotCore("channels last, or ceil_mode")
-    window = window_of(call, call.attribute("kernel_shape", []), x.type.sizes[2:])
-    return call.apply("AveragePool", x, kernel_shape=window.kernel, strides=window.strides, pads=window.pads, dilations=window.dilations,
-                      count_include_pad=int(call.attribute("count_include_pad", 0)), layout="NCHW")
+    if not call.has(4):
+        raise NotCore("without a zero point of the result")
+    window = window_of(call, call.attribute("kernel_shape", []), call.shape(0)[2:])
+    mean = call.apply("AveragePool", _dequantized(call, 0), kernel_shape=window.kernel, strides=window.strides, pads=window.pads,
+                      dilations=window.dilations, count_include_pad=int(call.attribute("count_include_pad", 0)), layout="NCHW")
+    steps = call.apply("Div", mean, _scale(call, 3, 0, 0))
+    return call.apply("Saturate", call.apply("Add", steps, _zero_point(call, 4, 0, 0, "float32")), to=_result_type(call, 4))
 
 
-def _softmax(call: Call, x: Node) -> Node:
-    axis = axis_of(int(call.attribute("axis", -1)), x.type.rank)
-    if int(call.attribute("opset", 13)) < 13 and axis != x.type.rank - 1:
-        raise NotCore("a softmax over several axes")
-    return call.apply("Softmax", x, axis=axis)
+def _ql_softmax(call: Call) -> Node:
+    """saturate(round(e(x) * floor(1 / u) / sum e(x)) + v), for whole numbers e(x) in a table: the sum is below 2^28, exact in any order"""
+    _bytes_of(call, 0)
+    if not call.has(4):
+        raise NotCore("without a zero point of the result")
+    axis = axis_of(int(call.attribute("axis", -1)), len(call.shape(0)))
+    shape = call.shape(0)
+    x = call[0]
+    if int(call.attribute("opset", 13)) < 13:  # all axes from this one on
+        x, axis = call.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:]))), 1
+    steps = np.float32(1) / np.float32(call.known(3).reshape(()))
+    if not 0 <= steps < MOST_STEPS:
+        raise NotCore(f"a result of {steps} steps")
+    table = _exponentials(float(np.float32(call.known(1).reshape(()))), x.type.sizes[axis])
+    number = _as(call, x, "float32")
+    lacking = call.apply("Sub", call.apply("ReduceMax", number, axes=(axis,)), number)
+    exponentials = call.apply("Gather", call.constant(table, "int32"), call.apply("Truncate", lacking, to="int32"), axis=0)
+    total = call.apply("Cast", call.apply("ReduceSum", exponentials, axes=(axis,)), to="float32")
+    scaled = call.apply("Mul", call.apply("Cast", exponentials, to="float32"), call.constant(np.floor(steps), "float32"))
+    rounded = call.apply("Round", call.apply("Div", scaled, total))
+    result = call.apply("Saturate", call.apply("Add", rounded, _zero_point(call, 4, 0, 0, "float32")), to=_result_type(call, 4))
+    return call.reshape(result, shape)
+
+
+MOST_STEPS = 2.0**24
+"""Steps of a softmax's result up to which their number with a zero point is exact in float32."""
+
+
+def _exponentials(scale: float, count: int) -> np.ndarray:
+    """Return e^(-scale k) of every byte k as whole numbers, of which ``count`` together stay below 2^32 / e^3."""
+    if not 0 < scale < math.inf:
+        raise NotCore(f"a scale of {scale}")
+    room = max(0.0, math.log((2**32 - 1) // count) - 3.0) / scale
+    return np.array([int(math.exp((float(255 - k) - 255.0 + room) * scale)) for k in range(256)], np.int64)
 
 
 def _ql_concat(call: Call) -> Node:
@@ -408,8 +475,8 @@ ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {
     "QLinearMul": _ql_mul,
     "QLinearSigmoid": _ql_unary(lambda call, x: call.apply("Sigmoid", x)),
     "QLinearLeakyRelu": _ql_unary(_leaky_relu),
-    "QLinearSoftmax": _ql_unary(_softmax),
-    "QLinearAveragePool": _ql_unary(_average),
+    "QLinearSoftmax": _ql_softmax,
+    "QLinearAveragePool": _ql_average,
     "QLinearGlobalAveragePool": _global_average,
     "QLinearConcat": _ql_concat,
     "QGemm": _q_gemm,

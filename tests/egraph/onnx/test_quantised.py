@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from egraph.onnx import importer
 from egraph.onnx.exact_bytes import with_exact_bytes
@@ -207,23 +207,101 @@ def test_qlinear_conv(dtype: str, z: int, data: st.DataObject, b: np.ndarray, by
     agree(text, {"x": data.draw(of_bytes(IMAGE, dtype)), "w": data.draw(of_bytes(KERNEL, "int8")), "b": b}, by_rules=by_rules)
 
 
-@pytest.mark.parametrize(("operator", "operands"), [("QLinearMul", 2), ("QLinearSigmoid", 1), ("QLinearLeakyRelu", 1)])
+UNARY = [("QLinearSigmoid", MATRIX, MATRIX), ("QLinearAveragePool<kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]>", IMAGE, (1, 3, 5, 8))]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("operator", "shape", "result"), UNARY, ids=["sigmoid", "average pool"])
 @drawn
 @given(data=st.data())
-def test_operators_that_the_quantiser_adds_are_at_most_one_step_off(operator: str, operands: int, data: st.DataObject) -> None:
-    """onnxruntime looks these up in tables or multiplies ratios of scales first: a number at a tie may go the other way."""
-    names = [("a", "s", "z"), ("b", "t", "y")][:operands]
-    inputs = ", ".join(f"uint8[5,37] {x}, float {s}, uint8 {z}" for x, s, z in names)
-    listed = ", ".join(", ".join(name) for name in names)
-    text = f"({inputs}, float u, uint8 v) => (uint8[5,37] c) {{ c = com.microsoft.{operator}({listed}, u, v) }}"
-    feeds = {"u": data.draw(SCALES), "v": data.draw(of_bytes((), "uint8"))}
-    for x, s, z in names:
-        feeds |= {x: data.draw(of_bytes(MATRIX, "uint8")), s: data.draw(SCALES), z: data.draw(of_bytes((), "uint8"))}
+def test_sigmoids_and_averages_are_at_most_one_step_off(operator: str, shape: Any, result: Any, dtype: str, data: st.DataObject) -> None:
+    """A function that is computed another way, and a sum of rounded numbers in another order: a number at a tie may go the other way."""
+    text = (f"({dtype}{list(shape)} a, float s, {dtype} z, float u, {dtype} v) => ({dtype}{list(result)} c) "
+            f"{{ c = com.microsoft.{operator}(a, s, z, u, v) }}")  # fmt: skip
+    feeds: dict[str, Any] = {"a": data.draw(of_bytes(shape, dtype))}
+    feeds |= {name: data.draw(SCALES) for name in "su"} | {name: data.draw(of_bytes((), dtype)) for name in "zv"}
     ours, theirs, _ = opened(text, by_rules=False)
     feeds = {name: np.asarray(value) for name, value in feeds.items()}
     (one,), (other,) = ours.run(None, feeds), theirs.run(None, feeds)
     assert np.abs(one.astype(int) - other.astype(int)).max() <= 1
     assert has_no_opaque_step(text)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("operator", ["QLinearLeakyRelu<alpha=0.1>", "QLinearLeakyRelu<alpha=-1.5>", "QLinearGlobalAveragePool"])
+@drawn
+@given(data=st.data())
+def test_unary_operators_that_the_quantiser_adds(operator: str, dtype: str, data: st.DataObject) -> None:
+    result = [1, 3, 1, 1] if "Pool" in operator else list(IMAGE)
+    text = (f"({dtype}{list(IMAGE)} a, float s, {dtype} z, float u, {dtype} v) => ({dtype}{result} c) "
+            f"{{ c = com.microsoft.{operator}(a, s, z, u, v) }}")  # fmt: skip
+    feeds: dict[str, Any] = {"a": data.draw(of_bytes(IMAGE, dtype))}
+    agree(text, feeds | {name: data.draw(SCALES) for name in "su"} | {name: data.draw(of_bytes((), dtype)) for name in "zv"})
+    assert has_no_opaque_step(text)
+
+
+SHAPES = [([4, 5, 37], [4, 5, 37]), ([4, 5, 37], [1]), ([5, 1], [4, 5, 37]), ([4, 5, 1], [1, 5, 1]), ([1, 1], [1]), ([4, 1], [4, 5])]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("operator", ["QLinearAdd", "QLinearMul", "QLinearConcat"])
+def test_binary_operators_that_the_quantiser_adds(operator: str, dtype: str) -> None:
+    """Ties are rare, so draws are many; which operand onnxruntime adds first depends on which of them is repeated."""
+    random, limits = np.random.default_rng(1), np.iinfo(dtype)
+    joins = operator == "QLinearConcat"
+    for draw in range(400):
+        left, right = SHAPES[draw % 3 if draw % 4 else draw % len(SHAPES)]
+        right = left if joins else right
+        result = [2 * left[0], *left[1:]] if joins else list(np.broadcast_shapes(tuple(left), tuple(right)))
+        listed = "<axis=0>(u, v, a, s, z, b, t, y)" if joins else "(a, s, z, b, t, y, u, v)"
+        text = (f"({dtype}{left} a, float s, {dtype} z, {dtype}{right} b, float t, {dtype} y, float u, {dtype} v) => ({dtype}{result} c) "
+                f"{{ c = com.microsoft.{operator}{listed} }}")  # fmt: skip
+        feeds: dict[str, Any] = {"a": random.integers(limits.min, limits.max + 1, left).astype(dtype)}
+        feeds["b"] = random.integers(limits.min, limits.max + 1, right).astype(dtype)
+        feeds |= {name: np.float32(random.choice((0.25, 1.0, 0.0078125, 0.013, 0.37, 3.0, random.random()))) for name in "stu"}
+        feeds |= {name: np.array(random.integers(limits.min, limits.max + 1)).astype(dtype) for name in "zyv"}
+        agree(text, feeds | {"u": np.float32(feeds["s"] * random.choice((0.5, 1.0, 2.0)))} if draw % 3 == 0 else feeds)
+        assert has_no_opaque_step(text)
+
+
+SOFTMAXES = [
+    ("uint8", (3, 17), "axis=-1, opset=13", 0.02, 0.00390625, 0),
+    ("int8", (3, 17), "axis=-1, opset=13", 0.13, 0.00390625, -128),
+    ("uint8", (2, 5, 4), "axis=1, opset=13", 0.5, 0.00738, 5),
+    ("uint8", (2, 5, 4), "axis=1, opset=12", 0.013, 0.00392156862, 7),
+    ("int8", (2, 5, 4), "opset=12", 1.0, 0.001, 0),
+    ("uint8", (2, 512), "axis=1, opset=13", 0.0001, 0.00390625, 0),
+    ("int8", (4, 1), "axis=-1, opset=13", 3.0, 0.5, -128),
+]
+"""Type, shape, attributes, both scales and the result's zero point."""
+
+
+def _softmax(dtype: str, shape: tuple[int, ...], attributes: str, s: str, u: str, v: int) -> str:
+    return (f"({dtype}{list(shape)} x) => ({dtype}{list(shape)} y) "
+            f"<float s = {{{s}}}, {dtype} z = {{3}}, float u = {{{u}}}, {dtype} v = {{{v}}}> "
+            f"{{ y = com.microsoft.QLinearSoftmax<{attributes}>(x, s, z, u, v) }}")  # fmt: skip
+
+
+@drawn
+@pytest.mark.parametrize(("dtype", "shape", "attributes", "s", "u", "v"), SOFTMAXES)
+@given(data=st.data(), by_rules=st.booleans())
+def test_softmax_of_bytes(dtype: str, shape: Any, attributes: str, s: float, u: float, v: int, data: st.DataObject, by_rules: bool) -> None:
+    """Bytes that are all the same make ties: of 512, each has half a step."""
+    text = _softmax(dtype, shape, attributes, str(s), str(u), v)
+    x = data.draw(of_bytes(shape, dtype))
+    if data.draw(st.booleans()):
+        x = np.full(shape, x.reshape(-1)[0])
+    agree(text, {"x": x}, by_rules=by_rules)
+    assert has_no_opaque_step(text, by_rules=by_rules)
+
+
+@pytest.mark.parametrize(("s", "u"), [("inf", "0.1"), ("0", "0.1"), ("-1", "0.1"), ("0.1", "-1"), ("0.1", "1e-9")])
+def test_softmaxes_of_scales_that_leave_no_numbers_stay_opaque(s: str, u: str) -> None:
+    """onnxruntime's table would hold numbers that no integer does, or its result would wrap around."""
+    proto = model(_softmax("uint8", (3, 17), "axis=-1, opset=13", "1", u, 0))
+    (scale,) = (each for each in proto.graph.initializer if each.name == "s")
+    scale.CopyFrom(numpy_helper.from_array(np.array(s, np.float32), "s"))  # the text has no infinity
+    assert "Opaque" in {node.op for node in walk(importer.load(proto).graph.roots)}
 
 
 ADDED = """(uint8[5,37] a, uint8[5,37] b) => (uint8[5,37] c)

@@ -183,7 +183,8 @@ class Functions:
 
     def f_sign(self, a: Expr) -> Expr:
         zero = constant(0, a)
-        return select(a > zero, constant(1, a), select(a < zero, constant(-1, a), a))
+        nothing = select(tirx.EQ(a, zero), zero, a)  # NaN is left
+        return select(a > zero, constant(1, a), select(a < zero, constant(-1, a), nothing))
 
     def f_exp(self, x: Expr) -> Expr:
         """2^n p(r) with x = n ln 2 + r, 0.9 units in the last place off at most; zero below -86.98 (where it is 1.7e-38)."""
@@ -223,17 +224,16 @@ class Functions:
         return select(x < constant(0.0, x), constant(float("nan"), x), value)
 
     def f_tanh(self, x: Expr) -> Expr:
-        """x p(x^2) / q(x^2), clamped where tanh rounds to one"""
+        """x p(x^2) / q(x^2), and one from where it is within 2.8e-7 of that: a sum with -1 may be multiplied by anything"""
         limit = 7.90531110763549805
-        c = self.bind(select(x > constant(limit, x), constant(limit, x), x))
-        c = self.bind(select(c < constant(-limit, x), constant(-limit, x), c))
-        z = self.bind(c * c)
+        z = self.bind(x * x)
         p = self.polynomial(z, (
             -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
             1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
         ))  # fmt: skip
         q = self.polynomial(z, (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03))
-        return tirx.Div(c * p, q)
+        inside = self.bind(tirx.Div(x * p, q))
+        return select(x > constant(limit, x), constant(1.0, x), select(x < constant(-limit, x), constant(-1.0, x), inside))
 
     def f_erf(self, x: Expr) -> Expr:
         """x p(x^2) / q(x^2) on [-4, 4], beyond which erf rounds to one"""
@@ -250,16 +250,16 @@ class Functions:
         return tirx.Div(c * p, q)
 
     def f_pow(self, x: Expr, y: Expr) -> Expr:
-        """exp(y log |x|), negative for a negative base and an odd exponent, NaN for a fractional one unless the base is infinite"""
+        """exp(y log |x|), with the sign of x for an odd exponent, NaN for a negative x and a fractional one unless x is infinite"""
         magnitude = self.bind(self.f_abs(x))
         value = self.bind(self.f_exp(self.bind(y * self.bind(self.f_log(magnitude)))))
         floor = self.bind(intrinsic("llvm.floor", y))
         odd = tirx.EQ(floor - constant(2.0, y) * intrinsic("llvm.floor", floor * constant(0.5, y)), constant(1.0, y))
-        signed = select(odd, constant(0.0, value) - value, value)
-        fraction = select(tirx.EQ(x, constant(float("-inf"), x)), value, constant(float("nan"), value))
-        negative = select(tirx.EQ(floor, y), signed, fraction)
+        signed = select(odd, intrinsic("llvm.copysign", value, widen(x, lanes(value))), value)
+        has_value = tirx.Or(x >= constant(0.0, x), tirx.EQ(x, constant(float("-inf"), x)))
+        fraction = select(has_value, value, constant(float("nan"), value))
         is_one = tirx.Or(tirx.EQ(y, constant(0.0, y)), tirx.EQ(x, constant(1.0, x)))
-        return select(is_one, constant(1.0, value), select(x < constant(0.0, x), negative, value))
+        return select(is_one, constant(1.0, value), select(tirx.EQ(floor, y), signed, fraction))
 
     def power(self, x: Expr, exponent: Fraction | float) -> Expr:
         """x ** exponent for a known exponent: products and square roots where they do."""
@@ -284,7 +284,7 @@ class Functions:
         return tirx.Div(constant(1.0, x), total) if exponent < 0 else total
 
     def f_sin(self, x: Expr) -> Expr:
-        return self._wave(x, 0)
+        return select(tirx.EQ(x, constant(0.0, x)), x, self._wave(x, 0))  # of -0.0, too
 
     def f_cos(self, x: Expr) -> Expr:
         return self._wave(x, 1)
