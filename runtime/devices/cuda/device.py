@@ -11,7 +11,7 @@ import numpy as np
 from runtime.devices import Files, Loaded
 from runtime.devices.cuda.gpus import GPUS, Gpu
 from runtime.devices.cuda.program import CudaProgram, planned_as
-from runtime.devices.host import UntimedDevice
+from runtime.devices.host import CommonDevice
 from runtime.plan import Plan
 
 ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuristics")
@@ -22,7 +22,7 @@ MEASURED = "measured"
 """Stands in the keys of times that a GPU has measured."""
 
 
-class _PlanningDevice(UntimedDevice):
+class _PlanningDevice(CommonDevice):
     """A device whose libraries have several plans for one call, which are timed where a GPU is."""
 
     measured_on = "cuda"
