@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
     for text in runs.notes:
         progress.note(text)
     target_lowering = lowering(options.device)
-    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
-    try:
+    with closing(stages.open_database(options, progress)) as database:
         if import_profiles(options, database, progress) and not options.frozen:
             options = replace(options, again=True)  # an earlier search chose without them
         with staging(output) as stage, Worker() as worker, target_lowering.kept_compilers():
@@ -139,8 +139,6 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
                 write_beside(options.report, (output.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
-    finally:
-        database.close()
 
 
 def outline_of(graph: Graph, options: Options) -> Outline:

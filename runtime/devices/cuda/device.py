@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -52,7 +51,9 @@ class RecordedDevice(_PlanningDevice):
         return self.gpu.architecture
 
     def key(self, threads: int) -> str:
-        installed = [f"{package} {version}" for package in ESTIMATING if (version := _version(package))]
+        from runtime.profile.versions import MISSING, library_version  # SQLite: not needed to run a plan
+
+        installed = [f"{package} {version}" for package in ESTIMATING if (version := library_version(package)) != MISSING]
         return " | ".join([f"cuda:{self.gpu.name}", "recorded without a GPU", *([", ".join(installed)] if installed else []), "estimated"])
 
     def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CudaProgram:
@@ -90,13 +91,6 @@ class CudaDevice(_PlanningDevice):
         from runtime.devices.cuda.cupy_driver import CupyDriver
 
         return CudaProgram(plan, weights, native, CupyDriver(), files.kernels)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 DEVICE = CudaDevice()
