@@ -27,15 +27,26 @@ from egraph.optimize.gate import Gate
 from egraph.optimize.job_export import import_profiles
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
-from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import CONSTRAINED, OFFERED, Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
-from egraph.optimize.precision import Rounding, rounding_kernels, unoffered
+from egraph.optimize.precision import Ranges, Rounding, compared_within, refuse_without_inputs, rounding_kernels, unoffered
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, not_raced, race, recorded_race
-from egraph.optimize.ranges import Ranges, compared_within, refuse_without_inputs
-from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
+from egraph.optimize.records import (
+    Earlier,
+    Memo,
+    choices_digest,
+    memo_path,
+    read_checked,
+    read_memo,
+    read_search,
+    search_key,
+    usable_search,
+    write_checked,
+    write_memo,
+    write_search,
+)
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined

@@ -37,14 +37,13 @@ from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.check import check, find_feeds, open_original
 from egraph.optimize.check_noise import run_plainly, run_shaken
-from egraph.optimize.gaps import PROOF_SHARE, Gap, find_gaps
 from egraph.optimize.options import Options, SizeRequest, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
+from egraph.optimize.precision import refuse_without_inputs
 from egraph.optimize.progress import Progress
-from egraph.optimize.ranges import refuse_without_inputs
-from egraph.optimize.size_plan import SizePlan, point_text, size_plan
+from egraph.optimize.size_plan import PROOF_SHARE, Gap, SizePlan, find_gaps, point_text, size_plan
 from egraph.tensor import Graph, Node, TensorType, attributes, make
 from lower.compile import PLAN, WEIGHTS, compile_model, write_json
 from lower.targets import lowering
