@@ -85,7 +85,7 @@ def work(request: KernelRequest) -> float:
 def random_operands(request: KernelRequest) -> dict[Node, np.ndarray]:
     """Return random operands as the fragment sees them, by placeholder: those of attention give scores of unit size, as networks have."""
     random, values = np.random.default_rng(0), {}
-    size = calls_of(request)[0].operands[0].window.shape[-1] ** -0.25 if isinstance(request, AttentionRequest) else 1.0
+    size = calls_of(request)[0].arguments[0].window.shape[-1] ** -0.25 if isinstance(request, AttentionRequest) else 1.0
     for leaf in placeholders(request.fragment):
         dtype = numpy_dtype(leaf.type.dtype)
         value = size * random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
@@ -98,8 +98,8 @@ def in_memory(request: KernelRequest, values: Mapping[Node, np.ndarray]) -> dict
     if isinstance(request, AttentionRequest):
         call, plain = calls_of(request)
         by_index = {leaf.integer("index"): value for leaf, value in values.items()}
-        seen = [through(by_index[operand.index], operand.window) for operand in plain.operands]
-        return {f"in{k}": laid(each, call.operands[k].window.strides) for k, each in enumerate(seen)}
+        seen = [through(by_index[argument.operand], argument.window) for argument in plain.arguments]
+        return {f"in{k}": laid(each, call.arguments[k].window.strides) for k, each in enumerate(seen)}
     memories, strides = {}, dict(enumerate(request.input_strides or ()))
     for leaf, value in values.items():
         position = leaf.integer("index")

@@ -7,7 +7,7 @@ expressed so is a ``str`` that says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -131,6 +131,11 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def contiguous(shape: tuple[int, ...]) -> Window:
     return Window(0, shape, row_major(shape))
+
+
+def lying(bases: Mapping[int, Window] | None) -> Callable[[Node], Window]:
+    """Return where placeholders lie, given by their numbers; others in row-major order."""
+    return lambda leaf: (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
 
 
 def _fill_unit_axes(shape: tuple[int, ...], strides: list[int]) -> tuple[int, ...]:

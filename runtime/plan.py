@@ -39,9 +39,9 @@ class Step:
 
     onednn: ``primitive`` with its parameters (below), ``arguments`` (role -> position in ``inputs``; ``dst`` is always
         ``outputs[0]``), ``packed`` (roles whose constant operand the library may re-lay-out once at load) and
-        ``post_ops``, in order: ``{"kind": "eltwise", "algorithm", "alpha", "beta"}``, ``{"kind": "binary",
-        "algorithm", "argument": position in inputs}`` or ``{"kind": "sum", "scale"}`` (dst holds the summand). A constant argument
-        of a binary one with a ``dtype`` is converted to it once, at load.
+        ``post_ops``, in order: ``{"kind": "eltwise", "algorithm", "alpha", "beta"}`` or ``{"kind": "binary",
+        "algorithm", "argument": position in inputs}``. A constant argument of a binary one with a ``dtype`` is converted to it
+        once, at load.
         ``pieces``, for results with gaps: where source and result begin in each run of the primitive, in elements behind their
         buffers' own beginning.
         ``types`` (role -> element type) names what operands are converted to before the primitive reads them: at load where

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -123,6 +124,19 @@ def _shaken(value: Any, generator: np.random.Generator) -> Any:
         return value
     steps = generator.integers(-1, 2, size=value.shape, dtype=np.int8)
     return np.asarray(value * (1 + steps * np.finfo(value.dtype).eps), value.dtype)  # a number would not be an array any more
+
+
+def run_plainly(model: Path, threads: int, feeds: Mapping[str, Any]) -> Sequence[Any]:
+    """Run a model without optimisations."""
+    results: Sequence[Any] = open_onnxruntime(model, threads, optimise=False).run(None, dict(feeds))
+    return results
+
+
+def run_shaken(model: Path, threads: int, seed: int, feeds: Mapping[str, Any]) -> Sequence[Any]:
+    """Run a model without optimisations, with weights that differ in their last bit."""
+    with TemporaryDirectory(prefix="einsat-shaken-") as folder:
+        results: Sequence[Any] = open_shaken(model, threads, Path(folder), seed).run(None, dict(feeds))
+    return results
 
 
 def open_shaken(model: Path, threads: int, folder: Path, seed: int) -> Any:

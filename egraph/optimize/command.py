@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from egraph.optimize.gaps import ONNXRUNTIME, Gap
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
-from egraph.optimize.size_plan import with_shapes
+from egraph.optimize.size_plan import ONNXRUNTIME, Gap, with_shapes
 from egraph.optimize.sizes import SizesOutcome, optimize_sizes
 from runtime.garbage_collection import rare_collections
 from runtime.leftovers import own_temporary_files

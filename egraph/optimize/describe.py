@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import platform
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from egraph import __version__
 from egraph.optimize.admission import notes as rule_notes
 from egraph.optimize.admission import unproved
 from egraph.optimize.check import CheckResult
@@ -18,6 +16,7 @@ from egraph.optimize.derivations import Deriver
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import KERNEL_KINDS, Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
 from egraph.optimize.race import Race
+from egraph.optimize.records import environment
 from egraph.optimize.stitched import stitched_tensors
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
@@ -25,7 +24,6 @@ from egraph.tensor import Candidate, Graph, Kernel, Node, Program, format_fragme
 from lower.compile import copies
 from lower.cost.model import CostModel, KernelKey
 from lower.roofline import Work, work
-from runtime.profile.versions import library_version
 
 
 def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
@@ -89,14 +87,6 @@ def _share(model: CostModel, amount: Work, time_us: float) -> float:
     """Return which part of the time the device's limits explain: 1 is as fast as it gets."""
     ideal_us = model.speed.estimate_us(amount) - model.speed.launch_us
     return min(1.0, ideal_us / time_us) if time_us > 0 else 0.0
-
-
-LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
-
-
-def environment() -> dict[str, str]:
-    """Return the versions of what takes part."""
-    return {"einsat": __version__, "python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}}
 
 
 def describe(

@@ -14,6 +14,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
 from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Choosing
-from egraph.optimize.stages import Saturated, advanced, cost_model, device_key, saturation_of, started
+from egraph.optimize.stages import Saturated, advanced, cost_model, device_key, open_database, saturation_of, started
 from egraph.policy import MeasurePolicy
 from egraph.tensor import PLAIN, Candidate, Node, Program, walk
 from egraph.tensor.ops.parts import divided, evaluate_in_parts
@@ -86,16 +87,13 @@ def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported
     if not device(options.device).measured_on:
         fix = "give a --device or --target whose kernels are timed, here or elsewhere, or search without --export-jobs"
         raise ModelError(f"no kernels are timed for the device {options.device!r}", where="--export-jobs", fix=fix)
-    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
-    try:
+    with closing(open_database(options, progress)) as database:
         import_profiles(options, database, progress)
         result = advanced(started(options, progress)[0], "saturated", options, progress, database)
         if not isinstance(result, Saturated):
             fix = "give a model, imported.txt or saturated.txt"
             raise ModelError("the stages after a search want no kernels measured", where=str(options.model), fix=fix)
         return _write(_collected(result, options, progress, database), options, archive, progress, database)
-    finally:
-        database.close()
 
 
 def import_profiles(options: Options, database: Database, progress: Progress) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,26 @@ from egraph.optimize.gate import Gate
 from egraph.optimize.job_export import import_profiles
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
-from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import CONSTRAINED, OFFERED, Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
-from egraph.optimize.precision import Rounding, rounding_kernels, unoffered
+from egraph.optimize.precision import Ranges, Rounding, compared_within, refuse_without_inputs, rounding_kernels, unoffered
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, not_raced, race, recorded_race
-from egraph.optimize.ranges import Ranges, compared_within, refuse_without_inputs
-from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
+from egraph.optimize.records import (
+    Earlier,
+    Memo,
+    choices_digest,
+    memo_path,
+    read_checked,
+    read_memo,
+    read_search,
+    search_key,
+    usable_search,
+    write_checked,
+    write_memo,
+    write_search,
+)
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
@@ -106,8 +118,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
     for text in runs.notes:
         progress.note(text)
     target_lowering = lowering(options.device)
-    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
-    try:
+    with closing(stages.open_database(options, progress)) as database:
         if import_profiles(options, database, progress) and not options.frozen:
             options = replace(options, again=True)  # an earlier search chose without them
         with staging(output) as stage, Worker() as worker, target_lowering.kept_compilers():
@@ -139,8 +150,6 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
                 write_beside(options.report, (output.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
-    finally:
-        database.close()
 
 
 def outline_of(graph: Graph, options: Options) -> Outline:

@@ -4,6 +4,10 @@ How far a program is off is measured on the inputs that the check begins with, a
 is, whatever it rounds. Where it is too far off, it is found out how far each of its products alone moves the outputs (by onnxruntime, in
 one model in which each rounding has a switch), and by how much the program is farther off than these say together. Then programs are
 extracted again, with the tolerance as a constraint: those kernels return to float32 that move outputs most for the time that they save.
+
+What kernels in bytes quantise has ranges, found on the user's inputs. A range decides no time, so kernels are timed and programs are
+extracted without any; a program gets them before it is compiled. What the user's inputs exceed is not known: a value beyond the range
+saturates.
 """
 
 from __future__ import annotations
@@ -14,16 +18,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from egraph.errors import EinsatError
+from egraph.errors import EinsatError, ModelError
 from egraph.extract.schedule import schedule
 from egraph.onnx import exporter
+from egraph.optimize.blame import evaluate
 from egraph.optimize.check_noise import open_onnxruntime, relative_error
 from egraph.optimize.kernels import quantised_operand, rounded_operand
+from egraph.optimize.options import Options
 from egraph.optimize.outcome import RoundedProgram
+from egraph.optimize.reference import Accepted
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Mixed, Search, program_digest, with_mixed
@@ -44,11 +51,12 @@ from egraph.tensor import (
     rewrite,
     walk,
 )
+from egraph.tensor.ops import apply
 from egraph.tensor.storage import without_stored
 from lower.cost.model import FAILED_COST_US, CostModel
 from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF, ErrorModel, rounded_node
 from lower.quantised import PRECISION as IN_BYTES
-from lower.quantised import Scale, is_quantised, kernel_scale
+from lower.quantised import Scale, is_quantised, kernel_scale, source_of
 from lower.targets import lowering_for
 from runtime import Session
 from runtime.devices import device
@@ -342,3 +350,64 @@ def _selection_of(searched: Search, entry: Entry) -> tuple[FrozenEGraph, Selecti
             return frozen, selection
     return None
 
+
+Range: TypeAlias = tuple[float, float]
+
+
+def refuse_without_inputs(options: Options) -> None:
+    """Refuse to quantise without data, or for several sizes, of which some would have none."""
+    if options.precision != IN_BYTES:
+        return
+    where = f"--precision {IN_BYTES}"
+    if options.size_request.has_several:
+        what = "kernels in bytes hold in the ranges of inputs of one size, and --shape gives several"
+        raise ModelError(what, where=where, fix="run it for one of the sizes")
+    if not options.inputs:
+        what = "kernels in bytes need the ranges of your data: nothing is quantised without inputs of yours"
+        raise ModelError(what, where=where, fix="give --inputs FILE.npz, with typical inputs; repeatable")
+
+
+def compared_within(runs: Accepted, options: Options) -> Accepted:
+    """Return what programs are compared on: kernels in bytes are right within the ranges of the user's inputs, random ones have others."""
+    if options.precision != IN_BYTES:
+        return runs
+    note = "results are compared on your inputs alone: kernels in bytes hold for numbers in their ranges"
+    return replace(runs, is_random=False, notes=(*runs.notes, note))
+
+
+@dataclass
+class Ranges:
+    """The least and the largest number of values, over all of the user's inputs."""
+
+    feeds: Sequence[Mapping[str, Any]]
+    threads: int
+    key: str = ""
+    """A digest of the inputs, where they decide what is found."""
+    seen: dict[Node, Range] = field(default_factory=dict)
+
+    def applied(self, program: Program) -> Program:
+        """Return the program with the range of what each kernel quantises; one that is not finite stays in float32."""
+        sources = {kernel.output: source_of(kernel) for kernel in program.kernels if is_quantised(kernel)}
+        self._look_at(program.graph, [node for node in dict.fromkeys(sources.values()) if node not in self.seen])
+        kernels = []
+        for kernel in program.kernels:
+            if (source := sources.get(kernel.output)) is not None:
+                is_finite = all(map(math.isfinite, self.seen[source]))
+                plain = kernel.implementation.in_precision(PLAIN)
+                kernel = replace(kernel, source_range=self.seen[source]) if is_finite else replace(kernel, implementation=plain)
+            kernels.append(kernel)
+        return replace(program, kernels=tuple(kernels)) if sources else program
+
+    def _look_at(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        if not nodes:
+            return
+        ends = {node: [apply(op, node, axes=tuple(range(node.type.rank))) for op in ("ReduceMin", "ReduceMax")] for node in nodes}
+        extrema = [end for pair in ends.values() for end in pair]
+        with TemporaryDirectory(prefix="einsat-ranges-") as folder:
+            for feeds in self.feeds:
+                values = evaluate(graph, extrema, feeds, Path(folder), self.threads)
+                for node, (low, high) in ends.items():
+                    before = self.seen.get(node, (math.inf, -math.inf))
+                    least, largest = float(values[low].item()), float(values[high].item())
+                    is_number = not (math.isnan(least) or math.isnan(largest))
+                    self.seen[node] = (min(before[0], least), max(before[1], largest)) if is_number else (-math.inf, math.inf)

@@ -7,7 +7,6 @@ before the search are kept: the check begins with the same inputs, and need not 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,7 @@ from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
 from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, refuse_if_random
-from egraph.optimize.check_noise import RunModel, open_onnxruntime, open_shaken
+from egraph.optimize.check_noise import RunModel, run_plainly, run_shaken
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
 from egraph.tensor import Graph, walk
@@ -247,21 +246,11 @@ class Reference:
     ) -> CheckResult:
         """Compare what runs with the original on ``count`` inputs; raises Disagreement. ``is_first``: of the user's own on one alone."""
         inputs = self.given.named[:1] if is_first else self.given.named
+        original = self.options.model, self.options.threads
         return check(
             self.outputs, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
-            tolerance=self.options.tolerance, count=count, seed=self.options.seed, plain=self._run_plainly, plain_moved=self._run_shaken,
+            tolerance=self.options.tolerance, count=count, seed=self.options.seed,
+            plain=partial(run_plainly, *original), plain_moved=partial(run_shaken, *original, self.options.seed),
             vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
             most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip
-
-    def _run_plainly(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        """Run the original without optimisations."""
-        results: Sequence[Any] = open_onnxruntime(self.options.model, self.options.threads, optimise=False).run(None, dict(feeds))
-        return results
-
-    def _run_shaken(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        """Run the original without optimisations, with weights that differ in their last bit."""
-        with tempfile.TemporaryDirectory(prefix="einsat-shaken-") as folder:
-            session = open_shaken(self.options.model, self.options.threads, Path(folder), self.options.seed)
-            results: Sequence[Any] = session.run(None, dict(feeds))
-        return results

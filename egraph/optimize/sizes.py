@@ -20,8 +20,8 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,14 @@ from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.check import check, find_feeds, open_original
-from egraph.optimize.check_noise import open_onnxruntime, open_shaken
-from egraph.optimize.gaps import PROOF_SHARE, Gap, find_gaps
+from egraph.optimize.check_noise import run_plainly, run_shaken
 from egraph.optimize.options import Options, SizeRequest, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
+from egraph.optimize.precision import refuse_without_inputs
 from egraph.optimize.progress import Progress
-from egraph.optimize.ranges import refuse_without_inputs
-from egraph.optimize.size_plan import SizePlan, point_text, size_plan
+from egraph.optimize.size_plan import PROOF_SHARE, Gap, SizePlan, find_gaps, point_text, size_plan
 from egraph.tensor import Graph, Node, TensorType, attributes, make
 from lower.compile import PLAN, WEIGHTS, compile_model, write_json
 from lower.targets import lowering
@@ -332,15 +331,6 @@ def _check_saved(
     names = [output.name for output in reference.get_outputs()]
     with Session(main, threads=options.threads, on=options.device) as session:
 
-        def run_plainly(feeds: Mapping[str, Any]) -> Sequence[Any]:
-            results: Sequence[Any] = open_onnxruntime(standard, options.threads, optimise=False).run(None, dict(feeds))
-            return results
-
-        def run_shaken(feeds: Mapping[str, Any]) -> Sequence[Any]:
-            with TemporaryDirectory(prefix="einsat-shaken-") as folder:
-                results: Sequence[Any] = open_shaken(standard, options.threads, Path(folder), options.seed).run(None, dict(feeds))
-            return results
-
         def error_at(point: Mapping[str, int]) -> float:
             feeds = [(inputs.file.name, inputs.feeds) for inputs in user_inputs if inputs.point == point]
             graph = importer.load(standard, shapes=plan.shapes(point)).graph
@@ -349,7 +339,8 @@ def _check_saved(
             return check(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
                 tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
-                plain=run_plainly, plain_moved=run_shaken, most_replaced=options.policy.check.replaced,
+                plain=partial(run_plainly, standard, options.threads),
+                plain_moved=partial(run_shaken, standard, options.threads, options.seed), most_replaced=options.policy.check.replaced,
             ).max_rel_err  # fmt: skip
 
         planned = [_point(plan, bucket.sizes) for bucket in sizes.buckets]

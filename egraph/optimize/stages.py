@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -188,13 +189,15 @@ def run_alone(options: Options, target: Path, progress: Progress) -> Path:
         raise ModelError(f"{source.name} holds the stage {stage_of(result)!r}: {stage!r} does not follow from it", fix=fix)
     if weights is None and stage != "plan" and isinstance(result, Graph):
         weights = write_tensors(result, target.with_suffix(".safetensors"))
-    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
-    try:
+    with closing(open_database(options, progress)) as database:
         result = advanced(result, stage, options, progress, database)
-    finally:
-        database.close()
     write_beside(target, format_result(result, os.path.relpath(weights, target.parent) if weights else ""), option="--to FILE")
     return target
+
+
+def open_database(options: Options, progress: Progress) -> Database:
+    """Open the profile database of a run."""
+    return Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
 
 
 def started(options: Options, progress: Progress) -> tuple[Result, Path | None]:

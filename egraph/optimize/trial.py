@@ -9,8 +9,7 @@ from pathlib import Path
 from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
-from egraph.optimize.paired import winner
-from egraph.optimize.race import NO_TIME_TO_RACE, Contender, Race
+from egraph.optimize.race import NO_TIME_TO_RACE, Contender, Race, winner
 from egraph.optimize.search import Search, program_digest
 from egraph.optimize.storage import with_rounded_weights
 from egraph.policy import RacePolicy

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from egraph.tensor import Node, make, walk
 from lower.axes import Axes, below_views, through
-from lower.views import VIEWS, Reason, Window, contiguous
+from lower.calls.call import Argument
+from lower.views import VIEWS, Reason, Window, lying
 
 MOST_STEPS = 8
 MOST_AXES = 12
@@ -25,18 +26,10 @@ Step: TypeAlias = tuple[int, list[Read]]
 
 
 @dataclass(frozen=True)
-class Operand:
-    """A placeholder's number and the window over it."""
-
-    index: int
-    window: Window
-
-
-@dataclass(frozen=True)
 class AttentionCall:
-    """A complete call; ``operands``: q, k, v, those of the steps, and what replaces rows that are not numbers."""
+    """A complete call; ``arguments``: q, k, v, those of the steps, and what replaces rows that are not numbers."""
 
-    operands: tuple[Operand, ...]
+    arguments: tuple[Argument, ...]
     destination: Window
     is_guarded: bool
     steps_before: int
@@ -121,10 +114,7 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     if node.op != "MatMul" or node.type.rank < 2:
         return f"{node.op} is no product of matrices"
 
-    def base(leaf: Node) -> Window:
-        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
-
-    reader = _Reader(base, [], [])
+    reader = _Reader(lying(bases), [], [])
     batch = node.type.sizes[:-2]
     values = reader.window(node.inputs[1], (*batch, *node.inputs[1].type.sizes[-2:]))
     if isinstance(values, str):
@@ -147,7 +137,7 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
         return "columns of the values or of the result do not lie side by side"
     if len(written.shape) > MOST_AXES:
         return f"{len(written.shape)} axes are more than {MOST_AXES}"
-    numbered = tuple(Operand(index, window) for (index, _), window in zip(operands, windows_read, strict=True))
+    numbered = tuple(Argument("", index, window) for (index, _), window in zip(operands, windows_read, strict=True))
     return AttentionCall(numbered, written, replacement is not None, probabilities.steps_before, tuple(reader.codes))
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from runtime.devices import Files, Loaded
+from runtime.devices import Arithmetic, Files, Loaded
 from runtime.plan import COPY_STEP, Buffer, Plan
 from runtime.storage import Storage
 
@@ -29,8 +29,8 @@ class Ieee:
         """Do nothing: no control was changed."""
 
 
-class UntimedDevice:
-    """The common part of devices on which nothing is timed."""
+class CommonDevice:
+    """What devices answer unless they say otherwise."""
 
     measured_on = ""
     lists_plans = False
@@ -54,12 +54,12 @@ class UntimedDevice:
     def allocate(self, size_bytes: int) -> np.ndarray:
         return np.empty(size_bytes, np.uint8)
 
-    def arithmetic(self, files: Files) -> Ieee:
+    def arithmetic(self, files: Files) -> Arithmetic:
         return Ieee()
 
 
 @dataclass(frozen=True)
-class HostDevice(UntimedDevice):
+class HostDevice(CommonDevice):
     """A device whose steps are Python calls. ``open`` makes the plan's native steps, by number, ready to be computed."""
 
     name: str

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from importlib import metadata
 
+MISSING = "-"
+"""The version of a package that is not installed."""
 LEAST_FROM_MEMORY_BYTES = 64 << 10
 """Bytes of a kernel's constants below which it does not matter which cache or memory they are read from."""
 
 
 def library_version(package: str) -> str:
-    """Return an installed package's version, or '-' when it is not installed."""
+    """Return an installed package's version, or ``MISSING``."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "-"
+        return MISSING
 
 
 def from_memory(device: str) -> str:

@@ -77,7 +77,7 @@ def test_attention_is_judged_with_its_operands_where_they_lie() -> None:
     ((request, row),) = judge(list(writer.requests.values()), "model")
     assert isinstance(request, AttentionRequest) and row.is_good and row.barriers == 2
     call, _ = calls_of(request)
-    assert call.operands[0].window.strides[-2] == 3 * 40 and call.destination.strides[-2] == 40
+    assert call.arguments[0].window.strides[-2] == 3 * 40 and call.destination.strides[-2] == 40
 
 
 def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

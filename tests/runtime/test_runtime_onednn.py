@@ -173,33 +173,12 @@ def test_matmul_of_a_transposed_operand_and_a_broadcast_row() -> None:
     close(run(spec, operands, buffer((4, 6), "output", "y")), x.T @ w.T - row)
 
 
-def test_sum_post_operation_accumulates_into_the_destination() -> None:
-    """dst = 0.5 dst + src weights"""
-    made, constants, feeds = one_step(
-        {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "post_ops": [{"kind": "sum", "scale": 0.5}]},
-        [draw(3, 4), draw(4, 5)], buffer((3, 5), "output", "y"), weights=[1],
-    )  # fmt: skip
-    executable = Executable(made, constants, threads=1)
-    y = np.ones(60, np.uint8).view(np.float32).reshape(3, 5)
-    start = draw(3, 5)
-    y[:] = start
-    executable.loaded.bind([feeds["t0"], y])
-    executable.loaded.launch(0, 1)
-    close(y, 0.5 * start + feeds["t0"] @ constants["t1"])
-
-
 @pytest.mark.parametrize("slope", [(1, 6, 1, 1), (1, 1, 1, 1)])
 def test_prelu_post_operation(slope: tuple[int, ...]) -> None:
     x, w, s = draw(1, 4, 5, 5), draw(6, 4, 1, 1), draw(*slope)
     expected = reference("PRelu", reference("Conv", x, w), s[0])
     spec = convolution([1, 1], [1, 1], [0, 0], [0, 0], post_ops=[{"kind": "binary", "algorithm": "prelu", "argument": 2}])
     close(run(spec, [x, w, s], buffer(expected.shape, "output", "y"), weights=[1, 2]), expected)
-
-
-def test_inner_product() -> None:
-    x, w, b = draw(3, 4, 2), draw(5, 4, 2), draw(5)
-    spec = {"primitive": "inner_product", "arguments": {"src": 0, "weights": 1, "bias": 2}, "packed": ["weights"]}
-    close(run(spec, [x, w, b], buffer((3, 5), "output", "y"), weights=[1, 2]), np.einsum("ncs,ocs->no", x, w) + b)
 
 
 @pytest.mark.parametrize(
@@ -392,12 +371,6 @@ def test_reorder_transposes() -> None:
     shape, strides = transposed(x.shape, (0, 3, 1, 2))
     spec = {"primitive": "reorder", "arguments": {"src": 0}}
     close(run(spec, [(x, buffer(shape, "input", strides=strides))], buffer(shape, "output", "y")), np.transpose(x, (0, 3, 1, 2)))
-
-
-def test_concat() -> None:
-    x, y = draw(2, 3, 4), draw(2, 5, 4)
-    spec = {"primitive": "concat", "arguments": {"src0": 0, "src1": 1}, "axis": 1}
-    close(run(spec, [x, y], buffer((2, 8, 4), "output", "y")), np.concatenate([x, y], 1))
 
 
 def test_a_window_into_the_middle_of_an_input() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from egraph.errors import LowerError
 from egraph.tensor import Kernel, Target
 from lower.attention.match import AttentionCall, match
 from lower.attention.tiles import attention_tiles
+from lower.calls.launch import launch_matched
 from lower.candidates.tile import Tile, Tiling
 from lower.targets import Launch, Library
 from lower.targets.cuda.generator.attention import AttentionRequest, refusal
+from lower.views import Reason
 from runtime.devices.cuda.kernels import GENERATED_STEP
 
 if TYPE_CHECKING:
@@ -26,17 +27,16 @@ def _tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    """Match the kernel again, now that it is known where its operands and its result lie."""
-    places = writer.placement.locations
-    bases = {index: places[node].window for index, node in enumerate(kernel.inputs)}
-    call = match(kernel.fragment, bases=bases, destination=places[kernel.output].window)
-    reason = call if isinstance(call, str) else refusal(call)
-    if isinstance(call, str) or reason is not None:
-        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {reason}", where=str(kernel.output))
-    request = AttentionRequest(kernel.fragment, call=call)
-    writer.requests.setdefault(request.symbol, request)
-    inputs = tuple(writer.window(kernel.inputs[operand.index], operand.window) for operand in call.operands)
-    return Launch(inputs, writer.window(kernel.output, call.destination), {"symbol": request.symbol})
+    """Return the launch of the kernel that is generated for a call."""
+
+    def recipe(call: AttentionCall) -> Mapping[str, Any] | Reason:
+        if reason := refusal(call):
+            return reason
+        request = AttentionRequest(kernel.fragment, call=call)
+        writer.requests.setdefault(request.symbol, request)
+        return {"symbol": request.symbol}
+
+    return launch_matched(writer, kernel, match, recipe)
 
 
 def library(target: Target) -> Library:

@@ -10,7 +10,7 @@ from egraph.tensor import PLAIN, Implementation, Kernel, Node, walk
 from lower.calls.call import Anchor, Argument, Base, LibraryCall
 from lower.calls.epilogue import Spine, spine
 from lower.calls.launch import Match
-from lower.views import Reason, Window, contiguous
+from lower.views import Reason, Window, contiguous, lying
 from runtime.devices.cuda.cudnn import EnginePlan
 
 MULTIPLIED = ("src", "weights")
@@ -82,9 +82,7 @@ def match_call(
         if not node.type.is_static or 0 in node.type.sizes:
             return f"{node.type} is empty or has unknown sizes"
 
-    def base(leaf: Node) -> Window:
-        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
-
+    base = lying(bases)
     matched = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
     if isinstance(matched, str):
         return matched

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from runtime.cores import usable_cores
-from runtime.devices import Files, Loaded
+from runtime.devices import Files
 from runtime.devices.cpu.core_distance import share_one_core
 from runtime.devices.cpu.dispatcher import Dispatcher
 from runtime.devices.cpu.program import CpuProgram, load_dispatcher
+from runtime.devices.host import CommonDevice
 from runtime.plan import Plan
 
 LIBRARIES = ("onednn-cpu-gomp", "onnxruntime")
@@ -63,14 +64,12 @@ def device_key(threads: int) -> str:
     return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} evicted"
 
 
-class Cpu:
+class Cpu(CommonDevice):
     """This machine's processor."""
 
     name = "cpu"
     is_timed = True
     measured_on = "cpu"
-    measured_key = ""
-    lists_plans = False
 
     def key(self, threads: int) -> str:
         return device_key(threads)
@@ -84,15 +83,6 @@ class Cpu:
 
     def is_disturbed(self, threads: int) -> bool:
         return share_one_core(threads)
-
-    def library_plans(self, loaded: Loaded) -> Sequence[str]:
-        return ()
-
-    def by_library_plan(self, plan: Plan, text: str) -> Plan:
-        return plan
-
-    def allocate(self, size_bytes: int) -> np.ndarray:
-        return np.empty(size_bytes, np.uint8)
 
     def arithmetic(self, files: Files) -> Dispatcher:
         return load_dispatcher(files)

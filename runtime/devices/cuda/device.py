@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from runtime.devices import Files, Loaded
 from runtime.devices.cuda.gpus import GPUS, Gpu
 from runtime.devices.cuda.program import CudaProgram, planned_as
-from runtime.devices.host import UntimedDevice
+from runtime.devices.host import CommonDevice
 from runtime.plan import Plan
 
 ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuristics")
@@ -22,7 +21,7 @@ MEASURED = "measured"
 """Stands in the keys of times that a GPU has measured."""
 
 
-class _PlanningDevice(UntimedDevice):
+class _PlanningDevice(CommonDevice):
     """A device whose libraries have several plans for one call, which are timed where a GPU is."""
 
     measured_on = "cuda"
@@ -52,7 +51,9 @@ class RecordedDevice(_PlanningDevice):
         return self.gpu.architecture
 
     def key(self, threads: int) -> str:
-        installed = [f"{package} {version}" for package in ESTIMATING if (version := _version(package))]
+        from runtime.profile.versions import MISSING, library_version  # SQLite: not needed to run a plan
+
+        installed = [f"{package} {version}" for package in ESTIMATING if (version := library_version(package)) != MISSING]
         return " | ".join([f"cuda:{self.gpu.name}", "recorded without a GPU", *([", ".join(installed)] if installed else []), "estimated"])
 
     def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CudaProgram:
@@ -90,13 +91,6 @@ class CudaDevice(_PlanningDevice):
         from runtime.devices.cuda.cupy_driver import CupyDriver
 
         return CudaProgram(plan, weights, native, CupyDriver(), files.kernels)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 DEVICE = CudaDevice()

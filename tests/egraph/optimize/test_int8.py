@@ -23,9 +23,8 @@ from egraph.optimize.measuring import Measurer, job_of
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
-from egraph.optimize.precision import contributions, products, rounding_kernels
+from egraph.optimize.precision import Ranges, contributions, products, rounding_kernels
 from egraph.optimize.progress import Progress
-from egraph.optimize.ranges import Ranges
 from egraph.optimize.sizes import optimize_sizes
 from egraph.tensor import Candidate, Node, Program, TensorType, placeholder
 from egraph.tensor.ops import apply

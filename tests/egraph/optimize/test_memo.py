@@ -14,9 +14,9 @@ from onnx import parser
 from egraph.onnx import importer
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.gate import sources_digest
-from egraph.optimize.memo import Memo, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
+from egraph.optimize.records import Memo, memo_path, read_memo, write_memo
 from egraph.optimize.search import plain_program
 from egraph.tensor import Graph, Program
 from lower.cost.model import CostModel

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egraph.optimize.paired import is_decided, is_faster, slowdown, winner
-from egraph.optimize.race import Contender, Race, race
+from egraph.optimize.race import Contender, Race, is_decided, is_faster, race, slowdown, winner
 from egraph.policy import RacePolicy
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database

@@ -14,10 +14,9 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
 from egraph.optimize.__main__ import main
 from egraph.optimize.arguments import parse, to_options
-from egraph.optimize.memo import memo_path
 from egraph.optimize.options import Options
 from egraph.optimize.race import still_running
-from egraph.optimize.records import search_key
+from egraph.optimize.records import memo_path, search_key
 from egraph.policy import ExtractPolicy, Policy, PolicyError, RacePolicy, SaturationPolicy, changes, tunings
 from egraph.tensor import Graph, Node, TensorType, attributes, make
 from egraph.tensor.ops import apply

@@ -19,9 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.describe import subnormal_count
-from egraph.optimize.memo import memo_path
 from egraph.optimize.options import Options
 from egraph.optimize.race import Contender, race_key, recorded_race
+from egraph.optimize.records import memo_path
 from lower.compile import MANIFEST, PLAN
 from runtime import Session
 from runtime.cache import cache_folder

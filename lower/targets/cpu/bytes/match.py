@@ -14,7 +14,7 @@ from lower.calls.call import Argument, Base, LibraryCall, PostOperation
 from lower.calls.epilogue import Spine, spine
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import quantised
-from lower.views import Reason, Window, contiguous, read
+from lower.views import Reason, Window, contiguous, lying, read
 
 PRODUCT, TILES = "bytes.product", "bytes.tiles"
 OPERATORS = ("MatMul", "Conv")
@@ -58,9 +58,7 @@ def match(
     if refused := _unsuitable(fragment):
         return refused
 
-    def base(leaf: Node) -> Window:
-        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
-
+    base = lying(bases)
     matched = spine(fragment, frozenset(OPERATORS), destination or contiguous(fragment.type.sizes), base)
     if isinstance(matched, str):
         return matched

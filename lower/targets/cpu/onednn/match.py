@@ -24,7 +24,7 @@ from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import quantised
 from lower.targets.cpu.generator.library import processor
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
-from lower.views import Reason, Window, contiguous
+from lower.views import Reason, Window, contiguous, lying
 
 Resolver = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
 
@@ -108,9 +108,7 @@ def match(
     if reason:
         return reason
 
-    def base(leaf: Node) -> Window:
-        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
-
+    base = lying(bases)
     resolvers = {op: resolver for name, ops, resolver in IMPLEMENTATIONS if name == implementation for op in ops}
     matched = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
     if isinstance(matched, str):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from egraph.tensor import Node
 from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
 from lower.axes import below_views, merged
+from lower.calls.call import Argument
 from lower.candidates.tile import Tile, Tiling
-from lower.views import Reason, Window, contiguous, read
+from lower.views import Reason, Window, lying, read
 
 KINDS = {("LSTM", ""): 0, ("GRU", "0"): 1, ("GRU", "1"): 2, ("RNN", "tanh"): 3, ("RNN", "relu"): 4}
 """By operator and what tells its forms apart, as recurrence.c numbers them."""
@@ -20,9 +21,9 @@ VIEWS_ABOVE = 3
 
 @dataclass(frozen=True)
 class RecurrenceCall:
-    """A complete call: the numbers of its operands with the windows over them, and where states are written [t, d, b, j]."""
+    """A complete call: its operands, and where states are written [t, d, b, j]."""
 
-    operands: tuple[tuple[int, Window], ...]
+    arguments: tuple[Argument, ...]
     destination: Window
     kind: int
     direction: int
@@ -46,22 +47,22 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
         return "an axis of the result does not lie at one distance"
     strides = tuple(axis[0][1] if axis else math.prod(result.shape[at + 1 :]) for at, axis in enumerate(joined))
     written = Window(result.offset, result.shape, strides)
-    operands = []
+    arguments = []
     for position, operand in enumerate(node.inputs):
-        leaf_and_window = read(operand, lambda leaf: (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes))
+        leaf_and_window = read(operand, lying(bases))
         if isinstance(leaf_and_window, str):
             return leaf_and_window
         leaf, window = leaf_and_window
-        operands.append((leaf.integer("index"), window))
+        arguments.append(Argument("", leaf.integer("index"), window))
         if position == 1 and not window.is_contiguous:
             return "the recurrent weights do not lie side by side"
-    for window in (written, *(window for _, window in operands)):
+    for window in (written, *(argument.window for argument in arguments)):
         if window.shape[-1] > 1 and window.strides[-1] != 1:
             return "units do not lie side by side"
     attributes = dict(node.attributes)
     form = str(attributes.get("linear_before_reset", attributes.get("activation", "")))
     return RecurrenceCall(
-        tuple(operands), written, KINDS[node.op, form], list(DIRECTIONS).index(node.string("direction")),
+        tuple(arguments), written, KINDS[node.op, form], list(DIRECTIONS).index(node.string("direction")),
         keeps_cell=bool(attributes.get("keeps_cell")),
     )  # fmt: skip
 

@@ -74,7 +74,7 @@ def refusal(call: AttentionCall) -> str | None:
     width = call.destination.shape[-1]
     if width > MOST_WIDTH:
         return f"{width} columns of values are more than {MOST_WIDTH}"
-    if any(stride < 0 for operand in call.operands for stride in operand.window.strides):
+    if any(stride < 0 for operand in call.arguments for stride in operand.window.strides):
         return "an operand is read backwards"
     return None
 
@@ -84,7 +84,7 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
     call = request.call
     if call is None or (reason := refusal(call)) is not None:
         raise LowerError("no attention is generated" + (f": {reason}" if call else ""), where=request.symbol)
-    (queries, keys, values), rest = call.operands[:3], call.operands[3:]
+    (queries, keys, values), rest = call.arguments[:3], call.arguments[3:]
     *batch, rows, depth = queries.window.shape
     count, width = values.window.shape[-2:]
     conditions = _conditions(call.codes)
@@ -99,7 +99,7 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
     for axis, size in reversed(list(enumerate(batch))):
         text.line(f"const int b{axis} = (int)(blockIdx.x / {step}u % {size}u);")
         step *= size
-    for number, operand in enumerate(call.operands):
+    for number, operand in enumerate(call.arguments):
         text.line(f"{kinds[number]} p{number} = in{number}{_batch(operand.window)};")
     text.line(f"float* result = {OUTPUT}{_batch(call.destination)};")
     text.line(f"float largest[{EACH}], total[{EACH}], sums[{EACH}][{-(-width // SIDE)}] = {{}};")
@@ -113,7 +113,7 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
             if is_first:
                 _online(text, is_alone=not is_exact)
             else:
-                _probabilities(text, after, rows, count, f"p{len(call.operands) - 1}[0]" if call.is_guarded else "")
+                _probabilities(text, after, rows, count, f"p{len(call.arguments) - 1}[0]" if call.is_guarded else "")
             if not (is_exact and is_first):
                 _add_values(text, values.window, count, width)
         if is_first:
@@ -125,7 +125,7 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
         with text.braces(f"for (int w = 0; w < {-(-width // SIDE)}; ++w)"):
             text.line(f"const int column = lane + {SIDE} * w;")
             text.line(f"if (row < {rows} && column < {width}) result[{_place(call.destination)}] = {quotient};")
-    names = [f"in{number}" for number in range(len(call.operands))]
+    names = [f"in{number}" for number in range(len(call.arguments))]
     declared = [f"{kind} __restrict__ {name}" for kind, name in zip([*kinds, "float*"], [*names, OUTPUT], strict=True)]
     head = f'extern "C" __global__ void __launch_bounds__({SIDE * WARPS}, {BLOCKS}) {request.symbol}({", ".join(declared)}) {{'
     launch = Launch(request.symbol, (math.prod(batch) * tiles, 1, 1), (SIDE, WARPS, 1), 0, (*names, OUTPUT))

@@ -54,7 +54,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_attr_set_scratchpad_mode": [_POINTER, _INT],
     "post_ops_create": [_OUT],
     "post_ops_destroy": [_POINTER],
-    "post_ops_append_sum": [_POINTER, _FLOAT, ctypes.c_int32, _INT],
     "post_ops_append_eltwise": [_POINTER, _INT, _FLOAT, _FLOAT],
     "post_ops_append_binary": [_POINTER, _INT, _POINTER],
     "post_ops_append_prelu": [_POINTER, _INT],
@@ -66,7 +65,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "convolution_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, *[_POINTER] * 4, *[Dimensions] * 4, _POINTER],
     "deconvolution_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, *[_POINTER] * 4, *[Dimensions] * 4, _POINTER],
     "matmul_primitive_desc_create": [_OUT, *[_POINTER] * 6],
-    "inner_product_forward_primitive_desc_create": [_OUT, _POINTER, _INT, *[_POINTER] * 5],
     "pooling_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, _POINTER, _POINTER, *[Dimensions] * 5, _POINTER],
     "softmax_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER],
     "layer_normalization_forward_primitive_desc_create": [_OUT, _POINTER, _INT, *[_POINTER] * 3, _FLOAT, ctypes.c_uint, _POINTER],
@@ -76,7 +74,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "binary_primitive_desc_create": [_OUT, _POINTER, _INT, *[_POINTER] * 4],
     "eltwise_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, _POINTER, _POINTER, _FLOAT, _FLOAT, _POINTER],
     "reorder_primitive_desc_create": [_OUT, *[_POINTER] * 5],
-    "concat_primitive_desc_create": [_OUT, _POINTER, _POINTER, _INT, _INT, _OUT, _POINTER],
 }
 
 

@@ -27,8 +27,7 @@ USE_SCALE, USE_SHIFT = 2, 4
 DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6, "bool": 6}
 """bool is read as bytes of 0 and 1, which is what comparisons write."""
 
-CONVOLUTION_ALGORITHMS = {"direct": 0x1, "winograd": 0x2, "auto": 0x3}
-DECONVOLUTION_ALGORITHMS = {"direct": 0xA, "winograd": 0xB}
+DIRECT = {"convolution": 0x1, "deconvolution": 0xA}
 ELTWISE_ALGORITHMS = {
     "relu": 0x20, "tanh": 0x21, "elu": 0x22, "square": 0x23, "abs": 0x24, "sqrt": 0x25, "linear": 0x26, "soft_relu": 0x27,
     "hardsigmoid": 0x28, "logistic": 0x29, "exp": 0x2A, "gelu_tanh": 0x2B, "swish": 0x2C, "log": 0x2D, "clip": 0x2E, "clip_v2": 0x2F,
@@ -48,7 +47,6 @@ ARGUMENTS = {
     "src": 1, "src0": 1, "src1": 2, "dst": 17, "weights": 33, "bias": 41, "scale": 51, "shift": 52,
 }  # fmt: skip
 ARGUMENT_SCRATCHPAD = 80
-ARGUMENT_MULTIPLE_SRC = 1024
 ARGUMENT_POST_OPERATION = 32768
 """A post-operation's own argument is this times one more than its position, plus src1 (binary) or weights (prelu)."""
 

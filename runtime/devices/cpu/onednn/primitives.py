@@ -127,12 +127,8 @@ def _create(handles: Handles, spec: Mapping[str, Any], inputs: Sequence[Window],
 
 def _argument(recipe: _Recipe, descriptor: Handle, role: str, position: int) -> Argument:
     number = names.ARGUMENTS.get(role)
-    if number is None and role.startswith("src"):
-        number = names.ARGUMENT_MULTIPLE_SRC + int(role[3:])
     if number is None:
         raise KernelError(f"unknown role {role!r}")
-    if recipe.spec["primitive"] == "concat":
-        number = names.ARGUMENT_MULTIPLE_SRC + int(role[3:])
     library, window = recipe.handles.library, recipe.windows[position]
     if role not in recipe.packed:
         if recipe.read(role) == window:
@@ -185,19 +181,16 @@ def _attributes(recipe: _Recipe) -> tuple[Handle, list[Argument]]:
                 algorithm = look_up(names.BINARY_ALGORITHMS, algorithm)
                 handles.library.call("post_ops_append_binary", operations, algorithm, argument.descriptor)
                 arguments.append(argument)
-            case "sum", _:
-                handles.library.call("post_ops_append_sum", operations, operation.get("scale", 1.0), 0, 0)
             case kind, _:
-                raise KernelError(f"unknown post-operation {kind!r}; there are eltwise, binary, sum")
+                raise KernelError(f"unknown post-operation {kind!r}; there are eltwise and binary")
     handles.library.call("primitive_attr_set_post_ops", attributes, operations)
     return attributes, arguments
 
 
 def _convolution(recipe: _Recipe) -> tuple[str, list[Any]]:
     kind = recipe.spec["primitive"]
-    table = names.CONVOLUTION_ALGORITHMS if kind == "convolution" else names.DECONVOLUTION_ALGORITHMS
     return f"{kind}_forward_primitive_desc_create", [
-        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(table, "direct"),
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, names.DIRECT[kind],
         recipe.role("src"), recipe.role("weights"), recipe.optional("bias"), recipe.dst,
         recipe.sizes("strides"), recipe.sizes("dilations", minus=1), recipe.sizes("pads_before"), recipe.sizes("pads_after"),
     ]  # fmt: skip
@@ -206,11 +199,6 @@ def _convolution(recipe: _Recipe) -> tuple[str, list[Any]]:
 def _matmul(recipe: _Recipe) -> tuple[str, list[Any]]:
     operands = [recipe.role("src"), recipe.role("weights"), recipe.optional("bias"), recipe.dst]
     return "matmul_primitive_desc_create", [recipe.handles.library.engine, *operands]
-
-
-def _inner_product(recipe: _Recipe) -> tuple[str, list[Any]]:
-    operands = [recipe.role("src"), recipe.role("weights"), recipe.optional("bias"), recipe.dst]
-    return "inner_product_forward_primitive_desc_create", [recipe.handles.library.engine, names.FORWARD_INFERENCE, *operands]
 
 
 def _pooling(recipe: _Recipe) -> tuple[str, list[Any]]:
@@ -277,19 +265,10 @@ def _reorder(recipe: _Recipe) -> tuple[str, list[Any]]:
     return "reorder_primitive_desc_create", [recipe.role("src"), engine, recipe.dst, engine]
 
 
-def _concat(recipe: _Recipe) -> tuple[str, list[Any]]:
-    import ctypes
-
-    count = len(recipe.positions)
-    sources = (ctypes.c_void_p * count)(*(recipe.role(f"src{index}") for index in range(count)))
-    return "concat_primitive_desc_create", [recipe.handles.library.engine, recipe.dst, count, int(recipe.spec["axis"]), sources]
-
-
 BUILDERS = {
     "convolution": _convolution,
     "deconvolution": _convolution,
     "matmul": _matmul,
-    "inner_product": _inner_product,
     "pooling": _pooling,
     "softmax": _softmax,
     "layer_normalization": _layer_normalization,
@@ -299,7 +278,6 @@ BUILDERS = {
     "binary": _binary,
     "eltwise": _eltwise,
     "reorder": _reorder,
-    "concat": _concat,
 }
 
 
