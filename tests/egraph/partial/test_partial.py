@@ -16,12 +16,14 @@ from egraph.engine.deriving import Derivations, Judged, Stop
 from egraph.engine.saturate import Limits, saturate
 from egraph.optimize.admission import PARTIAL
 from egraph.optimize.derivations import Deriver
+from egraph.partial.moves import Move, is_symmetric, moved, start, with_few_channels
 from egraph.partial.mutants import Mutant, mutants
 from egraph.partial.stitching import correction, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
-from egraph.tensor.boxes import Box, cells, mask_of
+from egraph.tensor.boxes import Box, Mask, cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate, fragment_expression
+from egraph.tensor.ops.window import Layout
 from tests.support.fragments import conv, leaf, reshape
 from tests.support.mutants import everywhere, pairs, with_an_edge_moved
 from tests.support.onnxruntime_outputs import outputs_of_onnxruntime
@@ -267,6 +269,50 @@ def test_mutants_of_published_rules_are_found(name: str) -> None:
         assert (mask_of(mutant.boxes[0], node.type.sizes) == everywhere(node, mutant.programs[0])).all()
         for program in stitches(node, mutant.programs[0], mutant.boxes[0]):
             assert equal_at_sizes(node, program) == ""
+
+
+def masks_of_moves(node: Node) -> dict[tuple[Move, ...], Mask]:
+    """Return where the programs of single moves, and of all axes at once, differ from an operator, by brute force."""
+    layout = Layout(node.string("layout"), 2)
+    programs = {state.moves: state.program(node) for state in moved(start(node), layout)}
+    return {moves: everywhere(node, program) for moves, program in programs.items() if program is not None}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (1, 2), (2, 1)])
+def test_moves_of_the_other_axis_make_a_mirrored_program(layout: str, stride: int, dilation: int) -> None:
+    node = conv(leaf(0, *square(2, 2, 6, layout)), leaf(1, 2, 2, 3, 3, constant=True), (dilation,) * 4, stride, dilation, layout)
+    masks, places, compared = masks_of_moves(node), Layout(layout, 2), 0
+    assert is_symmetric(node)
+    for moves, mask in masks.items():
+        other = masks.get(tuple(move.mirrored(places) for move in moves))
+        if other is not None:
+            compared += 1
+            assert (mask == other.swapaxes(places.first, places.first + 1)).all(), moves
+    assert compared > 20
+
+
+def square(images: int, channels: int, size: int, layout: str) -> tuple[int, ...]:
+    return (images, channels, size, size) if layout == "NCHW" else (images, size, size, channels)
+
+
+def test_what_tells_the_axes_apart_is_no_mirror() -> None:
+    assert not is_symmetric(nchw((1, 1, 6, 5), (1, 1, 3, 3), (1, 1, 1, 1)))
+    assert not is_symmetric(nchw((1, 1, 6, 6), (1, 1, 3, 2), (1, 1, 1, 1)))
+    assert not is_symmetric(nchw((1, 1, 6, 6), (1, 1, 3, 3), (1, 0, 1, 1)))
+    assert is_symmetric(nchw((1, 1, 6, 6), (1, 1, 3, 3), (1, 1, 2, 2)))
+
+
+@pytest.mark.parametrize(("channels", "filters", "group"), [(8, 5, 1), (9, 3, 1), (20, 4, 2)])
+def test_programs_of_few_channels_differ_where_those_of_many_do(channels: int, filters: int, group: int) -> None:
+    x, w = leaf(0, 2, channels, 5, 4), leaf(1, filters, channels // group, 3, 2, constant=True)
+    node = conv(x, w, (1, 1, 1, 0), 1, 1, "NCHW", group)
+    thin = with_few_channels(node)
+    assert thin.inputs[0].type.sizes[1] < channels and thin.inputs[1].type.elements < w.type.elements
+    many, few = masks_of_moves(node), masks_of_moves(thin)
+    assert list(many) == list(few)
+    for moves, mask in many.items():
+        assert (mask.any(axis=1) == few[moves].any(axis=1)).all(), moves
 
 
 def test_images_beside_each_other_need_no_correction_with_zeros_between() -> None:
