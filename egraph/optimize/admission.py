@@ -146,12 +146,13 @@ def _boxes_of_one_channel(original: Node, sides: tuple[Scope, Scope]) -> tuple[B
     one = tuple(range(1) if axis in alike else range(size) for axis, size in enumerate(sizes))
     if not alike or cells([one]) > MOST_SAMPLED or original.type.elements <= MOST_SAMPLED:
         return None
-    part = disagreement(*(restricted(side, one) for side in sides), LITTLE_WORK)
+    left, right = sides
+    part = disagreement(restricted(left, one), restricted(right, one), LITTLE_WORK)
     if part is None or part.is_total:
         return None
     boxes = tuple(tuple(range(sizes[axis]) if axis in alike else r for axis, r in enumerate(box)) for box in part.boxes)
     for box in boxes_of(~mask_of(boxes, sizes)):
-        outside = disagreement(*(restricted(side, box) for side in sides), LITTLE_WORK)
+        outside = disagreement(restricted(left, box), restricted(right, box), LITTLE_WORK)
         if outside is None or outside.boxes:
             return None
     return boxes
