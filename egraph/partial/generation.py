@@ -19,12 +19,13 @@ from egraph.partial.arrangements import PARTS, Nodes, arranged, exchanges, forms
 from egraph.partial.boundaries import tightened, unpadded
 from egraph.partial.moves import Regrouping
 from egraph.partial.mutants import Agreement, Bounds, Moves, Mutant, Where, decided
-from egraph.tensor import Attributes, AttributeValue, Node, make, placeholder, rewrite, walk
+from egraph.partial.pools import as_convolution, as_pool, known_as_constants
+from egraph.tensor import Attributes, AttributeValue, Node, make, placeholder, placeholders, rewrite, walk
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.window import Layout
 
 PRODUCTS = ("Conv", "MatMul", "AveragePool")
-AROUND = ("Add", "Mul", "Concat", "Pad")
+AROUND = ("Add", "Mul", "Concat", "Pad", "Expand")
 """Operators of a region beside its products."""
 MOST_FORMS, ENOUGH_FORMS = 150, 8
 """Products over other forms of an operator's operands that are compared with it, and that are kept, at most."""
@@ -96,7 +97,8 @@ def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBo
     limits = [(measure, bounds.arithmetic * measure(*roots)) for measure in (_arithmetic, estimate)]
     made: dict[Nodes, Moves] = {}
     for programs, moves in _programs(roots, agreement, bounds):
-        if programs != roots and programs not in made and any(measure(*programs) <= limit for measure, limit in limits):
+        priced = known_as_constants(programs)
+        if programs != roots and programs not in made and any(measure(*priced) <= limit for measure, limit in limits):
             made[programs] = moves
     shares: dict[Nodes, float] = {}
     for programs in sorted(made, key=lambda each: (_arithmetic(*each), len(made[each]), estimate(*each)))[: bounds.tried]:
@@ -131,6 +133,8 @@ def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Itera
     yield from _regrouped(roots)
     if len(roots) == 1 and all(operand.op == "Placeholder" for operand in roots[0].inputs):
         yield from (((program,), (f"sum over {name}",)) for program, name in tightened(roots[0]))
+    if len(roots) == 1 and roots[0].op == "Conv":
+        yield from (((program,), ("as AveragePool where taps are equal",)) for program in as_pool(roots[0]))
     below = [node for node in walk(roots) if node.op in PRODUCTS]
     if not below or any(operand.op != "Placeholder" for node in below for operand in node.inputs):
         return
@@ -151,7 +155,8 @@ def _written(nodes: Sequence[Node], agreement: Agreement, bounds: RegionBounds) 
     kinds = dict.fromkeys(str(each.kind) for each in own)
     yield from [own] if len(kinds) == 1 else []
     if len(kinds) > 1 or len(nodes) == 1:
-        ways = [[each, *rewritten(node, agreement)] for each, node in zip(own, nodes, strict=True)]
+        source = next((leaf for leaf in placeholders(*nodes) if leaf.attribute("constant")), nodes[0].inputs[0])
+        ways = [[each, *_as_convolution(node, source), *rewritten(node, agreement)] for each, node in zip(own, nodes, strict=True)]
         for kind in list(dict.fromkeys(str(each.kind) for options in ways for each in options))[: bounds.kinds]:
             row = [next((each for each in options if str(each.kind) == kind), None) for options in ways]
             if all(each is not None for each in row) and row != own:
@@ -173,6 +178,11 @@ def _widened(each: Product, taps: Sequence[int]) -> Product:
     pads = tuple(pad + more for pad, more in zip(_integers(each.attributes, "pads"), added_pads, strict=True))
     values: dict[str, AttributeValue] = {**dict(each.attributes), "pads": pads}
     return replace(each, operands=(data, wide), attributes=tuple(sorted(values.items())), name="taps padded")
+
+
+def _as_convolution(node: Node, source: Node) -> Iterator[Product]:
+    if node.op == "AveragePool":
+        yield replace(as_it_is(as_convolution(node, source)), name="as Conv of equal taps")
 
 
 def rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:

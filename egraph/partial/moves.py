@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
+from math import lcm
 
 from egraph.derive.matching.views import reshaped, sliced, transposed
 from egraph.errors import EinsatError
 from egraph.partial.arrangements import padded_axes
-from egraph.tensor import Node
+from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.window import Layout
 
@@ -71,6 +72,29 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """What was done: axes of the data in the order in which it concerns them, numbers that belong to no axis, and one a spatial axis."""
+
+    kind: str
+    axes: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.kind.format(*self.axes, *self.numbers)
+
+    def mirrored(self, layout: Layout) -> Move:
+        """Return the same of each of two spatial axes done to the other one."""
+        return replace(self, axes=tuple(mirrored_axis(axis, layout) for axis in self.axes), dilations=self.dilations[::-1])
+
+
+def mirrored_axis(axis: int, layout: Layout) -> int:
+    """Return which axis of the data stands where one stood, after the two spatial axes are exchanged."""
+    return 2 * layout.first + 1 - axis if layout.first <= axis < layout.first + 2 else axis
+
+
+@dataclass(frozen=True, slots=True)
 class Mutated:
     """A convolution of rearranged operands with a window of its own, and the regroupings and transposes that lead its result back."""
 
@@ -78,7 +102,12 @@ class Mutated:
     weight: Node
     window: Window
     back: tuple[Regrouping | tuple[int, ...], ...]
-    names: tuple[str, ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what was done, as text."""
+        return tuple(move.text for move in self.moves)
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -115,6 +144,30 @@ def start(conv: Node) -> Mutated:
     return Mutated(conv.inputs[0], conv.inputs[1], window, (), ())
 
 
+def is_symmetric(conv: Node) -> bool:
+    """Return whether a convolution is over two spatial axes that are alike, so that a program is right with both exchanged, too."""
+    state, space = start(conv), Layout(conv.string("layout"), conv.type.rank - 2)
+    sides = (state.window.strides, state.window.before, state.window.after, state.window.dilations, conv.inputs[1].type.sizes[2:])
+    sizes = state.data.type.sizes[space.first : space.first + space.spatial]
+    return space.spatial == 2 and all(side == side[::-1] for side in (*sides, sizes))
+
+
+def with_few_channels(conv: Node) -> Node:
+    """Return a convolution over placeholders that has the same moves, and of channels, filters and groups as few as that allows.
+
+    Filters and groups are alike to every move, and channels as far as the factors divide them, so that a program of the one agrees with
+    it where the program that the same moves make of the other does.
+    """
+    layout, group = Layout(conv.string("layout"), conv.type.rank - 2), min(2, conv.integer("group"))
+    data, weight = (operand.type for operand in conv.inputs)
+    _, channels, *taps = weight.sizes
+    few = lcm(*(factor for factor in FACTORS if channels % factor == 0))
+    sizes = tuple(group * few if axis == layout.channel else size for axis, size in enumerate(data.sizes))
+    x = placeholder(0, TensorType(data.dtype, sizes), constant=bool(conv.inputs[0].attribute("constant")))
+    w = placeholder(1, TensorType(weight.dtype, (group, few, *taps)), constant=bool(conv.inputs[1].attribute("constant")))
+    return apply("Conv", x, w, attributes=tuple(sorted({**dict(conv.attributes), "group": group}.items())))
+
+
 def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     """Yield what one more move makes of a state."""
     yield from _transposed(state, layout)
@@ -138,7 +191,7 @@ def _alike(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     One alone may agree at fewer positions than the states that are moved on.
     """
     axes = range(layout.first, layout.first + layout.spatial)
-    if state.names or len(axes) < 2:
+    if state.moves or len(axes) < 2:
         return
     factors = sorted({factor for axis in axes for factor in _factors(state, layout, axis, axis)})
     for factor, into_batch in product(factors, (True, False)):
@@ -199,8 +252,9 @@ def _regrouped(state: Mutated, layout: Layout, way: Regrouping) -> Iterable[Muta
             last = (size // window.strides[axis] - 1) * window.strides[axis]
             after[axis] = max(after[axis], last + reach + 1 - size - before[axis])
         made = replace(window, before=tuple(before), after=tuple(after), dilations=dilations)
-        text = f"axis {way.source} by {way.factor} into {way.target}"
-        yield replace(state, data=data, window=made, back=(way.inverse, *state.back), names=(*state.names, text))
+        numbers = way.factor, int(way.takes_major), int(way.puts_major), gap
+        move = Move("axis {0} by {2} into {1}", (way.source, way.target), numbers, dilations)
+        yield replace(state, data=data, window=made, back=(way.inverse, *state.back), moves=(*state.moves, move))
 
 
 def _gaps(state: Mutated, layout: Layout, way: Regrouping) -> tuple[int, ...]:
@@ -237,7 +291,7 @@ def _dilations(window: Window, way: Regrouping, layout: Layout) -> tuple[tuple[i
 
 def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     """Yield the two spatial axes exchanged."""
-    if len(state.window.strides) != 2 or state.names:
+    if len(state.window.strides) != 2 or state.moves:
         return
     first = 2 if layout.channel == 1 else 1
     perm = tuple(first + 1 if axis == first else first if axis == first + 1 else axis for axis in range(4))
@@ -245,7 +299,8 @@ def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     weight = transposed(state.weight, (0, 1, 3, 2))
     if weight is not state.weight:
         data = transposed(state.data, perm)
-        yield replace(state, data=data, weight=weight, window=window, back=(perm, *state.back), names=(*state.names, "h and w exchanged"))
+        move = Move("h and w exchanged")
+        yield replace(state, data=data, weight=weight, window=window, back=(perm, *state.back), moves=(*state.moves, move))
 
 
 def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
@@ -254,7 +309,7 @@ def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     It is equal everywhere and changes places with other moves, as the exchange of axes does: both come first of all.
     """
     channels = state.weight.type.sizes[1]
-    if state.names or state.data.type.sizes[layout.channel] != channels:
+    if state.moves or state.data.type.sizes[layout.channel] != channels:
         return
     for axis in range(len(state.window.strides)):
         if state.window.dilations[axis] != 1:
@@ -269,8 +324,8 @@ def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
                 for side in (state.window.strides, state.window.before, state.window.after)
             ]
             window = Window(scaled[0], scaled[1], scaled[2], state.window.dilations)
-            text = f"channels by {factor} into axis {way.target}"
-            yield replace(state, data=data, weight=weight, window=window, names=(*state.names, text))
+            move = Move("channels by {1} into axis {0}", (way.target,), (factor,))
+            yield replace(state, data=data, weight=weight, window=window, moves=(*state.moves, move))
 
 
 def _folded_pixels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
@@ -281,7 +336,7 @@ def _folded_pixels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
     It is equal everywhere; taps are completed to whole phases by zeros.
     """
     window, count = state.window, len(state.window.strides)
-    if state.names:
+    if state.moves:
         return
     for axes in dict.fromkeys((*((axis,) for axis in range(count)), tuple(range(count)))):
         for factor in sorted({n for axis in axes for n in (window.strides[axis], *FACTORS) if n > 1}):
@@ -313,5 +368,5 @@ def _phases_as_channels(state: Mutated, layout: Layout, axis: int, factor: int) 
         return (*side[:axis], value, *side[axis + 1 :])
 
     made = Window(at_axis(window.strides, stride), at_axis(window.before, before), at_axis(window.after, after), window.dilations)
-    text = f"axis {place} by {factor} into channels"
-    return replace(state, data=image, weight=weight, window=made, names=(*state.names, text))
+    move = Move("axis {0} by {1} into channels", (place,), (factor,))
+    return replace(state, data=image, weight=weight, window=made, moves=(*state.moves, move))

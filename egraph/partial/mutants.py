@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from egraph.derive.estimating import estimate
 from egraph.partial.arrangements import Nodes
-from egraph.partial.moves import Mutated, moved, start
+from egraph.partial.moves import Move, Mutated, is_symmetric, mirrored_axis, moved, start, with_few_channels
 from egraph.tensor import Node
-from egraph.tensor.boxes import Box, cells
+from egraph.tensor.boxes import Box, boxes_of, cells, mask_of
 from egraph.tensor.ops.window import Layout
 
 Agreement = Callable[[Node], Callable[[Node], float]]
@@ -21,6 +22,8 @@ Agreement = Callable[[Node], Callable[[Node], float]]
 Where = Callable[[Node, Node], tuple[Box, ...] | None]
 """Returns disjoint boxes outside of which two programs are proved equal; None where that is not decided."""
 Moves = tuple[str, ...]
+Pair = tuple[Mutated, Mutated]
+"""A state of an operator, and the same of one with few channels, with which it is compared."""
 LARGEST_SHARE = 0.6
 """Corrections may compute at most this part of the output."""
 MOST_KINDS = 4
@@ -108,36 +111,75 @@ def _boxes(roots: Nodes, programs: Nodes, where: Where) -> tuple[tuple[Box, ...]
 
 
 def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds = BOUNDS) -> tuple[Mutant, ...]:
-    """Return mutants of an operator over placeholders; zeros keep the parts apart in those that are equal everywhere."""
+    """Return mutants of an operator over placeholders; zeros keep the parts apart in those that are equal everywhere.
+
+    Where both spatial axes are alike, what is seen of a program is known of that with the axes exchanged.
+    """
     if node.op != "Conv":
         return ()
     layout = Layout(node.string("layout"), node.type.rank - 2)
-    agrees = agreement(node)
+    mirrored = partial(_mirrored, layout=layout) if is_symmetric(node) else None
+    thin = with_few_channels(node)
+    agrees = _once_of_two(agreement(thin), mirrored)
     seen: dict[Node, float] = {node: 1.0}
     states: dict[Node, Mutated] = {}
-    beam: tuple[tuple[float, Mutated], ...] = ((0.0, start(node)),)
+    beam: tuple[tuple[float, Pair], ...] = ((0.0, (start(node), start(thin))),)
     for _ in range(bounds.depth):
-        made: list[tuple[float, int, Mutated]] = []
-        for before, state in beam:
-            for candidate in moved(state, layout):
-                program = candidate.program(node)
-                if program is None or program in seen or len(seen) >= bounds.tried:
+        made: list[tuple[float, int, Pair]] = []
+        for before, pair in beam:
+            for candidate in zip(*(moved(state, layout) for state in pair), strict=True):
+                program, compared = (state.program(operator) for state, operator in zip(candidate, (node, thin), strict=True))
+                if program is None or compared is None or program in seen or len(seen) >= bounds.tried:
                     continue
-                seen[program] = agrees(program)
+                seen[program] = agrees(compared, candidate[0].moves)
                 if seen[program] >= bounds.least_agreement and seen[program] != before:  # a move that changes nothing stands alone
-                    states[program] = candidate
+                    states[program] = candidate[0]
                     if seen[program] < 1.0:  # what is equal everywhere is an operator of its own in the e-graph, with moves of its own
                         made.append((-seen[program], len(made), candidate))
-        beam = _different(((-share, state) for share, _, state in sorted(made)), bounds.beam)
+        beam = _different(((-share, pair) for share, _, pair in sorted(made, key=lambda each: each[:2])), bounds.beam)
     shares: dict[Nodes, float] = {(program,): seen[program] for program in states}
     names, parts = lambda programs: states[programs[0]].names, lambda programs: states[programs[0]].parts
-    return decided((node,), shares, names, where, bounds, parts)
+    known: dict[tuple[Move, ...], tuple[Box, ...] | None] = {}
+
+    def where_or_mirrored(original: Node, program: Node) -> tuple[Box, ...] | None:
+        moves = states[program].moves
+        other = None if mirrored is None else mirrored(moves)
+        known[moves] = _exchanged(known[other], original, layout) if other in known else where(original, program)
+        return known[moves]
+
+    return decided((node,), shares, names, where_or_mirrored, bounds, parts)
 
 
-def _different(states: Iterable[tuple[float, Mutated]], count: int) -> tuple[tuple[float, Mutated], ...]:
+def _mirrored(moves: tuple[Move, ...], layout: Layout) -> tuple[Move, ...]:
+    return tuple(move.mirrored(layout) for move in moves)
+
+
+def _once_of_two(
+    agrees: Callable[[Node], float], mirrored: Callable[[tuple[Move, ...]], tuple[Move, ...]] | None
+) -> Callable[[Node, tuple[Move, ...]], float]:
+    """Return what says how a program that moves make agrees with an operator, of what is one another's mirror for one of the two."""
+    shares: dict[tuple[Move, ...], float] = {}
+
+    def share(program: Node, moves: tuple[Move, ...]) -> float:
+        other = None if mirrored is None else mirrored(moves)
+        shares[moves] = shares[other] if other in shares else agrees(program)
+        return shares[moves]
+
+    return share
+
+
+def _exchanged(boxes: tuple[Box, ...] | None, node: Node, layout: Layout) -> tuple[Box, ...] | None:
+    """Return boxes of a tensor with the two spatial axes exchanged."""
+    if boxes is None:
+        return None
+    order = [mirrored_axis(axis, layout) for axis in range(node.type.rank)]
+    return boxes_of(mask_of([tuple(box[axis] for axis in order) for box in boxes], node.type.sizes))
+
+
+def _different(pairs: Iterable[tuple[float, Pair]], count: int) -> tuple[tuple[float, Pair], ...]:
     """Return the first states of different moves, so many, with their agreement."""
-    first: dict[tuple[str, ...], tuple[float, Mutated]] = {}
-    for share, state in states:
+    first: dict[Moves, tuple[float, Pair]] = {}
+    for share, pair in pairs:
         if len(first) < count:
-            first.setdefault(state.names, (share, state))
+            first.setdefault(pair[0].names, (share, pair))
     return tuple(first.values())

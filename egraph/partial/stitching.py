@@ -15,6 +15,7 @@ from egraph.derive.matching.merging import along_batch
 from egraph.derive.matching.views import reshaped, transposed
 from egraph.partial.generation import AROUND, PRODUCTS, generated, zeros_around
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
+from egraph.partial.pools import known_as_constants
 from egraph.tensor import Node, TensorType, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
 from egraph.tensor.expr.bodies import guarded
@@ -336,6 +337,7 @@ def _cost(programs: Sequence[Node]) -> int:
     """Return what programs are estimated to cost, without what launches nothing: parts are written where they stand in a stitch, and
     transposes at the ends cancel where all of a model is laid out so.
     """
+    programs = known_as_constants(programs)
     total = estimate(*programs)
     for node in walk(programs):
         alone = make(node.op, [placeholder(k, each.type) for k, each in enumerate(node.inputs)], node.attributes, node.type)
