@@ -20,7 +20,7 @@ from runtime.devices.cpu.native.build import build_openmp
 from runtime.errors import LibraryMissing
 
 NAME = "libgomp.so.1"
-INTERFACE = 2
+INTERFACE = 3
 """What openmp.c's ``einsat_pool_interface`` must return."""
 FUNCTIONS = (
     "GOMP_parallel",

@@ -202,6 +202,26 @@ def test_the_first_session_of_onnxruntime_in_a_process_does_not_change_the_calle
     assert done.returncode == 0, done.stderr
 
 
+FOREIGN_OPENMP = """
+import ctypes, sys
+import numpy as np
+from pathlib import Path
+ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)  # as PyTorch loads its own
+from tests.egraph.optimize.test_subnormals import executable, feeds
+values = feeds("the result")
+for run in range(100):
+    keep = run % 2 == 0
+    result = executable("generated", Path(sys.argv[1]), threads=2, keep=keep).run(values)["y"]
+    assert np.all((result != 0) == keep), (run, keep)
+"""
+
+
+def test_an_openmp_that_all_libraries_of_the_process_see_does_not_take_our_regions(kernels: Path) -> None:
+    """Its workers keep the floating-point control with which they began, and a forked child waits for them without end."""
+    done = subprocess.run([sys.executable, "-c", FOREIGN_OPENMP, str(kernels)], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 RIVAL = """
 import sys
 import numpy as np

@@ -23,8 +23,9 @@ OPENMP_VERSIONS = (
     " EINSAT { global: einsat_*; };"
 )
 """The symbol versions under which programs look for these functions."""
-FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s")
-"""``-s`` strips paths of this machine, by which artefacts would differ depending on where they were made."""
+FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s", "-Wl,-Bsymbolic")
+"""``-s`` strips paths of this machine, by which artefacts would differ depending on where they were made. ``-Bsymbolic``: a library
+calls its own functions, whatever others bear their names; PyTorch loads its libgomp for all libraries of the process."""
 ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Environment variables that name zig's caches. By default they lie in the home folder; where that cannot be written, zig hangs."""
 INCLUDED = re.compile(rb'^#include "(.+)"', re.MULTILINE)

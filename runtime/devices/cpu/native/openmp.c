@@ -133,7 +133,7 @@ static int available(void) {
 }
 
 /* Raised whenever what others rely on changes: an artefact may carry an older pool. */
-EXPORT int einsat_pool_interface(void) { return 2; }
+EXPORT int einsat_pool_interface(void) { return 3; }
 
 EXPORT int omp_get_thread_num(void) { return thread_number; }
 EXPORT int omp_get_num_threads(void) { return team_size; }
