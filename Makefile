@@ -48,7 +48,7 @@ test-cuda: $(CUDA_STAMP) ## what needs CUDA's libraries, and no GPU: plans, comp
 
 lint: venv ## ruff and mypy --strict
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 prove: venv ## prove the rules that changed; writes egraph/rules/certificates.json
 	$(BIN)/python -m verify --shipped --write

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import EinsatError
-from egraph.tensor import Node, format_fragment, placeholders
+from egraph.tensor import Node, format_fragment, placeholders, walk
 from egraph.tensor.expr.index import length
 from egraph.tensor.ops.reference import evaluate
 from lower import roofline
@@ -39,6 +39,10 @@ TOLERANCE = 1e-5
 """Error of an element relative to its size, or to a tenth of the largest element's: sums cancel."""
 MOST_WORK = 4e9
 """The most scalar operations of a kernel that is run; larger ones are compiled only."""
+LARGEST_SCORE = 16.0
+"""Scores of attention are no larger: an exponential is off by as many times a rounding as its operand is large."""
+MOST_HALVINGS = 20
+"""Operands are halved so often at most, until scores are small enough."""
 BARRIER = "__syncthreads();"
 FEW_BLOCKS = 8
 """Blocks of a kernel that are run without one of its barriers before all of them are: what these show need not be shown by more."""
@@ -83,14 +87,31 @@ def work(request: KernelRequest) -> float:
 
 
 def random_operands(request: KernelRequest) -> dict[Node, np.ndarray]:
-    """Return random operands as the fragment sees them, by placeholder: those of attention give scores of unit size, as networks have."""
+    """Return random operands as the fragment sees them, by placeholder: those of attention give scores of a size that networks have."""
     random, values = np.random.default_rng(0), {}
     size = calls_of(request)[0].arguments[0].window.shape[-1] ** -0.25 if isinstance(request, AttentionRequest) else 1.0
     for leaf in placeholders(request.fragment):
         dtype = numpy_dtype(leaf.type.dtype)
         value = size * random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
         values[leaf] = np.asarray(value).astype(dtype)
-    return values
+    return with_small_scores(request.fragment, values) if isinstance(request, AttentionRequest) else values
+
+
+def with_small_scores(fragment: Node, values: Mapping[Node, np.ndarray]) -> dict[Node, np.ndarray]:
+    """Return operands halved until no score exceeds ``LARGEST_SCORE``; as they are where that does not come about."""
+    scores, halved = [node.inputs[0] for node in walk((fragment,)) if node.op == "Softmax"], dict(values)
+    for _ in range(MOST_HALVINGS):
+        if largest(scores, halved) <= LARGEST_SCORE:
+            return halved
+        halved = {leaf: value if value.dtype.kind in "iub" else value / 2 for leaf, value in halved.items()}
+    return dict(values)
+
+
+def largest(nodes: Sequence[Node], values: Mapping[Node, np.ndarray]) -> float:
+    """Return the largest finite magnitude among the values of nodes."""
+    with np.errstate(all="ignore"):
+        arrays = [np.asarray(array, np.float64) for array in evaluate(tuple(nodes), values)] if nodes else []
+    return max((float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) for array in arrays), default=0.0)
 
 
 def in_memory(request: KernelRequest, values: Mapping[Node, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.machine import processor
+
 ROOT = Path(__file__).parent.parent
 MEASURED = ("bench", "egraph", "lower", "runtime", "verify")
 VERSIONS = ("apache-tvm", "egglog", "numpy", "onednn-cpu-gomp", "onnx", "onnxruntime", "openvino", "ortools", "torch")
@@ -19,8 +21,7 @@ OF_THE_RUN = ("command", "date")
 
 
 def environment(threads: int, command: Sequence[str]) -> dict[str, Any]:
-    """Return processor, versions, threads and the command."""
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    """Return the processor with its units, versions, threads and the command."""
     versions = {}
     for package in VERSIONS:
         try:
@@ -28,7 +29,7 @@ def environment(threads: int, command: Sequence[str]) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "date": datetime.date.today().isoformat(), "command": " ".join(command), "cpu": cpu, "cores": os.cpu_count(),
+        "date": datetime.date.today().isoformat(), "command": " ".join(command), "cpu": processor(), "cores": os.cpu_count(),
         "threads": threads, "python": platform.python_version(), "versions": versions,
     }  # fmt: skip
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+
+UNITS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "bf16", "i8mm", "sve")
+"""Instructions that decide how fast a processor multiplies, as Linux names them."""
 
 
 def about(command: str) -> dict[str, str]:
     """Return the command, the date, the processor and the versions that matter to proofs."""
     return {
-        "command": command, "date": time.strftime("%Y-%m-%d"), "machine": _processor(),
+        "command": command, "date": time.strftime("%Y-%m-%d"), "machine": processor(),
         "python": platform.python_version(), "z3": version("z3-solver"), "numpy": version("numpy"),
     }  # fmt: skip
 
@@ -25,9 +28,14 @@ def sentence(machine: Mapping[str, str]) -> str:
     )
 
 
-def _processor() -> str:
+def processor(lines: Sequence[str] = ()) -> str:
+    """Return the processor's name and which of ``UNITS`` it has, from the lines of /proc/cpuinfo: one name is given to many processors."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = lines or Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = values.get("flags", values.get("Features", "")).split()
+    units = ", ".join(unit for unit in UNITS if unit in flags)
+    name = values.get("model name", platform.machine())
+    return f"{name} ({units})" if units else name

@@ -25,6 +25,7 @@ from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
 from bench.inputs import feeds_for
 from bench.interleave import EngineFailed, _reason, interleave
+from bench.machine import processor
 from bench.models import MODELS, BenchModel
 from bench.products import large_product_gigaflops_s, product_flops
 from bench.row import (
@@ -250,6 +251,16 @@ def test_environments_differ_by_what_changes_times() -> None:
     one = environment(2, ["a"])
     assert not differences(one, {**one, "date": "another", "command": "b"})
     assert differences(one, {**one, "cpu": "another"}) == [f"cpu: {one['cpu']} and another"]
+
+
+def test_processors_of_one_name_are_told_apart_by_their_units() -> None:
+    def lines(flags: str) -> list[str]:
+        core = ["model name\t: AMD EPYC", f"flags\t\t: fpu sse4_2 {flags}"]
+        return ["processor\t: 0", *core, "", "processor\t: 1", *core]
+
+    assert processor(lines("avx2")) == "AMD EPYC (avx2)"
+    assert processor(lines("avx2 avx512f avx512_bf16")) == "AMD EPYC (avx2, avx512f, avx512_bf16)"
+    assert processor(["model name\t: old"]) == "old" and processor() == environment(1, ["a"])["cpu"]
 
 
 def test_an_interrupt_keeps_rows_and_ends_the_optimizer(tmp_path: Path) -> None:

@@ -7,10 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench import cuda_judge, cuda_kernels
-from bench.cuda_judge import BARRIER, FEW_BLOCKS, Row, Trial, calls_of, digest_of, judge, without_barriers
+from bench.cuda_judge import (
+    BARRIER,
+    FEW_BLOCKS,
+    Row,
+    Trial,
+    calls_of,
+    digest_of,
+    judge,
+    largest,
+    with_small_scores,
+    without_barriers,
+)
 from bench.cuda_kernels import main, on_record, page, reason
 from bench.models import BenchModel
 from bench.record import origin
@@ -78,6 +90,19 @@ def test_attention_is_judged_with_its_operands_where_they_lie() -> None:
     assert isinstance(request, AttentionRequest) and row.is_good and row.barriers == 2
     call, _ = calls_of(request)
     assert call.arguments[0].window.strides[-2] == 3 * 40 and call.destination.strides[-2] == 40
+
+
+def test_scores_of_attention_are_of_a_size_that_exponentials_bear() -> None:
+    """A divisor that is drawn near 0 makes them as large as it is small; what does not shrink with the operands stays."""
+    q, k, divisor = leaf(0, 8, 16), leaf(1, 16, 8), leaf(2)
+    values = {q: np.full((8, 16), 4.0), k: np.full((16, 8), 4.0), divisor: np.array(0.25)}
+    scores = apply("Div", apply("MatMul", q, k), divisor)
+    small = with_small_scores(apply("Softmax", scores, axis=1), values)
+    assert largest([scores], values) == 1024 and largest([scores], small) == 16 and small[divisor] == 0.25 / 64
+    moved = apply("Add", scores, apply("Exp", apply("Sub", divisor, divisor)))
+    assert largest([moved], with_small_scores(apply("Softmax", moved, axis=1), values)) <= 16
+    huge = apply("Softmax", apply("Div", scores, apply("Mul", divisor, divisor)), axis=1)
+    assert with_small_scores(huge, values) == values
 
 
 def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
