@@ -97,7 +97,7 @@ def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mappin
     model, out, _ = optimised
     arguments = (model, "--threads", 1, "--budget", "20s", "--finalists", 2, "--database", model.parent / "p.sqlite", "--frozen", "-q")
     for name, environment in (("first", {}), ("second", {"XDG_CACHE_HOME": str(tmp_path / "cache")})):
-        done = command(*arguments, "-o", tmp_path / name, is_forked=False, **environment)
+        done = command(*arguments, "-o", tmp_path / name, is_forked=not environment, **environment)
         assert done.returncode == 0, done.stderr
         assert files_below(tmp_path / name) == files_below(out)
 
