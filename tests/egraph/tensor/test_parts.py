@@ -72,14 +72,14 @@ def test_a_fragment_has_the_same_value_in_parts() -> None:
 @pytest.mark.parametrize("is_flat", [False, True])
 def test_what_is_gathered_is_never_there_as_a_whole(is_flat: bool) -> None:
     """Each head needs its own rows alone, also where the result has rows of all heads one after another."""
-    root, leaves = banded(256, heads=16, band=65)
-    root = apply("Reshape", root, shape=(16 * 256, 64)) if is_flat else root
-    gathered_bytes = 8 * 16 * 256 * 65 * 64
+    root, leaves = banded(512, heads=16, band=65)
+    root = apply("Reshape", root, shape=(16 * 512, 64)) if is_flat else root
+    gathered_bytes = 8 * 16 * 512 * 65 * 64
     tracemalloc.start()
     try:
         size = sum(part.size for part in evaluate_in_parts(root, leaves, 1 << 20))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert size == 16 * 256 * 64 and gathered_bytes > 125 * MB
+    assert size == 16 * 512 * 64 and gathered_bytes > 250 * MB
     assert peak_bytes < gathered_bytes / 3, f"{peak_bytes / MB:.0f} MB"
