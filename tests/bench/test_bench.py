@@ -45,7 +45,7 @@ from bench.unit_scale import unit_scale
 from bench.watched import Watched, nearest
 from egraph.optimize.check import LITTLE, moved
 from egraph.tolerance import Tolerance
-from tests.support.commands import build_model, model_of_bytes
+from tests.support.commands import build_model, model_of_bytes, module_command
 from tests.support.paths import ROOT
 
 ROW: dict[str, Any] = {
@@ -430,6 +430,6 @@ def test_where_nothing_passes_between_cores_nothing_is_told() -> None:
 @pytest.mark.parametrize("module", ["candidates", "derivations", "eoperators", "models", "run", "spread"])
 def test_what_is_not_there_is_told_in_a_line(module: str) -> None:
     arguments = {"run": ["--models", "nosuch"], "models": ["nosuch", "nowhere.onnx"]}.get(module, ["nosuch"])
-    done = subprocess.run([sys.executable, "-m", f"bench.{module}", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = module_command(f"bench.{module}", *arguments)
     assert done.returncode == 2
     assert "error: " in done.stderr and "nosuch" in done.stderr and "Traceback" not in done.stderr

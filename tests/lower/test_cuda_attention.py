@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,8 @@ from tests.runtime.test_devices import constants
 from tests.support.lowering import Model, choose
 
 TARGET = lowering("cuda:h100").target
-CASES = (
+Case = tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str]
+CASES: tuple[Case, ...] = (
     ((2, 3), (33, 70, 40, 35), "bias", "queries", False, ""),
     ((), (5, 3, 7, 2), "", "", False, ""),
     ((3,), (40, 65, 33, 64), "rows and columns", "both", False, ""),
@@ -38,7 +42,10 @@ CASES = (
 )
 
 
-def built(case: tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str]) -> Graph:
+WIDE: Case = ((1,), (64, 64, 128, 256), "bias", "", True, "weights")
+
+
+def built(case: Case) -> Graph:
     batch, (rows, columns, depth, width), mask, factor, is_guarded, after = case
     m = Model()
     q, k, v = m.input(*batch, rows, depth), m.input(*batch, columns, depth), m.input(*batch, columns, width)
@@ -74,12 +81,25 @@ def in_every_order(graph: Graph, program: Program, folder: Path, feeds: dict[str
     np.testing.assert_allclose(results[0], meant, rtol=1e-5, atol=1e-5)
 
 
+Compiled = Callable[[Case], tuple[Graph, Program, Path]]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Return what compiles a case once for all tests; whoever changes the folder copies it."""
+
+    @cache
+    def compile_case(case: Case) -> tuple[Graph, Program, Path]:
+        graph, folder = built(case), tmp_path_factory.mktemp("attention")
+        return graph, one_kernel(graph, folder), folder
+
+    return compile_case
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_attention_is_one_kernel_that_means_what_its_operators_do(
-    case: tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str], tmp_path: Path
-) -> None:
-    graph = built(case)
-    in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
+def test_attention_is_one_kernel_that_means_what_its_operators_do(case: Case, compiled: Compiled) -> None:
+    graph, program, folder = compiled(case)
+    in_every_order(graph, program, folder, drawn(graph))
 
 
 def test_heads_are_read_out_of_one_product_and_written_side_by_side(tmp_path: Path) -> None:
@@ -105,9 +125,9 @@ def test_rows_without_keys_infinities_and_what_is_no_number(is_guarded: bool, tm
     in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
 
 
-def test_each_barrier_is_needed(tmp_path: Path) -> None:
-    graph = built(CASES[0])
-    program = one_kernel(graph, tmp_path)
+def test_each_barrier_is_needed(compiled: Compiled, tmp_path: Path) -> None:
+    graph, program, folder = compiled(CASES[0])
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / kernels.FILE
     stored = json.loads(path.read_text())
     ((symbol, kernel),) = stored.items()
@@ -122,14 +142,12 @@ def test_each_barrier_is_needed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not has_compiler(), reason=MISSING)
 @pytest.mark.parametrize("architecture", list(MULTIPROCESSORS))
-def test_attention_compiles_and_spills_nothing(architecture: str, tmp_path: Path) -> None:
-    wide: tuple[tuple[int, ...], tuple[int, int, int, int], str, str, bool, str] = ((1,), (64, 64, 128, 256), "bias", "", True, "weights")
-    for number, case in enumerate((*CASES, wide)):
-        one_kernel(built(case), tmp_path / str(number))
-        ((_, kernel),) = kernels.read(tmp_path / str(number) / kernels.FILE).items()
-        compiled = compile_text(kernel.text, kernel.launches, architecture)  # type: ignore[arg-type]
-        assert compiled is not None
-        assert (compiled[1].spill_bytes, compiled[1].stack_bytes) == (0, 0), (case, compiled[1])
+def test_attention_compiles_and_spills_nothing(architecture: str, compiled: Compiled) -> None:
+    for case in (*CASES, WIDE):
+        ((_, kernel),) = kernels.read(compiled(case)[2] / kernels.FILE).items()
+        code = compile_text(kernel.text, kernel.launches, architecture)  # type: ignore[arg-type]
+        assert code is not None
+        assert (code[1].spill_bytes, code[1].stack_bytes) == (0, 0), (case, code[1])
 
 
 def test_wide_values_are_left_to_products() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.errors import ArtefactError, ExecutionError, LibraryMissing
 from tests.runtime.test_cuda_recorded import TWICE, X, chain, opened
 from tests.runtime.test_devices import model
-from tests.support.paths import ROOT
+from tests.support.commands import module_command
 
 
 def gpu_is_missing() -> str:
@@ -35,7 +34,7 @@ def test_without_a_gpu_the_commands_end_with_one_message(tmp_path: Path) -> None
         pytest.skip("there is a GPU")
     onnx.save(model(), tmp_path / "m.onnx")
     target = f"egraph.optimize {tmp_path / 'm.onnx'} --target cuda:h100 --budget 20s --threads 1 --database {tmp_path / 'p.sqlite'} -q"
-    done = subprocess.run([sys.executable, "-m", *target.split()], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = module_command(*target.split())
     assert done.returncode == 0, done.stderr
     assert "estimated, nothing was timed on cuda:h100" in done.stdout and "speed" not in done.stdout
     commands = {
@@ -43,7 +42,7 @@ def test_without_a_gpu_the_commands_end_with_one_message(tmp_path: Path) -> None
         f"runtime.run {tmp_path / 'm.einsat'} --on cuda:h100": 0,
     }  # fmt: skip
     for command, code in commands.items():
-        done = subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = module_command(*command.split())
         assert done.returncode == code, (command, done.stderr)
         assert "Traceback" not in done.stderr
         if code == 2:

@@ -28,6 +28,7 @@ from runtime.profile import Database, Record
 from runtime.profile.jobs import Archive, ArchiveWriter, Job, Origin, measure_archive, merge
 from runtime.profile.tables import read_line
 from runtime.profile.versions import from_memory
+from tests.support.commands import module_command
 from tests.support.fragments import leaf
 from tests.support.implementations import PRODUCT
 from tests.support.paths import ROOT
@@ -42,7 +43,7 @@ def product(op: str) -> Node:
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
+    return module_command(str(arguments[0]), *arguments[1:])
 
 
 def write(archive: Path, folder: Path, operators: Sequence[str] = OPERATORS, processor: str = "", generator: str = "") -> tuple[Job, ...]:

@@ -56,6 +56,12 @@ def command(*arguments: object, is_forked: bool = True, **environment: str) -> s
     )  # fmt: skip
 
 
+def module_command(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `python -m MODULE` with these arguments to its end, as a fork of a process that has imported what most modules import."""
+    script = f"import runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return run_forked([*map(str, arguments)], os.environ, 120, script)
+
+
 def files_below(folder: Path) -> dict[str, bytes]:
     """Return the contents of every file below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,7 @@ from egraph.tensor import Node
 from egraph.tensor.expr.scope import Scope
 from lower.cost.model import CostModel
 from runtime import Session
-from tests.support.commands import first_program
+from tests.support.commands import first_program, module_command
 from tests.support.fragments import conv, leaf, reshape
 from tests.support.partial_rules import rule_file
 from verify.corrected import corrected, prove_corrected
@@ -85,9 +83,8 @@ def test_a_corrected_rule_is_proved_application_by_application(mine: Path) -> No
 
 def test_the_command_tells_the_boxes_of_a_corrected_rule_whenever_it_is_asked(mine: Path) -> None:
     """Also the second time, when the verdict comes from a certificate."""
-    command = [sys.executable, "-m", "verify", str(mine), "--rule", "edges_are_zeros", "--jsonl"]
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = module_command("verify", mine, "--rule", "edges_are_zeros", "--jsonl", "--cases", 8)
         told = json.loads(done.stdout)
         assert done.returncode == 0 and told["verdict"] == "proved for these sizes", done.stderr
         assert told["where"].startswith("equal except where axis 0 < p.before[0]") and told["boxes"][0]["sizes"] == "all"

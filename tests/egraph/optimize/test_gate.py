@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +22,7 @@ from egraph.rules import RULES, rule_named
 from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
 from runtime.profile import Database
+from tests.support.commands import module_command
 from tests.support.paths import ROOT
 from verify.__main__ import summary
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
@@ -59,6 +61,21 @@ def write(folder: Path, *names: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Return the folder in which the command keeps its certificates, and what it says of a true and a false rule."""
+    folder = tmp_path_factory.mktemp("judged")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(folder))
+        return folder, command(str(write(folder, "my_associative", "my_wrong")), "--cases", "16")
+
+
+@pytest.fixture
+def certified(own_folder: None, judged: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a certificate of the true rule."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(judged[0]))
+
+
 def proof(each: Rule, verdict: Verdict = "proved") -> Proof:
     return Proof(each.name, verdict, "all sizes", 0.1, 3, 1, 2, "exact", covers={"tree": {"rank of x": [[[1, 2], True]]}})
 
@@ -85,8 +102,9 @@ def test_a_key_depends_on_the_text_and_on_what_it_closes_over() -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     code = "from egraph.rules import RULES; from verify.fingerprint import *; print([rule_key(r) for r in RULES[::9]], verifier_key())"
-    texts = {subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)}
-    assert len(texts) == 1
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[rule_key(each) for each in RULES[::9]]} {verifier_key()}\n"
 
 
 HELPED = """import my_helper_of_rules
@@ -281,6 +299,7 @@ def test_a_user_s_rule_without_a_proof_is_an_error_unless_unsafe(tmp_path: Path)
     assert "my_wrong (refuted)" in unproved(rules)
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_user_s_proved_rule_is_used(tmp_path: Path) -> None:
     rules = choose_rules([write(tmp_path, "my_associative")], [], allow="finite", unsafe=False)
     found = next(each for each in rules if each.name == "my_associative")
@@ -331,11 +350,11 @@ def test_the_gate_costs_little_in_saturation() -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "verify", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return module_command("verify", *arguments)
 
 
-def test_the_command_prints_a_line_a_rule_and_says_what_is_wrong(tmp_path: Path) -> None:
-    done = command(str(write(tmp_path, "my_associative", "my_wrong")), "--cases", "16")
+def test_the_command_prints_a_line_a_rule_and_says_what_is_wrong(judged: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    _, done = judged
     assert done.returncode == 1, done.stderr
     first, second, *rest = done.stdout.splitlines()
     assert first.startswith("my_associative   proved for all sizes, ranks 2 to ")
@@ -350,6 +369,7 @@ def test_rules_without_a_proof_for_all_sizes_are_counted_apart() -> None:
     assert told == "2 of 3 rules are proved, 1 of them application by application, 3.0 s"
 
 
+@pytest.mark.usefixtures("certified")
 def test_the_command_prints_json(tmp_path: Path) -> None:
     done = command(str(write(tmp_path, "my_associative", "my_wrong")), "--json", "--cases", "16", "--no-suggestions")
     found = json.loads(done.stdout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -27,8 +26,7 @@ from egraph.optimize.stages import STAGES
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, RaceTime
-from tests.support.commands import build_model, command, files_below
-from tests.support.paths import ROOT
+from tests.support.commands import build_model, command, files_below, module_command
 
 KEYS = [
     "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract",
@@ -99,7 +97,7 @@ def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mappin
     model, out, _ = optimised
     arguments = (model, "--threads", 1, "--budget", "20s", "--finalists", 2, "--database", model.parent / "p.sqlite", "--frozen", "-q")
     for name, environment in (("first", {}), ("second", {"XDG_CACHE_HOME": str(tmp_path / "cache")})):
-        done = command(*arguments, "-o", tmp_path / name, is_forked=False, **environment)
+        done = command(*arguments, "-o", tmp_path / name, is_forked=not environment, **environment)
         assert done.returncode == 0, done.stderr
         assert files_below(tmp_path / name) == files_below(out)
 
@@ -158,8 +156,7 @@ def test_inspect_shows_kernels_and_reasons(optimised: tuple[Path, Path, Mapping[
     model, out, _ = optimised
 
     def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
-        run = [sys.executable, "-m", "egraph.inspect", str(out / "m.einsat"), *map(str, arguments)]
-        return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+        return module_command("egraph.inspect", out / "m.einsat", *arguments)
 
     assert "MatMul" in inspect().stdout
     assert "before:" in inspect("--why", "left").stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,7 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.repair import Repair
 from egraph.rewrite.file import load_rules
 from lower.cost.model import CostModel
-from tests.support.commands import build_model
-from tests.support.paths import ROOT
+from tests.support.commands import build_model, module_command
 
 RULES = '''
 from egraph.rule import Equation, Tensor, rule
@@ -71,8 +69,7 @@ def test_a_wrong_rule_is_found_and_left_out(retried: tuple[Path, Outcome]) -> No
 
 
 def inspect(folder: Path, rule: str, *more: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "egraph.inspect", folder / "out/m.einsat", "--why-not", rule, "--model", folder / "m.onnx", *more]
-    return subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    return module_command("egraph.inspect", folder / "out/m.einsat", "--why-not", rule, "--model", folder / "m.onnx", *more)
 
 
 def test_the_artefact_explains_its_own_rules(retried: tuple[Path, Outcome]) -> None:
