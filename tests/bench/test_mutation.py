@@ -118,7 +118,7 @@ def test_the_left_side_stays_what_its_pattern_says() -> None:
 
 
 def test_nothing_wrong_is_proved() -> None:
-    tally = run(RULES, 40, seed=0, cases=16)
+    tally = run(RULES, 24, seed=0, cases=12)
     assert tally.mutants >= 20
     assert not tally.wrong, tally.wrong
     assert tally.proved > 0, "a sum without its needless guard is true, and has to be proved"
@@ -158,28 +158,28 @@ def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytes
 
 def test_an_interrupt_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
-    monkeypatch.setattr(campaign, "CHUNK", 4)
+    monkeypatch.setattr(campaign, "CHUNK", 2)
     monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))
-    tally = run((RULES[0], RULES[1]), 8, seed=0, cases=4, say=texts.append)
-    assert tally.mutants == tally.rejected + tally.slow + tally.proved == 4 and "interrupted after 4 of 8" in texts[-1]
+    tally = run((RULES[0], RULES[1]), 4, seed=0, cases=4, say=texts.append)
+    assert tally.mutants == tally.rejected + tally.slow + tally.proved == 2 and "interrupted after 2 of 4" in texts[-1]
 
 
 def test_a_campaign_that_was_ended_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the file holds is not done again, by the same rules and prover alone; a line that was cut off is."""
     few, path = (RULES[0], RULES[1]), tmp_path / "kept" / "progress.jsonl"
-    monkeypatch.setattr(campaign, "CHUNK", 4)
-    whole = run(few, 8, seed=0, cases=4)
-    key = campaign_key(few, 8, 0, 4)
+    monkeypatch.setattr(campaign, "CHUNK", 2)
+    whole = run(few, 4, seed=0, cases=4)
+    key = campaign_key(few, 4, 0, 4)
     with monkeypatch.context() as patch:
         patch.setattr(campaign, "_together", interrupted(campaign._together))
-        assert run(few, 8, seed=0, cases=4, progress=Progress.read(path, key)).mutants == 4
+        assert run(few, 4, seed=0, cases=4, progress=Progress.read(path, key)).mutants == 2
     kept = Progress.read(path, key)
-    assert len(kept.judged) == 4 and len(kept.chosen) == 2 and kept.seconds > 0
+    assert len(kept.judged) == 2 and len(kept.chosen) == 2 and kept.seconds > 0
     with path.open("a") as file:
         file.write('{"campaign": "' + key)
-    monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))  # once, for the other four
-    assert run(few, 8, seed=0, cases=4, progress=Progress.read(path, key)) == whole
-    assert not Progress.read(path, campaign_key(few, 8, 0, 5)).judged
+    monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))  # once, for the other two
+    assert run(few, 4, seed=0, cases=4, progress=Progress.read(path, key)) == whole
+    assert not Progress.read(path, campaign_key(few, 4, 0, 5)).judged
 
 
 def interrupted(judge: Callable[..., list[judging.Judged]]) -> Callable[..., list[judging.Judged]]:

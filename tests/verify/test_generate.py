@@ -184,10 +184,13 @@ def test_certificates_lie_beside_the_file(generated: tuple[Path, tuple[Rule, ...
         assert certificate is not None and certificate.is_proved, rule.name
 
 
-def test_generation_is_deterministic(generated: tuple[Path, tuple[Rule, ...], str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "verify.generate", "--ops", "matmul,relu,concat", "-q", "-o", str(tmp_path / "again.py")]
+def test_generation_is_deterministic(tmp_path: Path) -> None:
+    arguments = ["--ops", "relu,concat", "-q", "-o"]
+    assert main([*arguments, str(tmp_path / "once.py")]) == 0
+    command = [sys.executable, "-m", "verify.generate", *arguments, str(tmp_path / "again.py")]
     subprocess.run(command, check=True, cwd=ROOT, env={"PYTHONHASHSEED": "5", "PATH": ""}, capture_output=True)
-    assert (tmp_path / "again.py").read_text() == generated[2]
+    once = (tmp_path / "once.py").read_text()
+    assert once.count("@rule") > 2 and (tmp_path / "again.py").read_text() == once
 
 
 def test_no_rule_follows_from_the_others(generated: tuple[Path, tuple[Rule, ...], str]) -> None:

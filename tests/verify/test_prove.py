@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -169,14 +170,14 @@ def test_a_proof_that_a_random_test_contradicts_refutes(monkeypatch: pytest.Monk
 
 def test_an_open_obligation_is_unknown_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "prove_equal", lambda left, right, assumptions: Open("no partner for 1 x[i]", assumptions.conditions))
-    proof = prove(matmul_associative, Effort(tests=8, applications=0))
+    proof = prove(matmul_associative, Effort(tests=8, applications=0, ranks=(2,)))
     assert proof.verdict == "unknown" and proof.obligations
     assert any("no partner for 1 x[i]" in line for line in proof.explanation())
 
 
 def test_what_is_open_in_general_may_be_proved_at_its_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "prove_equal", lambda left, right, assumptions: Open("too hard", ()))
-    proof = prove(matmul_associative, QUICK)
+    proof = prove(matmul_associative, replace(QUICK, ranks=(2,)))
     assert proof.verdict == "proved for these sizes" and proof.covers == {"tree": False}
     assert proof.scope == "each application at its own sizes, as 2 of 2 random ones"
 

@@ -6,6 +6,7 @@ All of them are judged by ``python -m bench.red_team``; here a few of each file 
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,11 @@ QUICK = ("divide", "float_guard", "infinite", "merges", "negpow", "never_ends", 
 FEWER_TRIES = {"never_ends": 5}
 """Random draws for the gate, for rules that take a million steps in each; there is none that they match."""
 SHARE = 12
-"""Of the rules of larger files, one of so many is judged here."""
+"""Of the rules of larger files, one of so many is judged here, of those that the record says take less than so many seconds."""
+SECONDS = 1.0
+
+
+judged_once = cache(judged)
 
 
 def wrong(judgements: list[Judged]) -> list[str]:
@@ -32,12 +37,13 @@ def wrong(judgements: list[Judged]) -> list[str]:
 @pytest.mark.parametrize("name", QUICK)
 def test_no_false_rule_of_a_small_file_is_proved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.red_team.TRIES", FEWER_TRIES.get(name, TRIES))
-    assert wrong(judged(FOLDER / f"{name}.py", 20.0)) == []
+    assert wrong(judged_once(FOLDER / f"{name}.py", 20.0)) == []
 
 
 @pytest.mark.parametrize("path", [path for path in files(()) if path.stem not in (*QUICK, "slow")], ids=lambda path: str(path.stem))
 def test_no_false_rule_of_a_larger_file_is_proved(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = read_rules(path)[::SHARE]
+    seconds = {row["name"]: row["seconds"] for row in recorded().get(path.stem, {"rules": ()})["rules"]}
+    few = [each for each in read_rules(path) if seconds.get(each.name, 0.0) < SECONDS][::SHARE]
     monkeypatch.setattr("bench.red_team.read_rules", lambda path: few)
     judgements = judged(path, 20.0)
     assert len(judgements) == len(few) and ("rounding" in path.stem or wrong(judgements) == [])
@@ -70,7 +76,7 @@ def test_rules_that_are_excused_exist() -> None:
 
 def test_the_gate_is_asked_too() -> None:
     """What is refused as a rule applies, judged match by match, only where it is right; what is proved passes."""
-    by_name = {judgement.name: judgement for judgement in judged(FOLDER / "merges.py", 20.0)}
+    by_name = {judgement.name: judgement for judgement in judged_once(FOLDER / "merges.py", 20.0)}
     wrong, refused = by_name["merge_many_wrong"], by_name["text_require_only"]
     assert not wrong.passes and wrong.matches and not wrong.differing and refused.matches == 0
     assert Judged("f", "n", False, "unknown", "", "", "exact", 0.0, passes=True).is_wrong

@@ -174,12 +174,12 @@ def wrong_stitches(case: Case) -> Iterator[Node]:
 def test_a_box_moved_by_one_cell_is_refused(case: str) -> None:
     wrong = list(wrong_stitches(CASES[case]()))
     assert len(wrong) >= WRONG[case]
-    for program in wrong:
+    for program in wrong[::2]:
         assert equal_at_sizes(CASES[case]()[0], program), program
 
 
-WRONG = {"under each other": 20, "in blocks": 10, "two operators": 14}
-"""So many wrong programs there are at least: 44 in all."""
+WRONG = {"under each other": 40, "in blocks": 10, "two operators": 16}
+"""So many wrong programs there are at least, of which every other is judged here, and hundreds in the slow test."""
 MOVED_BOXES = 500
 
 

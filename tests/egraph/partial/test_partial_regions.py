@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cache
 from itertools import starmap
 from typing import Any
 
@@ -40,7 +41,9 @@ SECONDS = 5.0
 Region = tuple[Node, ...]
 
 
+@cache
 def found(region: Region) -> tuple[Mutant, ...]:
+    """Search a region once for all tests that ask about its programs."""
     return generated(region, agreement_with, boxes_between)
 
 
