@@ -103,7 +103,8 @@ def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytes
     options = Options(model, tmp_path / "out", budget_seconds=90.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     outcome = optimize(options, Progress(-1, 90.0))
     assert outcome.max_rel_err < 1e-5 and outcome.status == "faster"
-    assert len(outcome.check_notes) == 1 and "onednn.matmul" in outcome.check_notes[0] and "relu" in outcome.check_notes[0]
+    assert len(outcome.check_notes) == 1 and "relu" in outcome.check_notes[0]
+    assert any(f"onednn.{name}" in outcome.check_notes[0] for name in ("matmul", "convolution")), "whichever is faster here"
     assert [row.kind for row in outcome.refused].count("wrong") >= 1
     database = Database.open(tmp_path / "p.sqlite")
     assert any(record.status == "wrong" and "Relu" in record.fragment for record in database.records())
