@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.race import available_bytes
 from egraph.policy import RacePolicy
 from runtime.cores import settle
@@ -53,15 +54,13 @@ def largest_value_bytes(model: Path) -> int:
 
 
 def onnxruntime_engine(model: Path, feeds: Feeds, threads: int) -> Run:
-    """onnxruntime with all graph optimisations (its default), without its arena where that would fill the memory."""
-    import onnxruntime
+    """onnxruntime with all graph optimisations (its default), without its arena where that would fill the memory.
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = ARENA_VALUES * largest_value_bytes(model) <= RacePolicy.memory_share * available_bytes()
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, feeds)
+    Its sums of products of bytes are exact, which by default they are on few processors: what saturates computes something else.
+    """
+    arena = ARENA_VALUES * largest_value_bytes(model) <= RacePolicy.memory_share * available_bytes()
+    session = open_onnxruntime(model, threads, arena=arena)
+    return lambda: list(session.run(None, feeds))
 
 
 def openvino_engine(model: Path, feeds: Feeds, threads: int) -> Run:

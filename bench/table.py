@@ -25,7 +25,8 @@ random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn te
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; torch_compile is inductor with frozen weights,
-where that computes the same, and without max-autotune, tvm is TVM without tuning, both with constants folded by onnxruntime. `error`: the
+where that computes the same, and without max-autotune, tvm is TVM without tuning, both with constants folded by onnxruntime. Sums of
+products of bytes are exact in onnxruntime (its own option), as they are not by default on processors without VNNI. `error`: the
 largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs
 at batch 1 and on one at more. `over rules only`: against our own optimiser with --no-derivations; `predicted gain`: what
 the sums of kernels' costs of both say of that; `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all.

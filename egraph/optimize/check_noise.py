@@ -31,8 +31,11 @@ IN_MEMORY_BYTES = 1 << 30
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
-def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
-    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none; sums of bytes are exact."""
+def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True, arena: bool = False) -> Any:
+    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none; sums of bytes are exact.
+
+    An ``arena`` keeps the memory that the largest run needed, beside everything else that is timed.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -41,7 +44,7 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors are raised as well, with our own message
     options.add_session_config_entry(*EXACT_BYTES)
-    options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
+    options.enable_cpu_mem_arena = arena
     return onnxruntime.InferenceSession(_exact(model), options, providers=["CPUExecutionProvider"])
 
 

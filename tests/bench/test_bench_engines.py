@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
-from bench.engines import folded, torch_compile_engine
+from bench.engines import folded, onnxruntime_engine, torch_compile_engine
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 13]>
@@ -53,3 +53,14 @@ def test_torch_computes_what_onnxruntime_computes(model: Path, monkeypatch: pyte
     wanted = onnxruntime.InferenceSession(str(model)).run(None, FEEDS)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_onnxruntime_sums_products_of_bytes_exactly(tmp_path: Path) -> None:
+    """By default it saturates pairs of products in 16 bits where the processor has no instructions for bytes."""
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, (4, 64))
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, (4, 16))
+    weights = numpy_helper.from_array(np.full((64, 16), 127, np.int8), "w")
+    graph = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "bytes", [x], [y], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "m.onnx")
+    (got,) = onnxruntime_engine(tmp_path / "m.onnx", {"x": np.full((4, 64), 255, np.uint8)}, 1)()
+    np.testing.assert_array_equal(got, np.full((4, 16), 64 * 255 * 127))
