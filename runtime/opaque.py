@@ -24,6 +24,23 @@ EXACT_BYTES = ("session.x64quantprecision", "1")
 """Sums of products by constant bytes must not saturate, as onnxruntime's do by default on processors without instructions for them."""
 
 
+def open_session(model: str | bytes, options: Any) -> Any:
+    """Open a model in onnxruntime with exact sums of bytes; without its option for that where it refuses the model because of it.
+
+    It finds no kernel then for convolutions of signed bytes by signed bytes (1.32), on processors without instructions for bytes.
+    """
+    import onnxruntime
+
+    options.add_session_config_entry(*EXACT_BYTES)
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        if type(error).__name__ != "NotImplemented":
+            raise
+        options.add_session_config_entry(EXACT_BYTES[0], "0")
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 class OpaqueStep:
     """One onnxruntime session for one step; in a forked child, another one, opened at its first run."""
 
@@ -42,7 +59,6 @@ class OpaqueStep:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = 1 if step.spec.get("is_small") else threads, 1
         options.log_severity_level = 3
-        options.add_session_config_entry(*EXACT_BYTES)
         if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
             options.add_session_config_entry("session.force_spinning_stop", "1")
         if not keep_subnormals and arithmetic.can_flush:  # else the calling thread would flush from then on, whatever it computes
@@ -60,7 +76,7 @@ class OpaqueStep:
         """Open the session; the first one of a process sets the floating-point control of the calling thread, which is put back."""
         before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)
         try:
-            return self._onnxruntime.InferenceSession(self._model, self._options, providers=["CPUExecutionProvider"])
+            return open_session(self._model, self._options)
         except Exception as error:  # onnxruntime's exceptions share no base class
             fix = "keep the artefact where it is, or open the Session in the forked process" if self.is_forked else ""
             raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=self.step.name, fix=fix) from error

@@ -37,7 +37,7 @@ from runtime.feeds import DRAWN, FeedSpec, random_feeds, random_weights
 from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, Expected, WrongResult, judge, reference_results
 from runtime.measure import Engine
-from runtime.opaque import EXACT_BYTES, FLUSH_ENTRY
+from runtime.opaque import FLUSH_ENTRY, open_session
 
 if TYPE_CHECKING:
     from runtime import Session
@@ -95,10 +95,9 @@ def load_onnxruntime(path: str, threads: int, draw: Draw, *, arena: bool = True,
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = arena
-    options.add_session_config_entry(*EXACT_BYTES)
     if not keep_subnormals:
         options.add_session_config_entry(FLUSH_ENTRY, "1")  # for this thread too: it is the first session of the process
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = open_session(path, options)
     feeds = draw()
     return timed(lambda: session.run(None, feeds))
 

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from egraph.onnx.exact_bytes import MARKS, exact_file, with_exact_bytes
 from egraph.tolerance import Tolerance
-from runtime.opaque import EXACT_BYTES
+from runtime.opaque import open_session
 
 RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 PART = 1 << 22
@@ -43,9 +43,8 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors are raised as well, with our own message
-    options.add_session_config_entry(*EXACT_BYTES)
     options.enable_cpu_mem_arena = arena
-    return onnxruntime.InferenceSession(_exact(model), options, providers=["CPUExecutionProvider"])
+    return open_session(_exact(model), options)
 
 
 def _exact(model: Path | bytes) -> str | bytes:

@@ -86,3 +86,17 @@ def test_constants_that_several_products_read_are_separated(is_node: bool, tmp_p
                    *Session(tmp_path / "kept").run(None, {"a": a})):  # fmt: skip
         np.testing.assert_array_equal(result, sums)
     assert separate_file(separate) is separate
+
+
+def test_convolutions_of_signed_bytes_open_although_the_option_refuses_them(tmp_path: Path) -> None:
+    scales = "<float s = {1}, int8 z = {0}, float t = {1}, int8 y = {0}, float u = {8192}, int8 v = {0}>"
+    text = f"(int8[1,512,2,2] a, int8[16,512,1,1] b) => (int8[1,16,2,2] c) {scales} {{ c = QLinearConv(a, s, z, b, t, y, u, v) }}"
+    model, random = parser.parse_model(HEADER + text), np.random.default_rng(0)
+    a, b = (random.integers(-128, 128, sizes).astype(np.int8) for sizes in ((1, 512, 2, 2), (16, 512, 1, 1)))
+    model.graph.initializer.append(numpy_helper.from_array(b, "b"))
+    del model.graph.input[1]
+    sums = np.einsum("oi,nihw->nohw", b[:, :, 0, 0].astype(np.int64), a.astype(np.int64))
+    onnx.save(model, tmp_path / "model.onnx")
+    save_unchanged(importer.load(model).graph, tmp_path / "model.onnx", tmp_path / "kept")
+    for result in (*open_onnxruntime(tmp_path / "model.onnx", 1).run(None, {"a": a}), *Session(tmp_path / "kept").run(None, {"a": a})):
+        np.testing.assert_array_equal(result, np.clip(np.rint(sums / 8192), -128, 127))
