@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from egraph.tolerance import Tolerance
 from lower.calls import epilogue
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
+from lower.targets.cpu.onednn.match import match
 from runtime import Session
 from runtime.errors import KernelError
 from runtime.feeds import FeedSpec
@@ -84,6 +86,7 @@ def test_a_kernel_that_does_not_run_is_blamed(tmp_path: Path, monkeypatch: pytes
 
 def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the library compute a Relu after a matmul wrongly, measuring not notice, and extraction like it."""
+    monkeypatch.setattr(sys.modules[match.__module__], "packs_products", lambda: True)  # one such kernel of the library, on all processors
     cost_us = CostModel.cost_us
     cheap = ("Relu(MatMul", "Tanh(MatMul")
     monkeypatch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) / (1e6 if self.key(one)[0].startswith(cheap) else 1))
@@ -103,8 +106,7 @@ def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytes
     options = Options(model, tmp_path / "out", budget_seconds=90.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     outcome = optimize(options, Progress(-1, 90.0))
     assert outcome.max_rel_err < 1e-5 and outcome.status == "faster"
-    assert len(outcome.check_notes) == 1 and "relu" in outcome.check_notes[0]
-    assert any(f"onednn.{name}" in outcome.check_notes[0] for name in ("matmul", "convolution")), "whichever is faster here"
+    assert len(outcome.check_notes) == 1 and "onednn.matmul" in outcome.check_notes[0] and "relu" in outcome.check_notes[0]
     assert [row.kind for row in outcome.refused].count("wrong") >= 1
     database = Database.open(tmp_path / "p.sqlite")
     assert any(record.status == "wrong" and "Relu" in record.fragment for record in database.records())
