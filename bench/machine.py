@@ -6,7 +6,8 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
+
+from lower.targets.cpu.generator.library import processor as described
 
 UNITS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "bf16", "i8mm", "sve")
 """Instructions that decide how fast a processor multiplies, as Linux names them."""
@@ -29,12 +30,8 @@ def sentence(machine: Mapping[str, str]) -> str:
 
 
 def processor(lines: Sequence[str] = ()) -> str:
-    """Return the processor's name and which of ``UNITS`` it has, from the lines of /proc/cpuinfo: one name is given to many processors."""
-    try:
-        lines = lines or Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    """Return the processor's name and which of ``UNITS`` it has, from lines of /proc/cpuinfo: one name is given to many processors."""
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines or described())}
     flags = values.get("flags", values.get("Features", "")).split()
     units = ", ".join(unit for unit in UNITS if unit in flags)
     name = values.get("model name", platform.machine())

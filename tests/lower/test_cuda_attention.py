@@ -18,6 +18,7 @@ from egraph.tensor.ops.reference import evaluate
 from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler
+from lower.targets.cuda.generator.kernel import Launch
 from runtime import Session
 from runtime.devices.cuda import kernels
 from runtime.devices.cuda.program import CudaProgram
@@ -145,7 +146,8 @@ def test_each_barrier_is_needed(compiled: Compiled, tmp_path: Path) -> None:
 def test_attention_compiles_and_spills_nothing(architecture: str, compiled: Compiled) -> None:
     for case in (*CASES, WIDE):
         ((_, kernel),) = kernels.read(compiled(case)[2] / kernels.FILE).items()
-        code = compile_text(kernel.text, kernel.launches, architecture)  # type: ignore[arg-type]
+        launches = [Launch(each.symbol, each.grid, each.block, each.shared_bytes, each.parameters) for each in kernel.launches]
+        code = compile_text(kernel.text, launches, architecture)
         assert code is not None
         assert (code[1].spill_bytes, code[1].stack_bytes) == (0, 0), (case, code[1])
 

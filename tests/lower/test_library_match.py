@@ -269,6 +269,21 @@ def test_other_products_are_no_convolutions(fragment: Node, packs: bool, reason:
     assert reason in str(match(fragment, "onednn.convolution"))
 
 
+@pytest.mark.parametrize(
+    ("lines", "packs"),
+    [(("flags : fpu avx2 avx512f",), True), (("flags : fpu avx2 avx_vnni",), False), (("Features : asimd",), True), ((), True)],
+    ids=("AVX-512", "AVX2", "Arm", "unknown"),
+)
+def test_products_are_packed_where_the_processor_lets_the_library(
+    lines: tuple[str, ...], packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ONEDNN_MATCH, "processor", lambda: ("model name : one", *lines))
+    ONEDNN_MATCH.x86_flags.cache_clear()
+    assert ONEDNN_MATCH.packs_products() == packs
+    monkeypatch.undo()
+    ONEDNN_MATCH.x86_flags.cache_clear()
+
+
 def test_axes_of_size_one_take_the_order_of_the_others() -> None:
     pooled = apply("Transpose", apply("ReduceMean", image(1, 8, 5, 7, layout="NHWC"), axes=(1, 2)), perm=(0, 3, 1, 2))
     call = match(pooled, "onednn.pooling")
