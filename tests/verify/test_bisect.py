@@ -18,7 +18,7 @@ from lower.cost.model import CostModel
 from lower.targets.cpu.onednn.match import match
 from tests.support.commands import build_model
 from verify.bisect.__main__ import main
-from verify.bisect.search import AnyRule, Settings, bisect, first_wrong
+from verify.bisect.search import AnyRule, Settings, bisect, first_wrong, programs
 
 RULES = '''from egraph.rule import Equation, Tensor, rule
 from egraph.rule_operators import relu
@@ -40,10 +40,14 @@ RULES = (relu_idle, relu_before_product)
 '''
 
 
-@pytest.fixture(autouse=True)
-def same_products_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offer the same kernels on all processors: programs are chosen by estimates here, which decide whether a false rule is used."""
-    monkeypatch.setattr(sys.modules[match.__module__], "packs_products", lambda: True)
+@pytest.mark.parametrize("seed", range(0, 60, 10))
+@pytest.mark.parametrize("packs", [False, True])
+def test_what_estimates_do_not_choose_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, packs: bool) -> None:
+    """A program by the false rule is among those compared, whatever kernels the processor has and whatever is drawn."""
+    monkeypatch.setattr(sys.modules[match.__module__], "packs_products", lambda: packs)
+    graph = importer.load(build_model(tmp_path / "m.onnx")).graph
+    compared = programs(graph, (*shipped_rules(), relu_first), Settings(seed=seed))
+    assert any("relu_first" in kernel.rules for program in compared for kernel in program.kernels)
 
 
 def test_a_wrong_rule_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,15 @@
 """Search for what makes programs wrong: run the optimiser by estimates with rules left out, and compare.
 
-One saturation gives many programs: the cheapest by estimates, and others by random prices, so that a wrong rewrite
-shows that the cost model happens not to choose. They are evaluated as they were rewritten, by onnxruntime without
-optimisations; kernels are compiled and judged only where all of that is right.
+One saturation gives many programs: the cheapest by estimates, and others by random prices that avoid what was compared
+where a rule made something else, so that a wrong rewrite shows that the cost model happens not to choose. They are
+evaluated as they were rewritten, by onnxruntime without optimisations; kernels are compiled and judged only where all of
+that is right.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,14 +25,16 @@ from egraph.optimize.check_noise import relative_error
 from egraph.optimize.estimated import EXTRACT_SECONDS, SMALL, compile_options, estimate, grown, open_program
 from egraph.optimize.folding import Folder
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Candidate, Graph, Program
+from egraph.tensor import Candidate, ENode, FrozenEGraph, Graph, Program
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 
 AnyRule = Rule | MergeRule
 Tell = Callable[[str], None]
 MADE_BY_RULES = 0.2
-"""Drawn prices of kernels that a rule had a part in are this part of the others'."""
+"""Drawn prices of kernels that a rule had a part in are multiplied by this."""
+COMPARED = 1e3
+"""Drawn prices of kernels with a node that a program had, where a node that none had computes the same, are multiplied by this."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +150,14 @@ def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iter
     laid = candidates(frozen)
     folder = Folder(graph)
     seen: set[str] = set()
+    compared: set[ENode] = set()
     for number in range(settings.programs):
-        priced = _prices(laid, Random(settings.seed + number)) if number else estimate(laid)
+        priced = _prices(laid, _replaceable(frozen, compared), Random(settings.seed + number)) if number else estimate(laid)
         try:
             selection = extract(frozen, priced, 1, EXTRACT_SECONDS, 0)[0]
         except ExtractError:
             continue
+        compared |= {node for candidate in selection.chosen.values() for node in candidate.covered}
         program = to_program(frozen, selection, graph)
         digest = " ".join(root.digest for root in program.graph.roots)
         if digest not in seen:
@@ -160,11 +165,19 @@ def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iter
             yield folder.fold(program)
 
 
-def _prices(laid: Mapping[int, tuple[Candidate, ...]], random: Random) -> dict[int, tuple[Candidate, ...]]:
+def _replaceable(frozen: FrozenEGraph, compared: Set[ENode]) -> frozenset[ENode]:
+    """Return the compared nodes of classes with a node that a rule made and that was not compared."""
+    classes = (nodes for nodes in frozen.classes.values() if any(node.rule and node not in compared for node in nodes))
+    return frozenset(node for nodes in classes for node in nodes if node in compared)
+
+
+def _prices(laid: Mapping[int, tuple[Candidate, ...]], avoided: Set[ENode], random: Random) -> dict[int, tuple[Candidate, ...]]:
     """Draw prices; what a rule made is cheap, because only a program that has it shows whether it is right."""
 
     def price(candidate: Candidate) -> float:
         drawn = random.uniform(0.1, 3.0) ** 3
+        if not avoided.isdisjoint(candidate.covered):
+            return COMPARED * drawn
         return MADE_BY_RULES * drawn if any(node.rule for node in candidate.covered) else drawn
 
     return {number: tuple(replace(candidate, cost_us=price(candidate)) for candidate in options) for number, options in laid.items()}
