@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +17,7 @@ from egraph.errors import ModelError
 from egraph.onnx.importer.order import captured_names
 from egraph.onnx.importer.state import Call
 from egraph.onnx.types import from_proto, is_tensor, to_proto, to_tensor
-from egraph.tensor import Dim, TensorType, numpy_dtype
+from egraph.tensor import Dim, Node, TensorType, numpy_dtype
 
 _DATA_LIMIT_BYTES = 65536
 """Constants up to this size are shown to shape inference; those that hold shapes are smaller."""
@@ -27,6 +28,7 @@ _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"})
 NEWEST_IR = 13
 """The newest IR version that onnxruntime reads."""
+_NOTHING: Mapping[str, Node] = MappingProxyType({})
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 
 
@@ -37,13 +39,13 @@ def is_random(node: onnx.NodeProto) -> bool:
     return node.domain not in STANDARD_DOMAINS or node.op_type in _RANDOM or training or any(is_random(n) for n in inner)
 
 
-def one_node_model(call: Call, *, embed: int) -> onnx.ModelProto:
-    """Return a model of one node; constants up to ``embed`` bytes are initialisers, other operands inputs."""
+def one_node_model(call: Call, *, embed: int, other_operands: Mapping[str, Node] = _NOTHING) -> onnx.ModelProto:
+    """Return a model of one node; constants up to ``embed`` bytes are initialisers, other operands inputs; ``other_operands`` by name."""
     state, node = call.state, call.node
     names = [*node.input, *(name for name in captured_names(node) if name not in node.input)]
     graph = onnx.GraphProto(name="one")
     graph.node.append(node)
-    for name, value in {n: state.values[n] for n in names if n}.items():
+    for name, value in {n: other_operands.get(n, state.values[n]) for n in names if n}.items():
         data = state.data(value)
         if data is not None and value.type.size_bytes <= embed:
             graph.initializer.append(to_tensor(data, name))
@@ -169,9 +171,9 @@ def folded_size_bytes(call: Call, types: Sequence[TensorType]) -> int | None:
     return total
 
 
-def evaluate(call: Call) -> list[np.ndarray] | None:
-    """Return the node's results, or None when neither onnxruntime nor onnx.reference can run it."""
-    model = one_node_model(call, embed=1 << 62)
+def evaluate(call: Call, other_operands: Mapping[str, Node] = _NOTHING) -> list[np.ndarray] | None:
+    """Return the node's results, on other operands where names have such; None when neither onnxruntime nor onnx.reference can run it."""
+    model = one_node_model(call, embed=1 << 62, other_operands=other_operands)
     try:
         session = open_plainly(model.SerializeToString())
         return [np.asarray(value) for value in session.run(None, {})]

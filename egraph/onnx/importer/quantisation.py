@@ -13,6 +13,7 @@ import numpy as np
 
 from egraph.onnx.importer.blocks import dequantized_blocks
 from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.infer import evaluate
 from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.onnx.importer.unsigned import SIGN
 from egraph.onnx.importer.window import window_of
@@ -346,17 +347,31 @@ def _repeats_left(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     return bool(inner) and inner[-1][0] == 1
 
 
-def _ql_unary(function: Callable[[Call, Node], Node]) -> Handler:
-    def handler(call: Call) -> Node:
-        if not call.has(4):
-            raise NotCore("without a zero point of the result")
-        return _quantized_as(call, function(call, _dequantized(call, 0)), 3)
+def _ql_sigmoid(call: Call) -> Node:
+    """table(x), of what onnxruntime makes of each byte: its approximation of the function decides which way ties go"""
+    dtype = call[0].type.dtype
+    _bytes_of(call, 0)
+    if not call.has(4) or any(call.data(k) is None for k in range(1, 5)):
+        return _by_function(call, lambda x: call.apply("Sigmoid", x))
+    limits = np.iinfo(dtype)
+    table = evaluate(call, {call.node.input[0]: call.constant(np.arange(limits.min, limits.max + 1), dtype)})
+    if table is None:
+        raise NotCore("a sigmoid that onnxruntime refuses")
+    place = _as(call, call[0], "int32")
+    place = call.apply("Sub", place, call.constant(limits.min, "int32")) if limits.min else place
+    return call.apply("Gather", call.constant(table[0], table[0].dtype.name), place, axis=0)
 
-    return handler
+
+def _ql_leaky_relu(call: Call) -> Node:
+    """quantize(leaky_relu(dequantize(x)))"""
+    alpha = float(np.float32(call.attribute("alpha", 0.01)))
+    return _by_function(call, lambda x: call.apply("LeakyRelu", x, alpha=alpha))
 
 
-def _leaky_relu(call: Call, x: Node) -> Node:
-    return call.apply("LeakyRelu", x, alpha=float(np.float32(call.attribute("alpha", 0.01))))
+def _by_function(call: Call, function: Callable[[Node], Node]) -> Node:
+    if not call.has(4):
+        raise NotCore("without a zero point of the result")
+    return _quantized_as(call, function(_dequantized(call, 0)), 3)
 
 
 def _global_average(call: Call) -> Node:
@@ -473,8 +488,8 @@ ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {
     "DequantizeLinear": _dequantize_linear,
     "QLinearAdd": _ql_add,
     "QLinearMul": _ql_mul,
-    "QLinearSigmoid": _ql_unary(lambda call, x: call.apply("Sigmoid", x)),
-    "QLinearLeakyRelu": _ql_unary(_leaky_relu),
+    "QLinearSigmoid": _ql_sigmoid,
+    "QLinearLeakyRelu": _ql_leaky_relu,
     "QLinearSoftmax": _ql_softmax,
     "QLinearAveragePool": _ql_average,
     "QLinearGlobalAveragePool": _global_average,

@@ -215,7 +215,7 @@ UNARY = [("QLinearSigmoid", MATRIX, MATRIX), ("QLinearAveragePool<kernel_shape=[
 @drawn
 @given(data=st.data())
 def test_sigmoids_and_averages_are_at_most_one_step_off(operator: str, shape: Any, result: Any, dtype: str, data: st.DataObject) -> None:
-    """A function that is computed another way, and a sum of rounded numbers in another order: a number at a tie may go the other way."""
+    """A function of computed scales, and a sum of rounded numbers in another order: a number at a tie may go the other way."""
     text = (f"({dtype}{list(shape)} a, float s, {dtype} z, float u, {dtype} v) => ({dtype}{list(result)} c) "
             f"{{ c = com.microsoft.{operator}(a, s, z, u, v) }}")  # fmt: skip
     feeds: dict[str, Any] = {"a": data.draw(of_bytes(shape, dtype))}
@@ -238,6 +238,18 @@ def test_unary_operators_that_the_quantiser_adds(operator: str, dtype: str, data
     feeds: dict[str, Any] = {"a": data.draw(of_bytes(IMAGE, dtype))}
     agree(text, feeds | {name: data.draw(SCALES) for name in "su"} | {name: data.draw(of_bytes((), dtype)) for name in "zv"})
     assert has_no_opaque_step(text)
+
+
+@drawn
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@given(s=SCALES, u=SCALES, data=st.data(), by_rules=st.booleans())
+def test_a_sigmoid_of_known_scales_is_a_table(dtype: str, s: np.float32, u: np.float32, data: st.DataObject, by_rules: bool) -> None:
+    z, v = (int(data.draw(of_bytes((), dtype))) for _ in "zv")
+    text = (f"({dtype}[16,16] x) => ({dtype}[16,16] y) <float s = {{{s}}}, {dtype} z = {{{z}}}, float u = {{{u}}}, {dtype} v = {{{v}}}> "
+            f"{{ y = com.microsoft.QLinearSigmoid(x, s, z, u, v) }}")  # fmt: skip
+    limits = np.iinfo(dtype)
+    agree(text, {"x": np.arange(limits.min, limits.max + 1, dtype=dtype).reshape(16, 16)}, by_rules=by_rules)
+    assert has_no_opaque_step(text, by_rules=by_rules)
 
 
 SHAPES = [([4, 5, 37], [4, 5, 37]), ([4, 5, 37], [1]), ([5, 1], [4, 5, 37]), ([4, 5, 1], [1, 5, 1]), ([1, 1], [1]), ([4, 1], [4, 5])]
