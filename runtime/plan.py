@@ -56,7 +56,6 @@ class Step:
         matmul: src [batch...,M,K], weights [batch...,K,N], bias [1...,1,N] optional
         pooling: src; ``algorithm`` max, average_include_padding or average_exclude_padding; ``kernel``, ``strides``,
             ``dilations`` (1 is dense), ``pads_before``, ``pads_after``
-        softmax: src; ``axis``, ``algorithm`` softmax or logsoftmax
         layer_normalization: src, scale [C], shift [C], over the last dimension; ``epsilon``
         lrn: src, across the channels (dimension 1); ``size``, ``alpha``, ``beta``, ``k``
         reduction: src; ``algorithm`` sum, mean, max, min or mul; reduced dimensions have size 1 in dst

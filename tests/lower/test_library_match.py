@@ -354,18 +354,6 @@ def test_reductions_are_the_librarys_where_the_innermost_axes_are_reduced(
 
 
 @pytest.mark.parametrize(
-    ("axis", "perm", "fits"), [(2, (0, 1, 2), True), (1, (0, 1, 2), False), (1, (0, 2, 1), True), (2, (0, 2, 1), False)]
-)
-def test_the_librarys_softmax_is_along_what_lies_innermost(axis: int, perm: tuple[int, ...], fits: bool) -> None:
-    """Along another axis it has its reference implementation only, which took half of the time of a CoaT's program without rules."""
-    x = apply("Transpose", placeholder(0, float32(2, 7, 6)), perm=perm)
-    fragment = apply("Transpose", apply("Softmax", x, axis=axis), perm=perm)
-    found = match(fragment, "onednn.softmax")
-    assert isinstance(found, LibraryCall) == fits
-    assert fits or "innermost" in str(found)
-
-
-@pytest.mark.parametrize(
     ("layout", "function", "space", "fits"),
     [("NHWC", "HardSwish", 5, True), ("NCHW", "HardSwish", 5, False), ("NCHW", "Relu", 5, True), ("NCHW", "HardSwish", 1, True)],
 )

@@ -22,9 +22,7 @@ from tests.support.paths import ROOT
 from tests.support.plans import RANDOM, RELU, buffer, draw, plan
 
 CHASED = 2048
-KERNELS = (
-    f"#define CHASED {CHASED}"
-    + """
+KERNELS = """
 #include <stdint.h>
 typedef struct { int32_t type_index; uint32_t zero; void *pointer; } Value;
 typedef struct { void *sync; int32_t num_task; } Environment;
@@ -52,8 +50,7 @@ static int fail_second(int task, const Environment *e, void *p) { return task ==
 __attribute__((visibility("default"))) int __tvm_ffi_fail_in_a_task(void *self, const Value *a, int32_t n, Value *r) {
     return __TVMBackendParallelLaunch(fail_second, (void *)a, 3);
 }
-"""
-)
+""".replace("CHASED", str(CHASED))
 
 
 def test_evicting_operands_between_runs_is_not_timed_and_costs_time(kernels: Path) -> None:

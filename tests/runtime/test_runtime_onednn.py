@@ -209,15 +209,6 @@ def test_dilated_max_pooling() -> None:
     close(run(spec, [x], buffer(expected.shape, "output", "y")), expected)
 
 
-@pytest.mark.parametrize("algorithm", ["softmax", "logsoftmax"])
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_softmax(algorithm: str, axis: int) -> None:
-    x = 5 * draw(3, 4, 5)
-    expected = reference("Softmax" if algorithm == "softmax" else "LogSoftmax", x, axis=axis)
-    spec = {"primitive": "softmax", "arguments": {"src": 0}, "axis": axis, "algorithm": algorithm}
-    close(run(spec, [x], buffer(x.shape, "output", "y")), expected)
-
-
 def test_layer_normalization() -> None:
     x, scale, shift = draw(2, 3, 16), draw(16), draw(16)
     spec = {"primitive": "layer_normalization", "arguments": {"src": 0, "scale": 1, "shift": 2}, "epsilon": 1e-5}

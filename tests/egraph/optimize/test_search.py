@@ -59,7 +59,7 @@ RULE = DerivationRule("difference", ("Relu",), by_difference)
 def network() -> Graph:
     x = make("Input", (), attributes(name="x"), TensorType("float32", (64, 48)))
     node = apply("Transpose", apply("Relu", apply("Exp", x)), perm=(1, 0))
-    node = apply("Softmax", apply("Add", apply("Relu", apply("Tanh", node)), node), axis=1)
+    node = apply("ReduceMean", apply("Add", apply("Relu", apply("Tanh", node)), node), axes=(1,))
     return Graph("network", (x,), (("y", apply("Relu", node)),), {})
 
 

@@ -23,7 +23,7 @@ from lower.calls.epilogue import Spine, spine
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import quantised
 from lower.targets.cpu.generator.library import processor
-from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
+from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling
 from lower.views import Reason, Window, contiguous, lying
 
 Resolver = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
@@ -74,7 +74,6 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
     ("onednn.pooling", ("MaxPool", "AveragePool"), pooling),
     ("onednn.pooling", ("ReduceMean",), global_pooling),
     ("onednn.reduction", ("ReduceSum", "ReduceMean"), reduction),
-    ("onednn.softmax", ("Softmax", "LogSoftmax"), softmax),
     ("onednn.layer_normalization", ("LayerNormalization",), layer_normalization),
     ("onednn.lrn", ("LRN",), local_response),
     ("onednn.resampling", ("Resize",), resampling),
@@ -85,8 +84,7 @@ READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights")
 """The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
 
 READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
-"""The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in. Not softmax's: the
-library keeps what it has not divided yet where the result goes, so that a result in bf16 is rounded twice."""
+"""The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in."""
 PRODUCTS = ("MatMul", "Conv")
 X86_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Instructions that multiply bytes into int32. Without them the library goes through int16, which saturates: its sums are then wrong."""

@@ -89,18 +89,6 @@ def _loses_digits(added: int) -> Reason | None:
     return f"{added:,} numbers, which the library adds one after the other" if added > MOST_ADDED else None
 
 
-def softmax(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """exp(x) / sum exp(x) along one axis."""
-    source = operand(node.inputs[0], "src", base)
-    if isinstance(source, str):
-        return source
-    parameters = {"axis": node.integer("axis"), "algorithm": "softmax" if node.op == "Softmax" else "logsoftmax"}
-    window = source[0].window
-    if window.shape[node.integer("axis")] > 1 and window.strides[node.integer("axis")] != 1:
-        return "the axis does not lie innermost, and only the reference implementation takes others"
-    return (Anchor("softmax", parameters, (_plain(source[0], window),), _in_the_layout_of(window, lambda w: w)),)
-
-
 def layer_normalization(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the trailing axes."""
     a: dict[str, Any] = dict(node.attributes)

@@ -66,7 +66,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "deconvolution_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, *[_POINTER] * 4, *[Dimensions] * 4, _POINTER],
     "matmul_primitive_desc_create": [_OUT, *[_POINTER] * 6],
     "pooling_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, _POINTER, _POINTER, *[Dimensions] * 5, _POINTER],
-    "softmax_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER],
     "layer_normalization_forward_primitive_desc_create": [_OUT, _POINTER, _INT, *[_POINTER] * 3, _FLOAT, ctypes.c_uint, _POINTER],
     "lrn_forward_primitive_desc_create": [_OUT, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT64, _FLOAT, _FLOAT, _FLOAT, _POINTER],
     "reduction_primitive_desc_create": [_OUT, _POINTER, _INT, _POINTER, _POINTER, _FLOAT, _FLOAT, _POINTER],

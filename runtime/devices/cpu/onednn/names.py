@@ -41,7 +41,6 @@ BINARY_ALGORITHMS = {
 }  # fmt: skip
 RESAMPLING_ALGORITHMS = {"nearest": 0x2FFF0, "linear": 0x2FFF1}
 REDUCTION_ALGORITHMS = {"max": 0x2FFF2, "min": 0x2FFF3, "sum": 0x2FFF4, "mul": 0x2FFF5, "mean": 0x2FFF6}
-SOFTMAX_ALGORITHMS = {"softmax": 0x30000, "logsoftmax": 0x30001}
 
 ARGUMENTS = {
     "src": 1, "src0": 1, "src1": 2, "dst": 17, "weights": 33, "bias": 41, "scale": 51, "shift": 52,

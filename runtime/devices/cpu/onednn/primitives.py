@@ -209,13 +209,6 @@ def _pooling(recipe: _Recipe) -> tuple[str, list[Any]]:
     ]  # fmt: skip
 
 
-def _softmax(recipe: _Recipe) -> tuple[str, list[Any]]:
-    return "softmax_forward_primitive_desc_create", [
-        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(names.SOFTMAX_ALGORITHMS, "softmax"),
-        recipe.role("src"), recipe.dst, int(recipe.spec["axis"]),
-    ]  # fmt: skip
-
-
 def _layer_normalization(recipe: _Recipe) -> tuple[str, list[Any]]:
     flags = (names.USE_SCALE if "scale" in recipe.positions else 0) | (names.USE_SHIFT if "shift" in recipe.positions else 0)
     return "layer_normalization_forward_primitive_desc_create", [
@@ -270,7 +263,6 @@ BUILDERS = {
     "deconvolution": _convolution,
     "matmul": _matmul,
     "pooling": _pooling,
-    "softmax": _softmax,
     "layer_normalization": _layer_normalization,
     "lrn": _lrn,
     "reduction": _reduction,
