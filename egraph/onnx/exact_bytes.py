@@ -13,14 +13,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
 
-WEIGHTS: Mapping[str, tuple[int, int]] = {
-    "MatMulInteger": (1, 3), "QLinearMatMul": (3, 5), "QLinearConv": (3, 5), "ConvInteger": (1, 3),
+
+@dataclass(frozen=True)
+class Operands:
+    """Where a product of bytes has its right operand, both zero points, and of which domain it is."""
+
+    right: int
+    right_zero: int
+    left_zero: int
+    domains: tuple[str, ...] = ("", "ai.onnx")
+
+
+MICROSOFT = ("com.microsoft",)
+PRODUCTS: Mapping[str, Operands] = {
+    "MatMulInteger": Operands(1, 3, 2), "ConvInteger": Operands(1, 3, 2),
+    "QLinearMatMul": Operands(3, 5, 2), "QLinearConv": Operands(3, 5, 2),
+    "QGemm": Operands(3, 5, 2, MICROSOFT), "MatMulIntegerToFloat": Operands(1, 5, 4, MICROSOFT),
 }  # fmt: skip
-"""The positions of the right operand and of its zero point."""
 SHIFT = 128
 MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
 """What stands in the file of every model whose products of bytes onnxruntime may make unsigned."""
@@ -28,7 +42,7 @@ MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
 
 def exact_file(model: bytes) -> bytes:
     """Return the bytes of a model's file with exact sums of products of bytes: the same where it has none."""
-    if not any(name.encode() in model for name in WEIGHTS):
+    if not any(name.encode() in model for name in PRODUCTS):
         return separate_file(model)
     exact: bytes = with_exact_bytes(onnx.load_from_string(model)).SerializeToString()
     return exact
@@ -102,13 +116,21 @@ def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
             )
         return made[name]
 
+    def at(node: onnx.NodeProto, position: int) -> str:
+        return node.input[position] if position < len(node.input) else ""
+
+    def is_unsigned_by_signed(node: onnx.NodeProto, product: Operands) -> bool:
+        """Types behind operators of onnxruntime's own are not inferred, but a zero point has the type of what it belongs to."""
+        left = types.get(node.input[0], types.get(at(node, product.left_zero)))
+        return (left, types.get(at(node, product.right))) == (TensorProto.UINT8, TensorProto.INT8)
+
     for node in nodes:
-        at, zero = WEIGHTS.get(node.op_type, (0, 0)) if node.domain in ("", "ai.onnx") else (0, 0)
-        if at and types.get(node.input[at]) == TensorProto.INT8 and types.get(node.input[0]) == TensorProto.UINT8:
-            node.input[at] = unsigned(node.input[at])
-            while len(node.input) <= zero:
-                node.input.append("")
-            node.input[zero] = unsigned(node.input[zero]) if node.input[zero] else "einsat.zero"
+        product = PRODUCTS.get(node.op_type)
+        if product and node.domain in product.domains and is_unsigned_by_signed(node, product):
+            zero = at(node, product.right_zero)
+            node.input.extend([""] * (product.right_zero + 1 - len(node.input)))
+            node.input[product.right] = unsigned(node.input[product.right])
+            node.input[product.right_zero] = unsigned(zero) if zero else "einsat.zero"
         graph.node.append(node)
     graph.initializer.append(helper.make_tensor("einsat.shift", TensorProto.INT32, (), [SHIFT]))
     graph.initializer.append(helper.make_tensor("einsat.zero", TensorProto.UINT8, (), [SHIFT]))

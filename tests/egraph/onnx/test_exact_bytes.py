@@ -17,7 +17,7 @@ from egraph.optimize.check_noise import open_onnxruntime
 from runtime import Session
 from runtime.opaque import EXACT_BYTES
 
-HEADER = '<ir_version: 8, opset_import: ["" : 13]> products '
+HEADER = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]> products '
 SCALES = "<float s = {1}, uint8 z = {0}, float t = {1}, int8 y = {0}, float u = {8192}, uint8 v = {128}>"
 PRODUCTS = {
     "MatMulInteger": "(uint8[4,512] a, int8[512,16] b) => (int32[4,16] c) { c = MatMulInteger(a, b) }",
@@ -26,6 +26,11 @@ PRODUCTS = {
         d = DequantizeLinear(a, s, z) e = DequantizeLinear(b, t, y) f = MatMul(d, e) c = QuantizeLinear(f, u, v) }}""",
     "QLinearConv": f"(uint8[1,512,2,2] a, int8[16,512,1,1] b) => (uint8[1,16,2,2] c) {SCALES} "
     "{ c = QLinearConv(a, s, z, b, t, y, u, v) }",
+    "QGemm": f"(uint8[4,512] a, int8[512,16] b) => (uint8[4,16] c) {SCALES} {{ c = com.microsoft.QGemm(a, s, z, b, t, y, , u, v) }}",
+    "MatMulIntegerToFloat": f"(uint8[4,512] a, int8[512,16] b) => (uint8[4,16] c) {SCALES} {{"
+    " d = com.microsoft.MatMulIntegerToFloat(a, b, s, t, z, y) c = QuantizeLinear(d, u, v) }",
+    "behind an operator without a known type": f"(uint8[4,512] a, int8[512,16] b) => (uint8[4,16] c) {SCALES} {{"
+    " d = com.microsoft.QLinearLeakyRelu<alpha=1.0>(a, s, z, s, z) c = QLinearMatMul(d, s, z, b, t, y, u, v) }",
 }
 
 
