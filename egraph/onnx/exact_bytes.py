@@ -21,20 +21,26 @@ from onnx import TensorProto, helper
 
 @dataclass(frozen=True)
 class Operands:
-    """Where a product of bytes has its right operand, both zero points, and of which domain it is."""
+    """Where a product of bytes has its right operand and both zero points; no left one where it quantises the left operand itself."""
 
     right: int
     right_zero: int
-    left_zero: int
-    domains: tuple[str, ...] = ("", "ai.onnx")
+    left_zero: int | None = None
 
 
-MICROSOFT = ("com.microsoft",)
-PRODUCTS: Mapping[str, Operands] = {
-    "MatMulInteger": Operands(1, 3, 2), "ConvInteger": Operands(1, 3, 2),
-    "QLinearMatMul": Operands(3, 5, 2), "QLinearConv": Operands(3, 5, 2),
-    "QGemm": Operands(3, 5, 2, MICROSOFT), "MatMulIntegerToFloat": Operands(1, 5, 4, MICROSOFT),
+_MATMUL, _LINEAR = (Operands(1, 3, 2),), (Operands(3, 5, 2),)
+_ONNX: Mapping[str, tuple[Operands, ...]] = {
+    "MatMulInteger": _MATMUL, "ConvInteger": _MATMUL, "QLinearMatMul": _LINEAR, "QLinearConv": _LINEAR,
 }  # fmt: skip
+PRODUCTS: Mapping[str, Mapping[str, tuple[Operands, ...]]] = {
+    "": _ONNX,
+    "ai.onnx": _ONNX,
+    "com.microsoft": {
+        "QGemm": _LINEAR, "MatMulIntegerToFloat": (Operands(1, 5, 4),), "DynamicQuantizeMatMul": (Operands(1, 3),),
+        "DynamicQuantizeLSTM": (Operands(1, 9), Operands(2, 11)),
+    },
+}  # fmt: skip
+"""The products of bytes, by domain and operator."""
 SHIFT = 128
 MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
 """What stands in the file of every model whose products of bytes onnxruntime may make unsigned."""
@@ -42,7 +48,7 @@ MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
 
 def exact_file(model: bytes) -> bytes:
     """Return the bytes of a model's file with exact sums of products of bytes: the same where it has none."""
-    if not any(name.encode() in model for name in PRODUCTS):
+    if not any(name.encode() in model for operators in PRODUCTS.values() for name in operators):
         return separate_file(model)
     exact: bytes = with_exact_bytes(onnx.load_from_string(model)).SerializeToString()
     return exact
@@ -119,18 +125,20 @@ def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
     def at(node: onnx.NodeProto, position: int) -> str:
         return node.input[position] if position < len(node.input) else ""
 
-    def is_unsigned_by_signed(node: onnx.NodeProto, product: Operands) -> bool:
+    def multiplies_unsigned_by_signed(node: onnx.NodeProto, product: Operands) -> bool:
         """Types behind operators of onnxruntime's own are not inferred, but a zero point has the type of what it belongs to."""
-        left = types.get(node.input[0], types.get(at(node, product.left_zero)))
+        left: int | None = TensorProto.UINT8
+        if product.left_zero is not None:
+            left = types.get(node.input[0], types.get(at(node, product.left_zero)))
         return (left, types.get(at(node, product.right))) == (TensorProto.UINT8, TensorProto.INT8)
 
     for node in nodes:
-        product = PRODUCTS.get(node.op_type)
-        if product and node.domain in product.domains and is_unsigned_by_signed(node, product):
-            zero = at(node, product.right_zero)
-            node.input.extend([""] * (product.right_zero + 1 - len(node.input)))
-            node.input[product.right] = unsigned(node.input[product.right])
-            node.input[product.right_zero] = unsigned(zero) if zero else "einsat.zero"
+        for product in PRODUCTS.get(node.domain, {}).get(node.op_type, ()):
+            if multiplies_unsigned_by_signed(node, product):
+                zero = at(node, product.right_zero)
+                node.input.extend([""] * (product.right_zero + 1 - len(node.input)))
+                node.input[product.right] = unsigned(node.input[product.right])
+                node.input[product.right_zero] = unsigned(zero) if zero else "einsat.zero"
         graph.node.append(node)
     graph.initializer.append(helper.make_tensor("einsat.shift", TensorProto.INT32, (), [SHIFT]))
     graph.initializer.append(helper.make_tensor("einsat.zero", TensorProto.UINT8, (), [SHIFT]))

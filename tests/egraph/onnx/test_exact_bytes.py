@@ -57,6 +57,33 @@ def test_sums_of_bytes_do_not_saturate(tmp_path: Path, name: str, is_constant: b
         np.testing.assert_array_equal(open_onnxruntime(source, 1, optimise=optimise).run(None, feeds)[0], expected)
 
 
+QUANTISES_ITSELF = {
+    "DynamicQuantizeMatMul": "(float[4,512] a) => (float[4,16] c) { c = com.microsoft.DynamicQuantizeMatMul(a, b, s, z) }",
+    "DynamicQuantizeLSTM": "(float[5,4,512] a) => (float[5,1,4,4] c) "
+    "{ c = com.microsoft.DynamicQuantizeLSTM<hidden_size=4>(a, w, r, , , , , , s, z, s, z) }",
+}
+
+
+@pytest.mark.parametrize("name", QUANTISES_ITSELF)
+def test_products_of_what_onnxruntime_quantises_do_not_saturate(name: str) -> None:
+    """The same by unsigned weights, which are exact everywhere."""
+    random = np.random.default_rng(0)
+    a = random.uniform(0, 1, (5, 4, 512) if "LSTM" in name else (4, 512)).astype(np.float32)
+    weights = {"b": (512, 16), "w": (1, 512, 16), "r": (1, 4, 16)}
+    bytes_by_name = {
+        each: random.integers(0, 256, shape).astype(np.uint8) for each, shape in weights.items() if f" {each}," in QUANTISES_ITSELF[name]
+    }
+    scale = np.full(1 if "LSTM" in name else (), 1e-4, np.float32)
+    results = []
+    for dtype, shift in ((np.uint8, 0), (np.int8, 128)):
+        model = parser.parse_model(HEADER + QUANTISES_ITSELF[name])
+        constants = {each: (value.astype(np.int64) - shift).astype(dtype) for each, value in bytes_by_name.items()}
+        for each, value in (constants | {"s": scale, "z": np.full(scale.shape, 128 - shift, dtype)}).items():
+            model.graph.initializer.append(numpy_helper.from_array(value, each))
+        results.append(open_onnxruntime(model.SerializeToString(), 1, optimise=False).run(None, {"a": a})[0])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-6)
+
+
 def test_other_models_stay_as_they_are() -> None:
     plain = parser.parse_model(HEADER + "(float[4,5] a, float[5,6] b) => (float[4,6] c) { c = MatMul(a, b) }").SerializeToString()
     assert exact_file(plain) is plain
