@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if options.results is not None:
+        options.results.mkdir(parents=True, exist_ok=True)
     progress = Progress()
     if options.progress is not None:
         progress = Progress.read(options.progress, campaign_key(rules, options.mutants, options.seed, options.cases))
