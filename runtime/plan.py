@@ -54,7 +54,7 @@ class Step:
             (deconvolution too: O is the number of outputs), bias [O] optional; ``strides``, ``dilations`` (1 is dense,
             as in ONNX), ``pads_before``, ``pads_after``
         matmul: src [batch...,M,K], weights [batch...,K,N], bias [1...,1,N] optional
-        pooling: src; ``algorithm`` max, average_include_padding or average_exclude_padding; ``kernel``, ``strides``,
+        pooling: src; ``algorithm`` average_include_padding or average_exclude_padding; ``kernel``, ``strides``,
             ``dilations`` (1 is dense), ``pads_before``, ``pads_after``
         layer_normalization: src, scale [C], shift [C], over the last dimension; ``epsilon``
         lrn: src, across the channels (dimension 1); ``size``, ``alpha``, ``beta``, ``k``

@@ -54,8 +54,8 @@ arithmetic ask for a class. Random instances and every symbolic case, at sizes t
 mixed with zeros of both signs, infinities, NaN, subnormal and huge numbers, constants that are one number also as these numbers where the
 guard lets them pass; *exact* ones also in an algebra that does not associate. This refutes, it does not prove: that all special operands
 agree rests on tests. The classes speak of the operators' meanings. Generated kernels keep NaN and infinities as these do, one by one;
-of the library's, a fused Relu, Clip, Sigmoid, HardSigmoid or Exp and max pooling may lose a NaN (a fused LeakyRelu, a mean, a
-sum or a normalisation does not; Max, Min, their reductions and softmax are generated): see
+of the library's, a fused Relu, Clip, Sigmoid, HardSigmoid or Exp may lose a NaN (a fused LeakyRelu, a mean, a sum or a
+normalisation does not; Max, Min, their reductions, max pooling and softmax are generated): see
 [the table of operators](core-operators.md#numbers-that-are-none). The runtime counts subnormal numbers as zero
 unless it is asked to keep them.
 """

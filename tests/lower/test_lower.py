@@ -96,6 +96,6 @@ def test_equal_programs_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         compile_program(choose(graph, "onednn"), tmp_path / name)
     files = sorted(p.name for p in (tmp_path / "one").iterdir())
-    assert files == ["manifest.json", "plan.json", "weights.safetensors"]
+    assert files == ["kernels.so", "manifest.json", "plan.json", "weights.safetensors"]
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()

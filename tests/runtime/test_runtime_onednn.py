@@ -184,7 +184,6 @@ def test_prelu_post_operation(slope: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "op", "attributes"),
     [
-        ("max", "MaxPool", {}),
         ("average_include_padding", "AveragePool", {"count_include_pad": 1}),
         ("average_exclude_padding", "AveragePool", {"count_include_pad": 0}),
     ],
@@ -199,11 +198,11 @@ def test_pooling(algorithm: str, op: str, attributes: dict[str, int]) -> None:
     close(run(spec, [x], buffer(expected.shape, "output", "y")), expected)
 
 
-def test_dilated_max_pooling() -> None:
+def test_dilated_pooling() -> None:
     x = draw(1, 2, 9, 9)
-    expected = reference("MaxPool", x, kernel_shape=[3, 3], dilations=[2, 2])
+    expected = reference("AveragePool", x, kernel_shape=[3, 3], dilations=[2, 2])
     spec = {
-        "primitive": "pooling", "arguments": {"src": 0}, "algorithm": "max", "kernel": [3, 3], "strides": [1, 1],
+        "primitive": "pooling", "arguments": {"src": 0}, "algorithm": "average_exclude_padding", "kernel": [3, 3], "strides": [1, 1],
         "dilations": [2, 2], "pads_before": [0, 0], "pads_after": [0, 0],
     }  # fmt: skip
     close(run(spec, [x], buffer(expected.shape, "output", "y")), expected)

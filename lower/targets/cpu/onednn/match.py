@@ -71,7 +71,7 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
     ("onednn.matmul", ("MatMul",), matmul),
     ("onednn.convolution", ("MatMul",), _matmul_as_convolution),
     ("onednn.deconvolution", ("ConvTranspose",), _deconvolution),
-    ("onednn.pooling", ("MaxPool", "AveragePool"), pooling),
+    ("onednn.pooling", ("AveragePool",), pooling),
     ("onednn.pooling", ("ReduceMean",), global_pooling),
     ("onednn.reduction", ("ReduceSum", "ReduceMean"), reduction),
     ("onednn.layer_normalization", ("LayerNormalization",), layer_normalization),

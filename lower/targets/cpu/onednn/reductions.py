@@ -16,24 +16,22 @@ FUSES = frozenset({"eltwise"})
 MOST_ADDED = 1 << 14
 """The most numbers of one sum: it adds one after the other, so a mean of 25,600 numbers near 1000 is off by 2e-4, of 12,544 by 5e-6."""
 ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean"}
-"""Not maxima: the library's ignore NaN, and generated kernels, which do not, are as fast."""
+"""Not maxima, nor those of windows: the library's ignore NaN, and generated kernels, which do not, are as fast."""
 
 
 def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """The maximum or mean of every window."""
+    """The mean of every window."""
     a: dict[str, Any] = dict(node.attributes)
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
         return source
     before, after = split_pads(a["pads"])
-    algorithm = "max"
-    if node.op == "AveragePool":
-        if reason := _loses_digits(math.prod(a["kernel_shape"])):
-            return reason
-        algorithm = "average_include_padding" if a["count_include_pad"] else "average_exclude_padding"
+    if reason := _loses_digits(math.prod(a["kernel_shape"])):
+        return reason
     parameters = {
-        "algorithm": algorithm, "kernel": list(a["kernel_shape"]), "strides": list(a["strides"]),
-        "dilations": dilations(a["dilations"], a["kernel_shape"]), "pads_before": list(before), "pads_after": list(after),
+        "algorithm": "average_include_padding" if a["count_include_pad"] else "average_exclude_padding",
+        "kernel": list(a["kernel_shape"]), "strides": list(a["strides"]), "dilations": dilations(a["dilations"], a["kernel_shape"]),
+        "pads_before": list(before), "pads_after": list(after),
     }  # fmt: skip
     arrange = channels_first(a["layout"], node.type.rank)
     return (Anchor("pooling", parameters, (_plain(source[0], arrange(source[0].window)),), arrange, None, FUSES),)
@@ -45,7 +43,7 @@ def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
         return source
-    if (reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements))):
+    if reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements)):
         return reason
     rank = node.type.rank
     if not 3 <= rank <= 5:
@@ -181,5 +179,3 @@ def resampling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 def _plain(argument: Argument, window: Window) -> Argument:
     return Argument(argument.role, argument.operand, window)
-
-

@@ -33,7 +33,7 @@ ELTWISE_ALGORITHMS = {
     "hardsigmoid": 0x28, "logistic": 0x29, "exp": 0x2A, "gelu_tanh": 0x2B, "swish": 0x2C, "log": 0x2D, "clip": 0x2E, "clip_v2": 0x2F,
     "pow": 0x30, "gelu_erf": 0x31, "round": 0x32, "mish": 0x33, "hardswish": 0x34,
 }  # fmt: skip
-POOLING_ALGORITHMS = {"max": 0x1FF, "average_include_padding": 0x2FF, "average_exclude_padding": 0x3FF}
+POOLING_ALGORITHMS = {"average_include_padding": 0x2FF, "average_exclude_padding": 0x3FF}
 LRN_ACROSS_CHANNELS = 0xAFF
 BINARY_ALGORITHMS = {
     "add": 0x1FFF0, "mul": 0x1FFF1, "max": 0x1FFF2, "min": 0x1FFF3, "div": 0x1FFF4, "sub": 0x1FFF5, "ge": 0x1FFF6, "gt": 0x1FFF7,
