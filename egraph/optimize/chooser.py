@@ -80,9 +80,11 @@ class Chooser:
         spare_seconds = self.budget.spare_seconds()
         if self.needed_seconds(count) <= spare_seconds:
             return self.choose(count, most_seconds=spare_seconds)
-        if self.settled:
+        if self.settled and self.needed_seconds(1, greedy=True) > spare_seconds:
             return self.settled
-        return self._with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds))
+        newest = self._with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds))
+        # What was settled may be older than kernels that were measured since, and what is chosen now may hold estimates.
+        return tuple(sorted((*newest, *self.repriced(self.settled)), key=lambda selection: selection.cost_us)[:count])
 
     def _with_exact(self, selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
         """Return the best program, and where it rounds its operands one that does not: the first may be too far off."""

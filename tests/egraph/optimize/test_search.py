@@ -358,6 +358,19 @@ def test_what_holds_kernels_without_a_time_is_not_settled() -> None:
     assert settled and settled == each.settled
 
 
+def test_what_was_settled_gives_way_to_what_was_measured_since() -> None:
+    """Families of kernels are measured after a first program is settled; time may end before the better one is settled, too."""
+    each, model = chooser(Clock(60.0))
+    priced = model.price(each.candidates)
+    costliest = {number: (max(options, key=lambda candidate: candidate.cost_us),) for number, options in priced.items()}
+    each.settled = extract(each.frozen, costliest, 1, 0.0)
+    each.longest[True, False] = 1e3  # of several programs, more than there is time for
+    better, old = each.choose_in_time(2, is_timed=True)
+    assert better.cost_us < old.cost_us and old.chosen.keys() == each.settled[0].chosen.keys()
+    each.longest[False, True] = 1e3
+    assert each.choose_in_time(2, is_timed=True) == each.settled
+
+
 def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
     """In all its layers: three small kernels that are alike come before one that is twice as large."""
     each, model = chooser(Clock(60.0))
