@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from egraph.tensor import TUPLE, Kernel, Node, Program
+from egraph.tensor.ops.stitch import stitch_of
 
 
 @dataclass
@@ -40,11 +42,11 @@ class Order:
 
 
 def order(program: Program) -> Order:
-    """Group opaque kernels that follow each other into one step each."""
+    """Group opaque kernels that follow each other into one step each; what a stitch is written over is made before its parts."""
     drafts: list[Draft] = []
     views: list[list[Kernel]] = [[]]
     maker: dict[Node, Draft] = {}
-    for kernel in program.kernels:
+    for kernel in _wholes_first(program.kernels):
         last = drafts[-1] if drafts else None
         if kernel.implementation.is_view:
             group = maker.get(kernel.inputs[0])
@@ -64,6 +66,60 @@ def order(program: Program) -> Order:
             maker[kernel.output] = drafts[-1]
     _find_outputs(program, drafts, [kernel for group in views for kernel in group])
     return Order(tuple(drafts), tuple(tuple(group) for group in views))
+
+
+def _wholes_first(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+    """Return the kernels with those of a stitch's parts after the one of its whole, where that reads none of them; else in their order.
+
+    A part that is made before its whole would be copied to its box.
+    """
+    number = {kernel.output: at for at, kernel in enumerate(kernels)}
+    before = [{number[node] for node in kernel.inputs if node in number} for kernel in kernels]
+    has_more = False
+    for kernel in kernels:
+        stitch = stitch_of(kernel.fragment) if kernel.implementation.is_generated else None
+        if stitch is None:
+            continue
+        whole = _viewed(kernel.inputs[stitch.background], kernels, number)
+        for part in (_viewed(kernel.inputs[operand], kernels, number) for operand, _ in stitch.parts):
+            if whole in number and part in number and number[part] not in _needed(number[whole], before):
+                before[number[part]].add(number[whole])
+                has_more = True
+    return [kernels[at] for at in _sorted(before)] if has_more else kernels
+
+
+def _viewed(node: Node, kernels: Sequence[Kernel], number: Mapping[Node, int]) -> Node:
+    """Return the value that a value is a view of; itself where it is none."""
+    while node in number and kernels[number[node]].implementation.is_view:
+        node = kernels[number[node]].inputs[0]
+    return node
+
+
+def _needed(at: int, before: Sequence[Collection[int]]) -> set[int]:
+    """Return a number and all that have to come before it."""
+    needed, left = {at}, [at]
+    while left:
+        new = set(before[left.pop()]) - needed
+        needed |= new
+        left += new
+    return needed
+
+
+def _sorted(before: Sequence[Collection[int]]) -> list[int]:
+    """Return numbers after all that have to come before them, and else in ascending order."""
+    after: list[list[int]] = [[] for _ in before]
+    for at, needed in enumerate(before):
+        for other in needed:
+            after[other].append(at)
+    missing = [len(needed) for needed in before]
+    ready, result = [at for at, count in enumerate(missing) if not count], list[int]()
+    while ready:
+        result.append(heappop(ready))
+        for at in after[result[-1]]:
+            missing[at] -= 1
+            if not missing[at]:
+                heappush(ready, at)
+    return result
 
 
 def _find_outputs(program: Program, drafts: Sequence[Draft], views: Sequence[Kernel]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from egraph.errors import LowerError
-from egraph.tensor import Kernel, Node, Program, numpy_dtype, walk
+from egraph.tensor import Kernel, Node, Program, numpy_dtype
 from egraph.tensor.boxes import Box
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
 from lower.drafts import Draft, Order
+from lower.filling import Writes, box_window, filling, whole_below
 from lower.memory import Lifetime, plan_arena
 from lower.roofline import DeviceSpeed
 from lower.targets import dense_alone
@@ -84,7 +84,7 @@ class Placement:
     def box(self, node: Node, box: Box) -> Buffer:
         """Return some positions of a value as the plan's buffer."""
         location = self.locations[node]
-        return self.buffer(Location(location.allocation, _window_of(location.window, box)))
+        return self.buffer(Location(location.allocation, box_window(location.window, box)))
 
     def buffer(self, location: Location) -> Buffer:
         """Return a window of a value as the plan's buffer."""
@@ -97,10 +97,6 @@ class Placement:
 def is_sized(node: Node) -> bool:
     """Return whether a value has a size in bytes that is known ahead of time."""
     return node.type.is_static and node.type.dtype in NAMES
-
-
-Writes: TypeAlias = Callable[[Kernel, Window], int]
-"""Returns in how many runs a library's kernel writes its result into a window; 0 where it cannot."""
 
 
 def place_all(
@@ -190,12 +186,7 @@ class _Placer:
     def _reshaped(self, part: Node) -> Node:
         """Return the value that a value is another shape of, its elements in the same order; itself where it is no such view."""
         kernel = self.viewed.get(part)
-        if kernel is None:
-            return part
-        below = kernel.inputs[0]
-        shown = read(kernel.fragment, lambda _: contiguous(below.type.sizes))
-        is_whole = not isinstance(shown, str) and shown[1].is_contiguous and below.type.elements == part.type.elements
-        return self._reshaped(below) if is_whole else part
+        return part if kernel is None or whole_below(kernel.fragment) is None else self._reshaped(kernel.inputs[0])
 
     def _is_free(self, root: Node, step: int, made: Mapping[Node, int], slots: Mapping[Node, Slot]) -> bool:
         """Return whether a value is made by a step, and nothing but one step reads it."""
@@ -215,26 +206,9 @@ class _Placer:
         return "" if self._is_free(part, step, made, slots) else "something else reads it, or it is stored elsewhere"
 
     def _unwritable(self, step: int, part: Node, output: Node, box: Box) -> Reason:
-        """Return why a part's kernel does not write into a window of the result: into a run all do, into others those that are generated,
-        and of a library those of which it says so, unless in so many runs that a copy costs less.
-
-        Kernels around expressions are unrolled: what they write has to be dense.
-        """
-        kernel = self.order.drafts[step].kernels[0]
-        window = _window_of(contiguous(output.type.sizes), box).reshape(part.type.sizes)
-        if isinstance(window, str):
-            return f"it is stored in another shape: {window}"
-        if window.is_contiguous:
-            return ""
-        if kernel.implementation.is_generated:
-            has_expression = any(node.op == "Expression" for node in walk((kernel.fragment,)))
-            return "kernels around expressions write dense results only" if has_expression else ""
-        runs = self.writes(kernel, window)
-        if not runs:
-            return f"{kernel.implementation} writes no result with these gaps"
-        if (runs - 1) * self.speed.launch_us > self.speed.copy_us(kernel.output.type.size_bytes):
-            return f"{kernel.implementation} would take {runs} runs to write it, and a copy costs less"
-        return ""
+        """Return why what makes a part does not write it into its box of the result; empty where it does."""
+        window = box_window(contiguous(output.type.sizes), box).reshape(part.type.sizes)
+        return filling(self.order.drafts[step].kernels[0], window, self.writes, self.speed).copied
 
     def _base(self, node: Node) -> Node:
         """Return the value whose allocation holds a value."""
@@ -310,7 +284,7 @@ class _Placer:
         outer = self.result.locations.get(slot.output) or self._slot(slot.output)
         self.result.locations.setdefault(slot.output, outer)
         if slot.box is not None:
-            window = _window_of(outer.window, slot.box).reshape(node.type.sizes)
+            window = box_window(outer.window, slot.box).reshape(node.type.sizes)
             assert isinstance(window, Window), "otherwise it is copied"
             return Location(outer.allocation, window)
         inner = contiguous(node.type.sizes)
@@ -336,11 +310,6 @@ class _Placer:
 
     def _reads(self, kernel: Kernel, allocation: int) -> int:
         return sum(1 for n in kernel.inputs if n in self.result.locations and self.result.locations[n].allocation == allocation)
-
-
-def _window_of(window: Window, box: Box) -> Window:
-    """Return the window over a box's positions."""
-    return window.slice(tuple(r.start for r in box), tuple(r.stop for r in box), tuple(r.step for r in box))
 
 
 def _roots(order: Order) -> dict[Node, Node]:

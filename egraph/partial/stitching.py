@@ -17,7 +17,7 @@ from egraph.partial.generation import AROUND, PRODUCTS, generated, zeros_around
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.partial.pools import known_as_constants
 from egraph.tensor import Node, TensorType, make, placeholder, rewrite, walk
-from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
+from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, runs, widened
 from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.compose import at
 from egraph.tensor.expr.index import Index, index
@@ -74,53 +74,94 @@ def _multiplied(parts: Sequence[tuple[Box, Node]], sizes: Sequence[int]) -> list
 
     A library writes rows of a product wherever they stand, and of other operators dense results only.
     """
-    result = [(box, (_of_patches(part, box, sizes) if _has_gaps(box, sizes) else None) or part) for box, part in parts]
+    result = [(box, (_of_patches(part, box, sizes) if runs(box, sizes) > 1 else None) or part) for box, part in parts]
     return result if result != list(parts) else None
 
 
-def _has_gaps(box: Box, sizes: Sequence[int]) -> bool:
-    """Return whether the elements of a box are no run of a tensor's memory, which holds them row by row."""
-    cut = [axis for axis, (positions, size) in enumerate(zip(box, sizes, strict=True)) if positions != range(size)]
-    return bool(cut) and (box[cut[-1]].step != 1 or any(len(positions) > 1 for positions in box[: cut[-1]]))
-
-
 def _of_patches(node: Node, box: Box, sizes: Sequence[int]) -> Node | None:
-    """conv(x, w)[n, o, f] = sum(t, c) patches[n, o, (t, c)] w[(t, c), f],  patches[n, o, t, c] = x[n, o s + t d - p, c]
+    """conv(x, w)[n, g, o, f] = sum(t, c) patches[n, g, o, t, c] w[g, t, c, f],  patches[n, g, o, t, c] = x[n, o s + t d - p, g, c]
 
-    The product's rows are the positions that stand in the box at equal distances, the most of them. None for other operators, and where
-    channels are not last or stand in groups; of a single tap the library has the product itself.
+    Channels last, the product's rows are the positions that stand in the box at equal distances, the most of them, and its columns are a
+    group's filters. Channels first, its rows are the filters, and its columns the most positions that stand side by side; where none do, it
+    has one column. All other axes are a batch. None for other operators, for groups of one channel, which have generated loops, and for
+    single taps with channels last, where the library has the product itself.
     """
-    if node.op != "Conv" or node.string("layout") != "NHWC" or node.integer("group") != 1:
+    if node.op != "Conv":
         return None
-    data, weight = node.inputs
+    weight = node.inputs[1]
+    layout, group = Layout(node.string("layout"), node.type.rank - 2), node.integer("group")
     filters, channels, *taps = weight.type.sizes
-    if prod(taps) == 1:
+    is_last, counts = layout.name == "NHWC", node.type.sizes
+    if (group > 1 and channels == 1) or (is_last and group == 1 and prod(taps) == 1):
         return None
-    window, counts, inner = window_of(taps, dict(node.attributes)), node.type.sizes[:-1], prod(taps) * channels
-    rows = max(_at_equal_distances(box, sizes), key=lambda axes: prod(counts[axis] for axis in axes))
-    order = [*(axis for axis in range(len(counts)) if axis not in rows), *rows]
-    iterators, places = grid("i", [*(counts[axis] for axis in order), *taps, channels])
-    image, *outputs = (places[order.index(axis)] for axis in range(len(counts)))
-    positions = window.positions(outputs, places[len(counts) : -1])
-    read = Read(Tensor("0", data.type.sizes, data.type.dtype), (image, *positions, places[-1]))
-    body = guarded(window.guards(positions, data.type.sizes[1:-1]), read, Number(Fraction(0)))
-    patches = apply("Expression", data, text=text_of(Scope.pointwise(iterators, body)))
-    beside = [counts[axis] for axis in order[: -len(rows)] if counts[axis] > 1]
-    matrix = reshaped(transposed(weight, (*range(2, 2 + len(taps)), 1, 0)), (inner, filters))
-    product = apply("MatMul", reshaped(patches, (*beside, prod(counts[axis] for axis in rows), inner)), matrix)
-    whole = reshaped(product, (*(counts[axis] for axis in order), filters))
-    return transposed(whole, (*(order.index(axis) for axis in range(len(counts))), len(counts)))
+    positions = [axis for axis in range(len(counts)) if axis != layout.channel]
+    rows = _at_equal_distances(box, sizes, positions) if is_last else _side_by_side(box, sizes, positions)
+    along = max(rows, key=lambda axes: prod(counts[axis] for axis in axes), default=[])
+    beside = [axis for axis in positions if axis not in along]
+    groups, each, inner = [group] if group > 1 else [], filters // group, prod(taps) * channels
+    batch, among = [*(counts[axis] for axis in beside if counts[axis] > 1), *groups], prod(counts[axis] for axis in along)
+    patches = _patches(node, beside, along)
+    if is_last:
+        by_group = transposed(reshaped(weight, (*groups, each, channels, *taps)), _taps_outermost(len(groups), len(taps)))
+        product = apply("MatMul", reshaped(patches, (*batch, among, inner)), reshaped(by_group, (*groups, inner, each)))
+    else:
+        product = apply("MatMul", reshaped(weight, (*groups, each, inner)), reshaped(patches, (*batch, inner, among)))
+    sizes_of = [*counts, group, each]  # the channel axis of the result is two of the product: groups, and a group's filters
+    of_group, of_filter = len(counts), len(counts) + 1
+    order = [*beside, *([of_group] if groups else []), *([*along, of_filter] if is_last else [of_filter, *along])]
+    whole = reshaped(product, [sizes_of[axis] for axis in order])
+    of_channel = [of_group, of_filter] if groups else [of_filter]
+    perm = [order.index(axis) for place in range(len(counts)) for axis in (of_channel if place == layout.channel else [place])]
+    return reshaped(transposed(whole, perm), counts)
 
 
-def _at_equal_distances(box: Box, sizes: Sequence[int]) -> list[list[int]]:
-    """Return the axes of a box, but for the last one, in groups in which positions one after the other are equally far apart in memory."""
+def _patches(node: Node, beside: Sequence[int], along: Sequence[int]) -> Node:
+    """Return what a convolution reads: for the positions on some axes of its result, each group, those on other axes, each tap and channel.
+
+    Where channels come first, taps and channels stand before the positions of ``along``.
+    """
+    data, weight = node.inputs
+    layout, group, counts = Layout(node.string("layout"), node.type.rank - 2), node.integer("group"), node.type.sizes
+    _, channels, *taps = weight.type.sizes
+    is_last, window, lengths = layout.name == "NHWC", window_of(taps, dict(node.attributes)), [counts[axis] for axis in along]
+    heads = [*(counts[axis] for axis in beside), *([group] if group > 1 else [])]
+    read_of = [*taps, channels] if is_last else [channels, *taps]
+    iterators, places = grid("i", [*heads, *(lengths + read_of if is_last else read_of + lengths)])
+    tail = places[len(heads) :]
+    moved, tap = (tail[: len(along)], tail[len(along) :]) if is_last else (tail[len(read_of) :], tail[: len(read_of)])
+    at_axis = dict(zip([*beside, *along], [*places[: len(beside)], *moved], strict=True))
+    channel, at_taps = (tap[-1], tap[:-1]) if is_last else (tap[0], tap[1:])
+    if group > 1:
+        channel = places[len(beside)] * channels + channel
+    outputs = [at_axis[axis] for axis in range(layout.first, layout.first + layout.spatial)]
+    positions = window.positions(outputs, at_taps)
+    read = Read(Tensor("0", data.type.sizes, data.type.dtype), layout.join(at_axis[0], channel, positions))
+    body = guarded(window.guards(positions, layout.space(data.type.sizes)), read, Number(Fraction(0)))
+    return apply("Expression", data, text=text_of(Scope.pointwise(iterators, body)))
+
+
+def _taps_outermost(groups: int, taps: int) -> tuple[int, ...]:
+    """Return the order of the axes of weights, by groups or not, in which filters come last: taps, channels, filters."""
+    return (*range(groups), *range(groups + 2, groups + 2 + taps), groups + 1, groups)
+
+
+def _at_equal_distances(box: Box, sizes: Sequence[int], axes: Sequence[int]) -> list[list[int]]:
+    """Return the axes of a box along which there is more than one position, in groups in which one after the other is equally far apart
+    in memory.
+    """
     steps = [positions.step * prod(sizes[axis + 1 :]) for axis, positions in enumerate(box)]
-    groups: list[list[int]] = [[]]
-    for axis in (axis for axis in range(len(box) - 1) if len(box[axis]) > 1):
-        if groups[-1] and steps[groups[-1][-1]] != len(box[axis]) * steps[axis]:
-            groups.append([])
-        groups[-1].append(axis)
-    return groups if groups[0] else [[0]]
+    groups: list[list[int]] = []
+    for axis in (axis for axis in axes if len(box[axis]) > 1):
+        if groups and steps[groups[-1][-1]] == len(box[axis]) * steps[axis]:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def _side_by_side(box: Box, sizes: Sequence[int], axes: Sequence[int]) -> list[list[int]]:
+    """Return the groups of ``_at_equal_distances`` in which each position lies right behind the one before."""
+    return [group for group in _at_equal_distances(box, sizes, axes) if box[group[-1]].step * prod(sizes[group[-1] + 1 :]) == 1]
 
 
 def correction(root: Node, box: Box) -> Node | None:

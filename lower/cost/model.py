@@ -15,16 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.policy import CostPolicy
-from egraph.tensor import PLAIN, Candidate, Implementation, Node, Program, Target, format_fragment, renumbered, walk
-from egraph.tensor.boxes import cells, runs
+from egraph.tensor import PLAIN, Candidate, Implementation, Kernel, Node, Program, Target, format_fragment, renumbered, walk
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
 from lower.cost.prior import IGNORANT, Prior
 from lower.cost.rounding import EXPECTED_SHARE, ErrorModel
+from lower.filling import box_window, filling, whole_below
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
 from lower.targets import default_target, lowering_for
+from lower.views import Reason, Window, contiguous
 from runtime.profile import Database, Record
 from runtime.profile.tables import PLAN_MARK
 from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
@@ -34,6 +35,8 @@ FAILED_COST_US = 1e9
 
 KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
+Offered: TypeAlias = Mapping[int, tuple[Candidate, ...]]
+"""Candidates by class."""
 Family: TypeAlias = tuple[Implementation, Node, tuple[object, ...]]
 """Implementation, the costly operator over what it reads, and the transposes above it."""
 
@@ -78,6 +81,7 @@ class CostModel:
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
         """Measured over expected times of kernels, by the binary order of the bytes that they move."""
+        self._filled: dict[tuple[Node, Implementation, Window | Reason], float] = {}
         self._shares: dict[str, dict[KernelKey, float]] = {}
         """The measured part of the time in float32 that kernels take in a precision."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
@@ -193,13 +197,45 @@ class CostModel:
             return self.estimate_us(candidate) * self._caution_about(candidate)
         return record.median_us if record.median_us is not None else FAILED_COST_US
 
-    def stitched_us(self, candidate: Candidate) -> float:
-        """Return what it takes to get the parts of a stitch to where they stand in its whole: written run by run, or copied."""
+    def stitched_us(self, candidate: Candidate, candidates: Offered) -> tuple[float, Mapping[tuple[int, Candidate], float]]:
+        """Return what it takes to get the parts of a stitch to where they stand in its whole, and for kernels of parts what more they take.
+
+        Whichever kernel makes a part, the least of them is the stitch's; what another takes beyond it, as a copy, is its own.
+        """
         stitch, type = stitch_of(candidate.fragment), candidate.fragment.type
         assert stitch is not None
-        bytes_each, speed = type.size_bytes // type.elements, self.speed
-        written = ((runs(box, type.sizes) - 1, cells([box]) * bytes_each) for _, box in stitch.parts)
-        return math.fsum(min(more * speed.launch_us, speed.copy_us(size_bytes)) for more, size_bytes in written)
+        stitched_us, more_us = 0.0, dict[tuple[int, Candidate], float]()
+        for operand, box in stitch.parts:
+            window, bytes_each = box_window(contiguous(type.sizes), box), type.size_bytes // type.elements
+            least_us, of_part = self._filled_us(candidate.operands[operand], window, bytes_each, candidates, frozenset())
+            stitched_us += least_us
+            more_us |= of_part
+        return stitched_us, more_us
+
+    def _filled_us(
+        self, number: int, window: Window | Reason, bytes_each: int, candidates: Offered, above: frozenset[int]
+    ) -> tuple[float, dict[tuple[int, Candidate], float]]:
+        """Return what it takes to get a class into a window of a larger tensor, at least, and for each of its kernels what more."""
+        each_us, more_us = dict[Candidate, float](), dict[tuple[int, Candidate], float]()
+        copy_us = self.speed.copy_us(0 if isinstance(window, str) else math.prod(window.shape) * bytes_each)
+        for made in candidates.get(number, ()):
+            each_us[made] = copy_us
+            if not made.implementation.is_free:
+                kernel = Kernel(made.fragment, (), made.fragment, made.implementation)
+                inside = window if isinstance(window, str) else window.reshape(made.fragment.type.sizes)
+                each_us[made] = self._filling_us(kernel, inside)
+            elif not isinstance(window, str) and (below := whole_below(made.fragment)) is not None and made.operands[0] not in above:
+                inside = window.reshape(below.type.sizes)
+                each_us[made], beside = self._filled_us(made.operands[0], inside, bytes_each, candidates, above | {number})
+                more_us |= beside
+        least_us = min(each_us.values(), default=copy_us)
+        return least_us, more_us | {(number, made): us - least_us for made, us in each_us.items() if us > least_us}
+
+    def _filling_us(self, kernel: Kernel, window: Window | Reason) -> float:
+        key = kernel.fragment, kernel.implementation, window
+        if key not in self._filled:
+            self._filled[key] = filling(kernel, window, self._lowering.library_writes, self.speed).more_us
+        return self._filled[key]
 
     def program_us(self, program: Program) -> float:
         """Return what a run of a program is predicted to take: its kernels, and the call."""
@@ -270,21 +306,31 @@ class CostModel:
     ) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong.
 
-        A spare candidate costs as if it failed, unless all others of its class do. ``uses``: how many equal blocks of the model compute
+        A spare candidate costs as if it failed, unless all others of its class do. What a part of a stitch takes to get to its box, beyond
+        what the best kernel of it takes, is on top of its kernel. ``uses``: how many equal blocks of the model compute
         a class, where it is more than one: times add up, and so do the squares of errors.
         """
         self.look_up(candidates)
         if self.errors:
             self.errors.look_up()
         joined = joined_for_free(candidates)
+        stitched_us: dict[tuple[int, Candidate], float] = {}
+        beside_us: dict[tuple[int, Candidate], float] = {}
+        for number, options in candidates.items():
+            for candidate in options:
+                if is_in_place(candidate, candidates):
+                    stitched_us[number, candidate], of_parts = self.stitched_us(candidate, candidates)
+                    beside_us |= {part: max(us, beside_us.get(part, 0.0)) for part, us in of_parts.items()}
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
-            planned = map(self.by_fastest_plan, options)
+            planned = {self.by_fastest_plan(option): option for option in options}
             right = [candidate for candidate in planned if not self.is_wrong(candidate)]
             costs_us = [
                 0.0
                 if (number, candidate) in joined
-                else self.stitched_us(candidate) if is_in_place(candidate, candidates) else self.cost_us(candidate)
+                else stitched_us[number, planned[candidate]]
+                if (number, planned[candidate]) in stitched_us
+                else self.cost_us(candidate) + beside_us.get((number, planned[candidate]), 0.0)
                 for candidate in right
             ]
             is_needed = all(candidate.is_spare or cost_us >= FAILED_COST_US for candidate, cost_us in zip(right, costs_us, strict=True))

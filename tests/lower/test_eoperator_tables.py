@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.cook_toom import cook_toom
 from egraph.derive.bilinear.programs import Bilinear, program
-from egraph.tensor import Node, TensorType, placeholder, walk
+from egraph.tensor import Node, TensorType, placeholder, placeholders, walk
 from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import evaluate
 from egraph.tensor.ops.scopes import grid, multiply
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.regions import regions, shares
@@ -28,7 +30,7 @@ from lower.eoperator.transforms import split_digits
 from lower.targets.cpu.generator import KernelRequest, Library, compile_library, supports
 from lower.targets.cpu.generator.library import _link
 from tests.support.fragments import leaf
-from tests.support.kernels import Loaded, check, samples
+from tests.support.kernels import Loaded, check, feeds, samples
 
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], transposed: bool = False, **attributes: Any) -> Node:
@@ -120,6 +122,35 @@ def test_transforms_agree_with_the_reference(library: Library, tasks: int) -> No
     for fragment in FRAGMENTS:
         check(loaded, library[fragment], fragment)
     assert loaded.launches
+
+
+def spread(fragment: Node, steps: Sequence[int], gap: int) -> KernelRequest:
+    """A result whose positions stand so many apart, with more behind each row."""
+    strides, step = list[int](), 1
+    for size, apart in zip(reversed(fragment.type.sizes), reversed(steps), strict=True):
+        strides.append(step * apart)
+        step *= size * apart + gap
+    return KernelRequest(fragment, output_strides=tuple(reversed(strides)))
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_transforms_write_into_strides(tasks: int, tmp_path: Path) -> None:
+    """Corrections of fast convolutions stand in boxes: what lies between their positions stays as it is."""
+    chosen = [fragment for fragment in FRAGMENTS[::4] if not supports(fragment)]
+    requests = [spread(each, steps, 3) for each in chosen for steps in ((1,) * each.type.rank, (2,) * each.type.rank)]
+    made = compile_library(requests, tmp_path / "kernels.so", threads=tasks, cache=tmp_path)
+    loaded = Loaded(made.path, tasks)
+    for request in requests:
+        fragment, strides = request.fragment, request.output_strides or ()
+        arrays = feeds(fragment)
+        (expected,) = evaluate((fragment,), dict(zip(placeholders(fragment), arrays, strict=True)))
+        size = 1 + sum((count - 1) * stride for count, stride in zip(fragment.type.sizes, strides, strict=True))
+        target = np.full(size, 7, np.float32)
+        loaded.run(made[request], [*arrays, target])
+        window = np.lib.stride_tricks.as_strided(target, fragment.type.sizes, [4 * stride for stride in strides])
+        np.testing.assert_allclose(window, expected, rtol=1e-4, atol=1e-4)
+        window[...] = 7
+        assert (target == 7).all()
 
 
 @pytest.mark.parametrize("fragment", [f for f in transforms() if f.inputs[0].type.rank > 1], ids=lambda f: str(f.type))

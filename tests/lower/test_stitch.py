@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,11 @@ from egraph.partial.stitching import _chosen, _multiplied, correction
 from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, TensorType, attributes, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import Box, boxes_of
 from egraph.tensor.expr.index import index
-from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope, Tensor
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import evaluate
-from egraph.tensor.ops.scopes import grid
+from egraph.tensor.ops.scopes import grid, multiply
 from egraph.tensor.ops.stitch import Stitch, stitch_of
 from lower.candidates import candidates
 from lower.cost.model import CostModel
@@ -31,7 +33,7 @@ from lower.views import Window, contiguous
 from runtime import Session
 from runtime.plan import COPY_STEP
 from runtime.profile import Database
-from tests.support.fragments import conv, leaf, matmul
+from tests.support.fragments import Indices, conv, expression, leaf, matmul
 from tests.support.implementations import GENERATED
 
 
@@ -65,23 +67,31 @@ def stitched(draw: st.DrawFn) -> tuple[Node, tuple[tuple[Box, Node], ...]]:
     return whole, tuple(parts)
 
 
-def ran(root: Node, others: Sequence[Node] = (), device: str = "reference") -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    """Return the steps of a program whose kernels are single operators, its outputs, and what they have to be."""
+def ran(
+    root: Node, others: Sequence[Node] = (), device: str = "reference", *, by_library: bool = False
+) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+    """Return the steps of a program whose kernels are single operators, its outputs, and what they have to be.
+
+    ``by_library``: no kernel is generated where the library has one.
+    """
     roots = (root, *others)
     inputs = tuple(node for node in walk(roots) if node.op == "Input")
     generator = np.random.default_rng(0)
     feeds = {node.string("name"): generator.standard_normal(node.type.sizes).astype(np.float32) for node in inputs}
-    session = opened(roots, device)
+    session = opened(roots, device, by_library=by_library)
     expected = evaluate(roots, {node: feeds[node.string("name")] for node in inputs})
     return [f"{step.kind}: {step.name}" for step in session.plan.steps], list(session.run(None, feeds)), expected
 
 
-def opened(roots: Sequence[Node], device: str) -> Session:
+def opened(roots: Sequence[Node], device: str, *, by_library: bool = False) -> Session:
     """Return a session of a program whose kernels are single operators."""
     inputs = tuple(node for node in walk(roots) if node.op == "Input")
     graph = Graph("net", inputs, tuple((f"y{k}", node) for k, node in enumerate(roots)), {})
     frozen, folder = grown(graph, ()), Folder(graph)
     laid = candidates(frozen, lowering(device).target, fused=False)
+    if by_library:
+        made = {number: tuple(each for each in options if each.implementation.is_library) for number, options in laid.items()}
+        laid = {number: made[number] or options for number, options in laid.items()}
     program = folder.fold(to_program(frozen, extract(frozen, estimate(laid), 1, 1.0, 0)[0], graph))
     return open_program(program, device=device)
 
@@ -114,6 +124,19 @@ def test_generated_kernels_write_parts_where_they_stand(device: str) -> None:
     steps, (value,), (expected,) = ran(stitch(whole, parts), device=device)
     assert len(steps) == 3 and not any("Expression" in step or step.startswith(COPY_STEP) for step in steps)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_kernels_around_tables_write_parts_where_they_stand() -> None:
+    """Elements of an expression that is unrolled, as transforms of fast convolutions are."""
+    whole, ((box, _), _) = corrected()
+
+    def body(tensors: Sequence[Tensor], out: Indices, summed: Indices) -> Scalar:
+        return multiply(Read(tensors[0], (*out, *summed)), table([Fraction(k % 3 - 1, 2) for k in range(4)], summed[0]))
+
+    part = expression([entry("p", 2, 6, 2, 4, 4)], (2, 6, 2, 4), body, (4,))
+    steps, (value,), (expected,) = ran(stitch(whole, ((box, part),)), device="cpu")
+    assert [step.split(":")[0] for step in steps] == [GENERATED.text] * 2
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
@@ -169,7 +192,7 @@ def test_a_library_writes_dense_pieces_one_by_one(
     part = window(data("p", len(images), height), w, pads, (stride, 1), layout)
     whole = window(data("x", 4, 6), w, (1, 1, 1, 0), (1, 1), layout)
     box = (images, rows, range(6), range(16)) if layout == "NHWC" else (images, range(16), rows, range(6))
-    steps, (value,), (expected,) = ran(stitch(whole, ((box, part),)), device="cpu")
+    steps, (value,), (expected,) = ran(stitch(whole, ((box, part),)), device="cpu", by_library=True)
     is_written = layout == "NHWC" or len(rows) == 6
     assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * (not is_written)
     np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
@@ -191,7 +214,7 @@ def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -
         (range(6), range(4, 12), 0), (range(0, 6, 2), range(16), 0), (range(1, 6, 4), range(3, 9), 0), (range(6), range(0, 16, 2), 1)
     ):  # fmt: skip
         part = matmul(entry("p", len(rows), 8), entry("v", 8, len(columns)))
-        steps, (value,), (expected,) = ran(stitch(matmul(x, w), (((rows, columns), part),)), device="cpu")
+        steps, (value,), (expected,) = ran(stitch(matmul(x, w), (((rows, columns), part),)), device="cpu", by_library=True)
         assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * copied
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
 
@@ -240,6 +263,15 @@ def test_a_whole_that_something_else_reads_stays_what_it_is() -> None:
         np.testing.assert_allclose(value, right, rtol=1e-5)
 
 
+def test_a_whole_that_is_made_of_a_part_is_made_after_it() -> None:
+    """Elsewhere the whole comes first, so that parts are written over it."""
+    whole, ((box, part), other) = corrected()
+    made_of_it = apply("Add", whole, apply("ReduceSum", part, axes=(0, 1, 2, 3)))
+    steps, (value,), (expected,) = ran(stitch(made_of_it, ((box, part), other)))
+    assert [step for step in steps if step.startswith(COPY_STEP)] == [f"{COPY_STEP}: Stitch"]
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
 def test_what_is_no_stitch_is_not_taken_for_one() -> None:
     whole, parts = corrected()
     node = over_leaves(stitch(whole, parts))
@@ -265,5 +297,13 @@ def test_a_stitch_costs_what_its_parts_take_to_be_copied() -> None:
     relu = Candidate(apply("Relu", leaf(0, 2, 6, 6, 4)), (9,), (), GENERATED)
     inside = model.price({1: (relu,), 4: (bare,)})[4][0].cost_us
     assert inside == pytest.approx(2 * DeviceSpeed().launch_us, rel=0.2)
+    part, gaps = Candidate(apply("Neg", leaf(0, 2, 6, 2, 4)), (8,), (), GENERATED), DeviceSpeed().copy_us(2 * 6 * 2 * 4 * 4)
+    library = replace(part, implementation=Implementation.parse("onednn.matmul"))
+    alone = {1: (relu,), 2: (library,), 4: (bare,)}
+    assert model.price(alone)[4][0].cost_us == inside  # the one kernel of a part cannot write there: the stitch costs the copy
+    assert model.price(alone)[2][0].cost_us == model.cost_us(library)
+    both = model.price({1: (relu,), 2: (library, part), 4: (bare,)})
+    assert both[4][0].cost_us == pytest.approx(inside - gaps)  # another one can: what a copy takes is that kernel's which needs it
+    assert [each.cost_us for each in both[2]] == pytest.approx([model.cost_us(library) + gaps, model.cost_us(part)])
     assert model.price({4: (bare,)})[4][0].cost_us == model.cost_us(bare)  # the whole is an input, that nothing may write over
     assert model.is_settled(bare)

@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
 
 from egraph.derive.derivation import AnyRule, DerivationRule
 from egraph.engine.deriving import Derivations, Judged, Stop
@@ -18,8 +19,8 @@ from egraph.optimize.admission import PARTIAL
 from egraph.optimize.derivations import Deriver
 from egraph.partial.moves import Move, is_symmetric, moved, start, with_few_channels
 from egraph.partial.mutants import Mutant, mutants
-from egraph.partial.stitching import correction, stitches
-from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
+from egraph.partial.stitching import _multiplied, correction, stitches
+from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, walk
 from egraph.tensor.boxes import Box, Mask, cells, mask_of
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate, fragment_expression
@@ -119,6 +120,66 @@ def test_corrections_by_the_same_weights_are_one_of_a_larger_batch() -> None:
     assert len(boxes) == 2 and counts[0] == 3 and counts[-1] == 2
     for program in programs:
         assert equal_at_sizes(original, program) == ""
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("mirrored", [(1, 0), (0, 1), (1, 1)])
+def test_corrections_as_products_are_proved_in_both_layouts_and_in_groups(mirrored: tuple[int, int], group: int, layout: str) -> None:
+    """A border of mirrored rows, columns or both: with zeros instead, rows and columns differ."""
+    rows, columns = mirrored
+    x = leaf(0, *((2, 8, 6, 7) if layout == "NCHW" else (2, 6, 7, 8)))
+    w = leaf(1, 8, 8 // group, 3, 3, constant=True)
+    around = (0, 0, rows, columns) if layout == "NCHW" else (0, rows, columns, 0)
+    bordered = apply("Pad", x, before=around, after=around, mode="reflect", value=0.0)
+    original = conv(bordered, w, (1 - rows, 1 - columns) * 2, layout=layout, group=group)
+    other = conv(x, w, (1, 1, 1, 1), layout=layout, group=group)
+    found = disagreement(fragment_expression(original), fragment_expression(other))
+    assert found is not None
+    programs = [program for program in stitches(original, other, found.boxes) if any(node.op == "MatMul" for node in walk((program,)))]
+    assert programs
+    for program in programs:
+        assert sum(node.op == "MatMul" for node in walk((program,))) == len(found.boxes)
+        assert equal_at_sizes(original, program) == ""
+
+
+@st.composite
+def boxes_of_convolutions(draw: st.DrawFn) -> tuple[Node, Box]:
+    """Draw a convolution of one or two axes, and a box of its result that holds all channels."""
+    layout, group = draw(st.sampled_from(["NCHW", "NHWC"])), draw(st.sampled_from([1, 2, 3]))
+    axes = range(draw(st.integers(1, 2)))
+    taps, steps, apart = ([draw(st.integers(1, most)) for _ in axes] for most in (3, 2, 2))
+    pads = [draw(st.integers(0, 2)) for _ in (*axes, *axes)]
+    space = [(count - 1) * dilation + 1 + draw(st.integers(0, 4)) for count, dilation in zip(taps, apart, strict=True)]
+    each, filters, images = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    x = leaf(0, *((images, group * each, *space) if layout == "NCHW" else (images, *space, group * each)))
+    w = leaf(1, group * filters, each, *taps, constant=True)
+    root = apply("Conv", x, w, group=group, layout=layout, strides=tuple(steps), pads=tuple(pads), dilations=tuple(apart))
+    channel = Layout(layout, len(axes)).channel
+
+    def positions(axis: int, size: int) -> range:
+        if axis == channel:
+            return range(size)
+        first, step = draw(st.integers(0, size - 1)), draw(st.integers(1, 3))
+        count = draw(st.integers(1, len(range(first, size, step))))
+        return range(first, first + (count - 1) * step + 1, step if count > 1 else 1)
+
+    return root, tuple(positions(axis, size) for axis, size in enumerate(root.type.sizes))
+
+
+@settings(max_examples=150, deadline=None)
+@given(boxes_of_convolutions())
+def test_products_of_patches_are_the_operator_in_a_box(drawn: tuple[Node, Box]) -> None:
+    root, box = drawn
+    part = correction(root, box)
+    multiplied = None if part is None else _multiplied([(box, part)], root.type.sizes)
+    assume(multiplied is not None)
+    assert part is not None and multiplied is not None
+    assert equal_at_sizes(part, multiplied[0][1]) == ""
+    generator = np.random.default_rng(0)
+    values = {node: generator.standard_normal(node.type.sizes) for node in placeholders(root)}
+    whole, product = evaluate((root, multiplied[0][1]), values)
+    np.testing.assert_allclose(product, whole[tuple(slice(r.start, r.stop, r.step) for r in box)], rtol=1e-9, atol=1e-9)
 
 
 def test_a_correction_reads_its_halo_alone() -> None:
