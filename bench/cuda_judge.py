@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,15 +23,16 @@ from egraph.tensor.expr.index import length
 from egraph.tensor.ops.reference import evaluate
 from lower import roofline
 from lower.attention.match import AttentionCall, match
-from lower.eoperator.request import KernelRequest, dense, kernel_of
+from lower.eoperator.request import KernelRequest, kernel_of
 from lower.eoperator.terms import subterms
 from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, Report, write
 from lower.targets.cuda.generator import compiler as compilers
 from lower.targets.cuda.generator.attention import AttentionRequest
-from lower.targets.cuda.generator.compiler import MULTIPROCESSORS
+from lower.targets.cuda.generator.compiler import MULTIPROCESSORS, compile_log, report_of
 from lower.targets.cuda.generator.generate import compile_unspilled
-from lower.views import Window
+from lower.views import Window, row_major
 from runtime.devices.cuda import shim
+from runtime.devices.cuda.kernels import Launch
 from runtime.devices.cuda.shim import ORDERS, HostModule, Order, compile_for_host
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ExecutionError
@@ -46,6 +48,8 @@ MOST_HALVINGS = 20
 BARRIER = "__syncthreads();"
 FEW_BLOCKS = 8
 """Blocks of a kernel that are run without one of its barriers before all of them are: what these show need not be shown by more."""
+ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+"""What ptxas says before what it says of a kernel."""
 TOOLS = ("nvidia-cuda-nvrtc", "ziglang", "numpy")
 """Packages that compile kernels and compute what they must."""
 
@@ -124,7 +128,7 @@ def in_memory(request: KernelRequest, values: Mapping[Node, np.ndarray]) -> dict
     memories, strides = {}, dict(enumerate(request.input_strides or ()))
     for leaf, value in values.items():
         position = leaf.integer("index")
-        memories[f"in{position}"] = laid(value, strides.get(position) or dense(leaf.type.sizes))
+        memories[f"in{position}"] = laid(value, strides.get(position) or row_major(leaf.type.sizes))
     return memories
 
 
@@ -169,7 +173,7 @@ class Trial:
         values, type = random_operands(request), request.fragment.type
         with np.errstate(all="ignore"):
             expected = np.asarray(evaluate((request.fragment,), values)[0], np.float64)
-        strides = request.output_strides or dense(type.sizes)
+        strides = request.output_strides or row_major(type.sizes)
         if isinstance(request, AttentionRequest):
             call, plain = calls_of(request)
             expected, strides = through(expected, plain.destination), call.destination.strides
@@ -283,13 +287,26 @@ def judge(
             yield request, judged(module, request, kernel, (model,), compiled)
 
 
+def reports_together(texts: Sequence[str], launches: Sequence[Sequence[Launch]], architecture: str) -> list[Report] | None:
+    """Compile texts of one kernel each as one text, whose code nobody needs: return what the compiler says of each.
+
+    Most of the time that a small kernel takes alone is the compiler's own beginning. None where no compiler is installed.
+    """
+    compiled = compile_log("\n".join(texts), architecture)
+    if compiled is None:
+        return None
+    parts = ENTRY.split(compiled[1])
+    by_symbol = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return [report_of("".join(by_symbol[each.symbol] for each in one), one, architecture) for one in launches]
+
+
 def compiled_together(kernels: Sequence[GeneratedKernel]) -> list[tuple[Report, ...] | str]:
     """Return what the compiler says of each kernel for all architectures, of one that spills as it is compiled alone; or its refusal."""
     launches = [kernel.launches for kernel in kernels]
     reports: list[tuple[Report, ...]] = [()] * len(kernels)
     try:
         for architecture in MULTIPROCESSORS:
-            together = compilers.reports_together([kernel.text for kernel in kernels], launches, architecture) or []
+            together = reports_together([kernel.text for kernel in kernels], launches, architecture) or []
             for k, report in enumerate(together):
                 alone = compile_unspilled(kernels[k].text, launches[k], architecture) if report.spill_bytes else None
                 reports[k] += (alone[1] if alone else report,)

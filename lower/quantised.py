@@ -22,6 +22,7 @@ import numpy as np
 
 from egraph.errors import LowerError
 from egraph.tensor import (
+    PLAIN,
     Implementation,
     Kernel,
     Node,
@@ -120,6 +121,14 @@ def quantised(fragment: Node, dtype: str = "uint8") -> Quantised | Reason:
     if weights in placeholders(new):
         return "the weights are read beside the product, too"
     return Quantised(new, nodes, source.integer("index"), weights.integer("index"), window, outputs_axis, scales.type)
+
+
+def precisions_in_bytes(fragment: Node) -> dict[int, frozenset[str]]:
+    """Return to what the twin in bytes of a fragment rounds each operand, by its number."""
+    parts = quantised(fragment)
+    in_bytes = () if isinstance(parts, str) else (parts.source, parts.weights)
+    indices = (leaf.integer("index") for leaf in placeholders(fragment))
+    return {index: frozenset({PRECISION if index in in_bytes else PLAIN}) for index in indices}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ expressed so is a ``str`` that says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -131,6 +131,20 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def contiguous(shape: tuple[int, ...]) -> Window:
     return Window(0, shape, row_major(shape))
+
+
+def image_orders(rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the orders of an image's axes in memory, the outermost first: channels first, channels last."""
+    return tuple(range(rank)), (0, *range(2, rank), 1)
+
+
+def in_one_order(windows: Sequence[Window], orders: Iterable[tuple[int, ...]]) -> list[Window] | None:
+    """Return the windows in the first of the orders in which all of them lie densely; None where they do in none."""
+    for axes in orders:
+        ordered = [dense for window in windows if (dense := window.in_order(axes)) is not None]
+        if len(ordered) == len(windows):
+            return ordered
+    return None
 
 
 def lying(bases: Mapping[int, Window] | None) -> Callable[[Node], Window]:

@@ -24,6 +24,22 @@ def extent(buffer: Buffer) -> tuple[int, int]:
     return buffer.offset + sum(min(reach, 0) for reach in reaches), buffer.offset + sum(max(reach, 0) for reach in reaches) + 1
 
 
+def byte_range(buffer: Buffer) -> tuple[int, int]:
+    """Return the first and one past the last byte that a window touches, from its area's start."""
+    first, last = extent(buffer)
+    itemsize = numpy_dtype(buffer.dtype).itemsize
+    return first * itemsize, last * itemsize
+
+
+def window_over(buffer: Buffer, memory: np.ndarray, offset: int) -> np.ndarray:
+    """Return a window's elements in flat memory, where its first lies so many elements behind the beginning."""
+    dtype = numpy_dtype(buffer.dtype)
+    if 0 in buffer.shape:
+        return np.empty(buffer.shape, dtype)
+    strides = [stride * dtype.itemsize for stride in buffer.strides]
+    return np.ndarray(buffer.shape, dtype, memory.view(np.uint8).data, offset * dtype.itemsize, strides)
+
+
 def is_contiguous(buffer: Buffer) -> bool:
     """Return whether a window is its shape in row-major order."""
     expected = 1
@@ -45,7 +61,7 @@ class Areas:
                 number = self.numbers.setdefault((buffer.area, buffer.key), len(self.sizes_bytes))
                 if number == len(self.sizes_bytes):
                     self.sizes_bytes.append(0)
-                self.sizes_bytes[number] = max(self.sizes_bytes[number], extent(buffer)[1] * numpy_dtype(buffer.dtype).itemsize)
+                self.sizes_bytes[number] = max(self.sizes_bytes[number], byte_range(buffer)[1])
 
 
 class Storage:
@@ -99,7 +115,6 @@ class Storage:
         return self._views[buffer]
 
     def _view(self, buffer: Buffer) -> np.ndarray:
-        dtype = numpy_dtype(buffer.dtype)
         match buffer.area:
             case "arena":
                 flat = self.arena
@@ -107,10 +122,7 @@ class Storage:
                 flat = self.weights[buffer.key].reshape(-1)
             case _:
                 flat = self.bound[self.numbers[buffer.area, buffer.key]].reshape(-1)
-        if 0 in buffer.shape:
-            return np.empty(buffer.shape, dtype)
-        strides = [stride * dtype.itemsize for stride in buffer.strides]
-        return np.ndarray(buffer.shape, dtype, flat.view(np.uint8).data, buffer.offset * dtype.itemsize, strides)
+        return window_over(buffer, flat, buffer.offset)
 
     def bind(self, areas: Sequence[np.ndarray]) -> list[int]:
         """Give the numbered areas their memory; return their addresses."""

@@ -15,19 +15,20 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
+from egraph.onnx.types import opaque_proto
 from egraph.tensor import Node, walk
+from egraph.tensor.ops.dtypes import BYTES, RANGES
 
 Interval: TypeAlias = tuple[float, float]
 """Least and largest value, both included."""
 EVERYTHING: Interval = (-math.inf, math.inf)
 FLAGS = (0, 1)
-BYTES: Mapping[str, Interval] = {"uint8": (0, 255), "int8": (-128, 127)}
 MOVES = (
-    *("Reshape", "Transpose", "Slice", "Expand", "Concat", "Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Tile"),
-    *("Split", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "OpaqueOutput", "Relu", "Pad", "MaxPool"),
+    *("Reshape", "Transpose", "Slice", "Expand", "Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Tile"),
+    *("Split", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "OpaqueOutput", "Relu", "Pad", "MaxPool", "Clip"),
 )
-"""Operators whose values are their first operand's (all operands', of Concat), so demands on the result are demands on them."""
-SAME_OF_ALL = ("Concat",)
+PASSES_ON: Mapping[str, slice] = {**dict.fromkeys(MOVES, slice(1)), "Concat": slice(None), "Where": slice(1, None)}
+"""Operators whose values are those of some of their operands, and of which: demands on the result are demands on them."""
 COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 READ_BY_INDEX: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
 """Operators that read operand 0 along ``axis`` by indices: which operand holds those."""
@@ -68,7 +69,8 @@ def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | No
     ranges: dict[Node, tuple[int, int]] = {}
     for node in order:
         if node.op in ("Input", "Placeholder") and node.type.dtype.startswith(("int", "uint")):
-            interval = demands.needed.get(node) or demands.telling.get(node) or BYTES.get(node.type.dtype)
+            of_bytes = RANGES[node.type.dtype] if node.type.dtype in BYTES else None
+            interval = demands.needed.get(node) or demands.telling.get(node) or of_bytes
             if interval is not None:
                 ranges[node] = _whole(interval, node.type.dtype)
     return ranges
@@ -103,16 +105,9 @@ def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> No
         for operand, other in ((operands[0], constants[1]), (operands[1], constants[0])):
             if other is not None and other.size and np.isfinite(other.astype(np.float64)).all():
                 demands.tell(operand, _about(other, is_equality=operator == "Equal"))
-    elif operator in SAME_OF_ALL:
-        for operand in operands:
+    elif operator in PASSES_ON:
+        for operand in operands[PASSES_ON[operator]]:
             demands.hand_down(node, operand, lambda demand: demand)
-    elif operator in MOVES:
-        demands.hand_down(node, operands[0], lambda demand: demand)
-    elif operator == "Where":
-        for operand in operands[1:]:
-            demands.hand_down(node, operand, lambda demand: demand)
-    elif operator == "Clip":
-        demands.hand_down(node, operands[0], lambda demand: demand)
     elif operator in ("Neg", "Abs"):
         is_abs = operator == "Abs"
         demands.hand_down(node, operands[0], lambda demand: (-demand[1], demand[1] if is_abs else -demand[0]))
@@ -178,9 +173,7 @@ def _described(node: Node) -> tuple[str, Sequence[Node], Mapping[str, int]]:
     """Return operator, operands and whole attributes of a node, of an opaque one as ONNX has them."""
     if node.op != "Opaque":
         return node.op, node.inputs, {"axis": node.integer("axis")} if node.op in READ_BY_INDEX else {}
-    data = node.attribute("onnx")
-    assert isinstance(data, bytes)
-    proto = onnx.NodeProto.FromString(data)
+    proto = opaque_proto(node)
     if proto.domain not in ("", "ai.onnx"):
         return "", (), {}
     numbers: Iterator[int] = iter(range(len(node.inputs)))

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from egraph.errors import ModelError
-from egraph.tensor import Dim, TensorType, numpy_dtype
+from egraph.tensor import Dim, Node, TensorType, numpy_dtype
 
 _NESTED = re.compile(r"^(seq|optional|sparse)\((.*)\)$")
 _MAP = re.compile(r"^map\((\w+),(.*)\)$")
@@ -117,3 +117,10 @@ def to_tensor(array: np.ndarray, name: str) -> onnx.TensorProto:
         values = [v if isinstance(v, bytes) else str(v).encode() for v in array.ravel().tolist()]
         return helper.make_tensor(name, onnx.TensorProto.STRING, list(array.shape), values)
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def opaque_proto(node: Node) -> onnx.NodeProto:
+    """Return the ONNX node inside an Opaque node."""
+    data = node.attribute("onnx")
+    assert isinstance(data, bytes)
+    return onnx.NodeProto.FromString(data)

@@ -13,14 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from egraph.errors import ModelError
 from egraph.onnx.importer import widened
 from egraph.onnx.importer.halves import half_types
-from egraph.onnx.importer.model_file import prepared, read_model, to_array
+from egraph.onnx.importer.model_file import embed_external, prepared, read_model, tensors_of
 from egraph.onnx.importer.sizes import give_sizes
 
 IN_ONE_FILE_BYTES = 1 << 30
@@ -56,7 +54,7 @@ def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str,
 
 def external_places(model: onnx.ModelProto) -> set[str]:
     """Return the names of all files that hold tensors of a model."""
-    tensors = [tensor for graph in _graphs(model.graph) for tensor in _tensors(graph)]
+    tensors = tensors_of(model.graph)
     return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
 
 
@@ -104,21 +102,9 @@ def in_float32(model: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="einsat-float32-") as temporary:
         copy = Path(temporary) / model.name
-        for tensor in (tensor for graph in _graphs(wide.graph) for tensor in _tensors(graph)):
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                tensor.CopyFrom(numpy_helper.from_array(np.array(to_array(tensor, folder)), tensor.name))
+        embed_external(tensors_of(wide.graph), folder)
         onnx.save(wide, str(copy), save_as_external_data=wide.ByteSize() > IN_ONE_FILE_BYTES, location="weights.data")
         yield copy
-
-
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    inner = [a for node in graph.node for a in node.attribute]
-    return [graph, *(g for a in inner for sub in ([a.g] if a.HasField("g") else list(a.graphs)) for g in _graphs(sub))]
-
-
-def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    inner = [a for node in graph.node for a in node.attribute]
-    return [*graph.initializer, *(a.t for a in inner if a.HasField("t")), *(t for a in inner for t in a.tensors)]
 
 
 def copy_model(model: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from egraph.tensor import Node, make, walk
 from lower.axes import Axes, below_views, through
 from lower.calls.call import Argument
+from lower.calls.epilogue import holding
 from lower.views import VIEWS, Reason, Window, lying
 
 MOST_STEPS = 8
@@ -145,7 +146,7 @@ def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:
     """Read what stands between softmax and second product, the softmax, and what stands below it."""
     replacement: Read | None = None
     after: list[Step] = []
-    holders = _holding("Softmax", node)
+    holders = holding(node, frozenset({"Softmax"}))
     while node.op != "Softmax":
         if node.op == "Reshape" and keeps_matrices(node):
             node = node.inputs[0]
@@ -169,15 +170,6 @@ def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:
     steps_before = len(reader.codes)
     reader.take(after)
     return _Probabilities(*scores, replacement, steps_before)
-
-
-def _holding(op: str, node: Node) -> set[Node]:
-    """Return the nodes that an operator's value reaches, and the operator's own."""
-    holders: set[Node] = set()
-    for each in walk((node,)):
-        if each.op == op or not holders.isdisjoint(each.inputs):
-            holders.add(each)
-    return holders
 
 
 def _step(reader: _Reader, node: Node, holders: set[Node]) -> tuple[Step, Node] | Reason:
@@ -208,7 +200,7 @@ def is_guard(node: Node) -> bool:
 def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
     """Read the steps between product and softmax, the last first, and the product."""
     steps: list[Step] = []
-    holders = _holding("MatMul", node)
+    holders = holding(node, frozenset({"MatMul"}))
     while node.op != "MatMul":
         if node.op == "Reshape" and keeps_matrices(node):
             node = node.inputs[0]

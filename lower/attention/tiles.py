@@ -9,6 +9,7 @@ from functools import lru_cache
 from egraph.tensor import ENode, Node
 from lower.attention.match import AFTER_SOFTMAX, CODES, MOST_STEPS, AttentionCall, keeps_matrices, match
 from lower.candidates.tile import Tile, Tiling
+from lower.candidates.view_tiles import tiles_above
 from lower.views import VIEWS
 
 MOST_PATHS = 3
@@ -19,7 +20,6 @@ MOST_TILES = 6
 """Tiles of one product, at most."""
 READING_DEPTH = 8
 """Views and factors between an operand and where it is read, at most."""
-VIEWS_ABOVE = 3
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,16 @@ def attention_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
     """Yield each attention over operands as they are, as they lie deepest below views, and as parts of one wide product."""
     if not tiling.fused:
         return
-    frontier: dict[int, list[Tile]] = {}
+    attentions: dict[int, list[Tile]] = {}
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
         for node in nodes:
             if node.op == "MatMul" and tiling.frozen.types[number].is_static:
                 tiles = list(_tiles(tiling, number, node))
-                frontier.setdefault(number, []).extend(tiles)
+                attentions.setdefault(number, []).extend(tiles)
                 yield from ((number, tile) for tile in tiles)
-    for _ in range(VIEWS_ABOVE):
-        grown: dict[int, list[Tile]] = {}
-        for number in sorted({above for below in frontier for above in tiling.consumers[below]} - tiling.leaves):
-            for node in tiling.frozen.classes[number]:
-                if node.op not in ("Reshape", "Transpose"):
-                    continue
-                for tile in frontier.get(node.children[0], ()):
-                    fragment = tiling.build(number, node, [tile.fragment])
-                    higher = Tile(fragment, (node, *tile.covered), tile.implementation)
-                    if len(grown.setdefault(number, [])) < MOST_TILES and _fits(tiling, fragment):
-                        grown[number].append(higher)
-                        if node.op == "Transpose":  # the tile below a reshape, viewed, is the same for free
-                            yield number, higher
-        frontier = grown
+    yield from tiles_above(tiling, attentions, _fits, MOST_TILES)
 
 
 def _tiles(tiling: Tiling, number: int, node: ENode) -> Iterator[Tile]:
@@ -83,19 +70,15 @@ def _tiles(tiling: Tiling, number: int, node: ENode) -> Iterator[Tile]:
             scores = tiling.build(product_number, product, [q, k])
             below, covered = _built(tiling, path, scores)
             fragment = tiling.build(number, node, [below, v])
-            if fragment in seen or len(seen) >= MOST_TILES or not _fits(tiling, fragment):
+            if fragment in seen or len(seen) >= MOST_TILES or not _fits(tiling.canonical(fragment)[0]):
                 continue
             seen.add(fragment)
             all_covered = dict.fromkeys((node, *covered, product, *q_covered, *k_covered, *v_covered))
             yield Tile(fragment, tuple(all_covered), implementation)
 
 
-def _fits(tiling: Tiling, fragment: Node) -> bool:
-    return _fits_canonical(tiling.canonical(fragment)[0])
-
-
 @lru_cache(maxsize=1 << 12)
-def _fits_canonical(fragment: Node) -> bool:
+def _fits(fragment: Node) -> bool:
     return isinstance(match(fragment), AttentionCall)
 
 

@@ -70,6 +70,13 @@ class LibraryCall:
     it runs once for each dense piece of a result that has gaps. Empty where it runs once."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
+    def precisions(self, of: Callable[[Argument], str]) -> dict[int, frozenset[str]]:
+        """Return to what the call rounds each operand, by its number: one that is read in several roles may have several."""
+        read_in: dict[int, frozenset[str]] = {}
+        for argument in self.arguments:
+            read_in[argument.operand] = read_in.get(argument.operand, frozenset()) | {of(argument)}
+        return read_in
+
     def reading(self, dtype: str, roles: Sequence[str]) -> LibraryCall:
         """Return the call that reads these operands converted to an element type."""
         return replace(self, arguments=tuple(replace(a, dtype=dtype) if a.role in roles else a for a in self.arguments))

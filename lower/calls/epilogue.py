@@ -8,7 +8,7 @@ from typing import Any
 
 from egraph.tensor import Node, walk
 from egraph.tensor.ops.quantisation import LIMITS
-from lower.calls.call import Base, PostOperation
+from lower.calls.call import Anchor, Base, LibraryCall, PostOperation
 from lower.views import Reason, Window, back, read
 
 Eltwise = Callable[[Mapping[str, Any]], tuple[str, float, float] | Reason]
@@ -58,7 +58,7 @@ class Spine:
 
 def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) -> Spine | Reason:
     """Walk down from ``root``; every window met on the way is carried through the views below it."""
-    holds = _holders(root, anchors)
+    holds = holding(root, anchors)
     post_operations: list[PostOperation] = []
     node, is_last = root, True
     while node.op not in anchors:
@@ -79,7 +79,38 @@ def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) 
     return Spine(node, destination, tuple(reversed(post_operations)))
 
 
-def _holders(root: Node, anchors: frozenset[str]) -> set[Node]:
+def unsized(fragment: Node) -> Reason | None:
+    """Return why no call computes a fragment, where sizes are unknown or nothing is computed."""
+    strange = next((node.type for node in walk((fragment,)) if not node.type.is_static or 0 in node.type.sizes), None)
+    return f"{strange} is empty or has unknown sizes" if strange is not None else None
+
+
+Resolver = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
+"""Returns the ways to call a library for an operator, or why there is none."""
+
+
+def first_call(
+    fragment: Node, resolvers: Mapping[str, Resolver], destination: Window, base: Base,
+    completed: Callable[[Anchor, Spine], LibraryCall | Reason],
+) -> LibraryCall | Reason:  # fmt: skip
+    """Return the first call that a way to run a fragment's one anchor can be completed to, or why there is none."""
+    matched = spine(fragment, frozenset(resolvers), destination, base)
+    if isinstance(matched, str):
+        return matched
+    anchors = resolvers[matched.anchor.op](matched.anchor, base)
+    if isinstance(anchors, str):
+        return anchors
+    reason = "no arrangement fits"
+    for anchor in anchors:
+        call = completed(anchor, matched)
+        if not isinstance(call, str):
+            return call
+        reason = call
+    return reason
+
+
+def holding(root: Node, anchors: frozenset[str]) -> set[Node]:
+    """Return the anchors, and the nodes that their values reach."""
     holds: set[Node] = set()
     for node in walk((root,)):
         if node.op in anchors or any(operand in holds for operand in node.inputs):

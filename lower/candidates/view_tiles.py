@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from egraph.tensor import LEAVES, OPAQUE, TUPLE, VIEW, ENode, make
+from egraph.tensor import LEAVES, OPAQUE, TUPLE, VIEW, ENode, Node, make
 from lower.candidates.tile import Tile, Tiling
 from lower.views import VIEWS, contiguous, through
+
+VIEWS_ABOVE = 3
+"""Transposes and reshapes above a kernel that its tiles take in, at most."""
 
 
 def view_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
@@ -24,6 +27,24 @@ def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
         return False
     window = through(tiling.over_leaves(number, node), contiguous(types[node.children[0]].sizes))
     return not isinstance(window, str) and window.is_contiguous and not window.repeats
+
+
+def tiles_above(tiling: Tiling, tiles: Mapping[int, Sequence[Tile]], fits: Callable[[Node], bool], most: int) -> Iterator[tuple[int, Tile]]:
+    """Yield what transposes and reshapes make of tiles, ``most`` of a class, where the kernel ``fits`` what they are then.
+
+    A reshape yields nothing: the tile below it, viewed, is the same for free.
+    """
+    for _ in range(VIEWS_ABOVE if tiling.fused else 0):
+        grown: dict[int, list[Tile]] = {}
+        for number in sorted({above for below in tiles for above in tiling.consumers[below]} - tiling.leaves):
+            for node in tiling.frozen.classes[number]:
+                for tile in tiles.get(node.children[0], ()) if node.op in ("Reshape", "Transpose") else ():
+                    higher = Tile(tiling.build(number, node, [tile.fragment]), (node, *tile.covered), tile.implementation)
+                    if len(grown.get(number, ())) < most and fits(tiling.canonical(higher.fragment)[0]):
+                        grown.setdefault(number, []).append(higher)
+                        if node.op == "Transpose":
+                            yield number, higher
+        tiles = grown
 
 
 def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[int]]]) -> Iterator[tuple[int, Tile]]:

@@ -20,6 +20,7 @@ from egraph.tensor.ops.reference import fragment_expression
 from egraph.tensor.storage import STORAGE, stored
 from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
+from lower.views import row_major
 
 MAXIMUM_TERMS = 1500
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "is_nan"})
@@ -75,16 +76,6 @@ class Kernel:
     output_size: int
 
 
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return row-major strides."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
 def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
@@ -101,12 +92,12 @@ def kernel_of(request: KernelRequest) -> Kernel:
     strides, dtypes, sizes = {}, {}, {}
     for name, leaf in zip(names, leaves, strict=True):
         given_strides = strides_of_inputs[int(name)] if int(name) < len(strides_of_inputs) else None
-        strides[name] = given_strides or dense(leaf.type.sizes)
+        strides[name] = given_strides or row_major(leaf.type.sizes)
         dtypes[name], sizes[name] = leaf.type.dtype, _span(leaf.type.sizes, strides[name])
     table = Terms(strides, dtypes)
     scope: Scope = fragment_expression(computed.fragment)
     shape = computed.fragment.type.sizes
-    output_strides = request.output_strides or dense(shape)
+    output_strides = request.output_strides or row_major(shape)
     iterators, coordinates, offset = [], [], index(0)
     for size, stride in zip(shape, output_strides, strict=True):
         if size == 1:

@@ -18,9 +18,9 @@ from egraph.tensor.ops.reference import evaluate
 from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler
-from lower.targets.cuda.generator.kernel import Launch
 from runtime import Session
 from runtime.devices.cuda import kernels
+from runtime.devices.cuda.kernels import Launch
 from runtime.devices.cuda.program import CudaProgram
 from runtime.devices.cuda.recorded import RecordedDriver
 from runtime.devices.cuda.shim import ORDERS

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.cuda_judge import reports_together
 from egraph.errors import LowerError
 from egraph.tensor import Node, Target, TensorType, make, placeholder, placeholders, rewrite, walk
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
 from lower.cost.rounding import ROUNDED_OPERATORS, usual_error
 from lower.eoperator.request import KernelRequest
-from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, launches_from_json, multiplies_in, supports, write
-from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy, reports_together
+from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, multiplies_in, supports, write
+from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
+from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.meaning import rounded
 from runtime.devices.cuda.shim import HostModule
 from tests.lower.test_eoperator import IN_PLACE, LONG, LONG_EXTREMA, MASK, SOFTMAX, STRIDED, WHOLE, WITH_NAN
@@ -120,7 +122,7 @@ def test_float32_uses_no_tensor_core(kernels: Kernels) -> None:
 def test_products_on_tensor_cores_compile_and_spill_nothing(precision: str, architecture: str) -> None:
     for fragment in products():
         kernel = generate(KernelRequest(fragment, precision=precision), Target("cuda", architecture))
-        assert kernel.spill_bytes == 0 and kernel.report is not None and kernel.report.stack_bytes == 0, fragment
+        assert kernel.report is not None and kernel.report.spill_bytes == kernel.report.stack_bytes == 0, fragment
 
 
 def fragments() -> list[Node]:
@@ -256,10 +258,11 @@ def test_the_same_request_gives_the_same_text_in_every_process(kernels: Kernels)
     assert done.stdout.strip() == hashlib.sha256(texts.encode()).hexdigest()
 
 
-def test_launches_survive_their_json(kernels: Kernels) -> None:
+def test_launches_survive_their_file(kernels: Kernels, tmp_path: Path) -> None:
     for kernel in kernels.values():
-        content: dict[str, Any] = json.loads(json.dumps(kernel.to_json()))
-        assert launches_from_json(content) == kernel.launches
+        path = tmp_path / "kernels.json"
+        kernel_file.write(path, {"kernel": kernel_file.Kernel(kernel.text, kernel.launches)})
+        assert kernel_file.read(path)["kernel"].launches == kernel.launches
 
 
 @needs_compiler
@@ -303,7 +306,7 @@ def test_what_the_compiler_spills_left_to_itself_is_compiled_with_bounds() -> No
     kernel = generate(request, Target("cuda", "sm_90"))
     alone = compile_text(kernel.text, kernel.launches, "sm_90")
     assert alone is not None and alone[1].spill_bytes > 0, "another compiler may not spill: find another kernel"
-    assert kernel.spill_bytes == 0 and kernel.text == write(request).text
+    assert kernel.report is not None and kernel.report.spill_bytes == 0 and kernel.text == write(request).text
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

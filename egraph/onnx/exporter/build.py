@@ -15,9 +15,9 @@ from egraph.onnx.exporter.forms import emit
 from egraph.onnx.exporter.store import Store
 from egraph.onnx.importer.infer import NEWEST_IR
 from egraph.onnx.importer.opaque import operand_name, rename, result_name
-from egraph.onnx.importer.order import subgraphs
-from egraph.onnx.types import to_proto
-from egraph.tensor import Graph, Kernel, Node, OnnxContext, format_fragment, make, walk
+from egraph.onnx.importer.order import defined_names, graphs_inside, nodes_inside, subgraphs
+from egraph.onnx.types import opaque_proto, to_proto
+from egraph.tensor import Graph, Kernel, Node, OnnxContext, format_fragment, instantiate, walk
 
 DOMAIN = "ai.einsat"
 OLDEST_OPSET = 18
@@ -26,23 +26,9 @@ NEWEST_OPSET = 26
 """Runtimes refuse models of an opset that they know only as under development."""
 
 
-def opaque_proto(node: Node) -> onnx.NodeProto:
-    """Return the ONNX node inside an Opaque node."""
-    proto = onnx.NodeProto()
-    data = node.attribute("onnx")
-    assert isinstance(data, bytes)
-    proto.ParseFromString(data)
-    return proto
-
-
 def _inner_names(node: onnx.NodeProto) -> set[str]:
     """Return every name defined inside a node's subgraphs; outer names must differ from them."""
-    names: set[str] = set()
-    for graph in subgraphs(node):
-        names |= {v.name for v in graph.input} | {t.name for t in graph.initializer}
-        for inner in graph.node:
-            names |= set(inner.output) | _inner_names(inner)
-    return names
+    return {name for inside in subgraphs(node) for graph in graphs_inside(inside) for name in defined_names(graph)}
 
 
 @dataclass
@@ -146,7 +132,7 @@ class Builder:
         """Append one kernel: an eOperator as a node with a function body, anything else as standard nodes."""
         operands = [self.value(node) for node in kernel.inputs]
         inside = instantiate(kernel.fragment, kernel.inputs)
-        self.describe([*inside, kernel.output], kernel.rules)
+        self.describe([*(inside[node] for node in inside if node.op != "Placeholder"), kernel.output], kernel.rules)
         fragment = kernel.fragment
         if fragment.op == "Opaque":
             by_position = [operands[leaf.integer("index")] for leaf in fragment.inputs]  # the same tensor may stand at two of them
@@ -207,17 +193,6 @@ class Builder:
         return model
 
 
-def instantiate(fragment: Node, inputs: Sequence[Node]) -> list[Node]:
-    """Return the fragment's nodes with real operands, in order; for looking up where they come from."""
-    real: dict[Node, Node] = {}
-    for node in walk((fragment,)):
-        if node.op == "Placeholder":
-            real[node] = inputs[node.integer("index")]
-        else:
-            real[node] = make(node.op, [real[operand] for operand in node.inputs], node.attributes, node.type)
-    return [real[node] for node in walk((fragment,)) if node.op != "Placeholder"]
-
-
 def emit_fragment(emitter: Emitter, fragment: Node, operands: Sequence[str], output: str) -> None:
     """Append a fragment's nodes over the operands' names."""
     names: dict[Node, str] = {}
@@ -234,16 +209,13 @@ def target_opset(context: OnnxContext, opaque: Iterable[onnx.NodeProto]) -> int:
     source = dict(context.opsets).get("", OLDEST_OPSET)
     if OLDEST_OPSET <= source <= NEWEST_OPSET or context.functions:
         return source
-    nodes = list(opaque)
+    nodes = [inner for node in opaque for inner in nodes_inside(node)]
     versions = (OLDEST_OPSET,) if source < OLDEST_OPSET else range(NEWEST_OPSET, OLDEST_OPSET - 1, -1)
     return next((version for version in versions if not any(_changed(node, source, version) for node in nodes)), source)
 
 
 def _changed(node: onnx.NodeProto, source: int, target: int) -> bool:
-    """Return whether the operator, or one inside its subgraphs, has another definition in the target opset."""
-    inner = (n for a in node.attribute for g in ([a.g] if a.HasField("g") else list(a.graphs)) for n in g.node)
-    if any(_changed(n, source, target) for n in inner):
-        return True
+    """Return whether the operator has another definition in the target opset."""
     if node.domain not in ("", "ai.onnx"):
         return False
     try:

@@ -104,11 +104,15 @@ def _trilu(call: Call) -> Node:
     return call.apply("Where", call.constant(kept, "bool"), call[0], call.like(0))
 
 
-def _swish(call: Call) -> Node:
+def swish(default: float) -> Handler:
     """x sigmoid(alpha x)"""
-    alpha = float(call.attribute("alpha", 1.0))
-    inner = call[0] if alpha == 1.0 else call.apply("Mul", call[0], call.like(alpha))
-    return call.apply("Mul", call[0], call.apply("Sigmoid", inner))
+
+    def handler(call: Call) -> Node:
+        alpha = float(call.attribute("alpha", default))
+        inner = call[0] if alpha == 1.0 else call.apply("Mul", call[0], call.like(alpha))
+        return call.apply("Mul", call[0], call.apply("Sigmoid", inner))
+
+    return handler
 
 
 def _dropout(call: Call) -> list[Node | None]:
@@ -163,7 +167,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Mean": _mean,
     "Clip": _clip,
     "Gelu": _gelu,
-    "Swish": _swish,
+    "Swish": swish(1.0),
     "Pow": _pow,
     "IsInf": _is_inf,
     "Where": _where,

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from egraph.onnx.importer import contraction
-from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.elementwise import Handler, swish
 from egraph.onnx.importer.movement import slice_axis
-from egraph.onnx.importer.state import Call, NotCore, axis_of
+from egraph.onnx.importer.normalization import root_mean_square_normalized
+from egraph.onnx.importer.state import Call, NotCore
 from egraph.tensor import Node
 
 MASKED = -10_000.0
@@ -32,12 +33,6 @@ def _gelu(approximate: str) -> Handler:
     return handler
 
 
-def _quick_gelu(call: Call) -> Node:
-    """x sigmoid(alpha x)"""
-    scaled = call.apply("Mul", call[0], call.like(float(call.attribute("alpha", 1.702))))
-    return call.apply("Mul", call[0], call.apply("Sigmoid", scaled))
-
-
 # Normalisations
 
 
@@ -53,18 +48,9 @@ def _layer_normalized(call: Call, x: Node, scale: Node, bias: Node | None) -> No
     return call.apply("LayerNormalization", x, scale, bias, axis=axis, epsilon=float(call.attribute("epsilon", 1e-12)))
 
 
-def _root_mean_square_normalized(call: Call, x: Node, scale: Node, axes: tuple[int, ...], epsilon: float) -> Node:
-    """x / sqrt(mean x^2 + epsilon) * scale"""
-    mean = call.apply("ReduceMean", call.apply("Mul", x, x), axes=axes)
-    deviation = call.apply("Sqrt", call.apply("Add", mean, call.like(epsilon)))
-    return call.apply("Mul", call.apply("Div", x, deviation), scale)
-
-
 def _simplified_layer_normalization(call: Call) -> list[Node | None]:
     _only_first(call, 1)
-    rank = len(call.shape(0))
-    axes = tuple(range(axis_of(int(call.attribute("axis", -1)), rank), rank))
-    result = _root_mean_square_normalized(call, call[0], call[1], axes, float(call.attribute("epsilon", 1e-5)))
+    result = root_mean_square_normalized(call, call[0], call[1], int(call.attribute("axis", -1)), float(call.attribute("epsilon", 1e-5)))
     return [result, None][: len(call.node.output)]
 
 
@@ -84,7 +70,7 @@ def _skip_layer_normalization(call: Call) -> list[Node | None]:
 def _skip_simplified_layer_normalization(call: Call) -> list[Node | None]:
     _only_first(call, 1, 2)
     total = _skipped(call, 3)
-    result = _root_mean_square_normalized(call, total, call[2], (total.type.rank - 1,), float(call.attribute("epsilon", 1e-12)))
+    result = root_mean_square_normalized(call, total, call[2], -1, float(call.attribute("epsilon", 1e-12)))
     return [result, None, None, total][: len(call.node.output)]
 
 
@@ -216,7 +202,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Gelu": _gelu("none"),
     "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"),
-    "QuickGelu": _quick_gelu,
+    "QuickGelu": swish(1.702),
     "FusedMatMul": _fused_matmul,
     "FusedConv": _with_activation("Conv"),
     "FusedGemm": _with_activation("Gemm"),

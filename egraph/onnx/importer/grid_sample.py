@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.integers import EXACT_TO
 from egraph.onnx.importer.movement import pad_node, slice_axis
 from egraph.onnx.importer.state import Call, NotCore
 from egraph.tensor import Node
-
-EXACT_TO = 1 << 24
-"""float32 holds every whole number up to this one."""
 
 
 def _grid_sample(call: Call) -> Node:

@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from egraph.onnx.importer.model_file import tensors_inside, to_array
+from egraph.onnx.importer.order import nodes_inside, subgraphs
 
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 UNIT_ROUNDOFF: Mapping[str, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -33,13 +34,13 @@ def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
     elements |= {tensor.data_type for tensor in model.graph.initializer}
     for node in model.graph.node:
         elements |= {tensor.data_type for tensor in tensors_inside(node)}
-        elements |= {a.i for inner in _nodes(node) for a in inner.attribute if a.name in _TYPE_ATTRIBUTES}
+        elements |= {a.i for inner in nodes_inside(node) for a in inner.attribute if a.name in _TYPE_ATTRIBUTES}
     return tuple(name for name, element in zip(UNIT_ROUNDOFF, HALVES, strict=True) if element in elements)
 
 
 def refusal(model: onnx.ModelProto, is_widened: Callable[[str, str], bool]) -> str | None:
     """Return why a model is not read in float32, None where it can be; ``is_widened``: of another domain's operator."""
-    for node in (inner for outer in model.graph.node for inner in _nodes(outer)):
+    for node in (inner for outer in model.graph.node for inner in nodes_inside(outer)):
         if node.op_type in _OF_BITS or (node.domain not in STANDARD and not is_widened(node.domain, node.op_type)):
             return f"{node.domain or 'ai.onnx'}.{node.op_type} may mean something else in float32"
     if model.functions:
@@ -91,21 +92,6 @@ def _cast(source: str, result: str, to: int) -> onnx.NodeProto:
     return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to)
 
 
-def _nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Yield a node and all nodes in its subgraphs."""
-    yield node
-    for graph in _graphs_of(node):
-        for inner in graph.node:
-            yield from _nodes(inner)
-
-
-def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _tensor_types(type: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor]:
     """Yield the tensor types in a type."""
     match type.WhichOneof("value"):
@@ -144,7 +130,7 @@ def _widen_graph(graph: onnx.GraphProto, folder: Path | None, names: Mapping[str
                 _widen_tensor(tensor, folder)
             if attribute.HasField("tp"):
                 _widen_type(attribute.tp)
-        for inner in _graphs_of(node):
+        for inner in subgraphs(node):
             _widen_graph(inner, folder, names)
 
 

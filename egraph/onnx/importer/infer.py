@@ -14,7 +14,7 @@ import onnx.shape_inference
 from onnx import helper
 
 from egraph.errors import ModelError
-from egraph.onnx.importer.order import captured_names
+from egraph.onnx.importer.order import captured_names, subgraphs
 from egraph.onnx.importer.state import Call
 from egraph.onnx.types import from_proto, is_tensor, to_proto, to_tensor
 from egraph.tensor import Dim, Node, TensorType, numpy_dtype
@@ -35,7 +35,7 @@ STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 def is_random(node: onnx.NodeProto) -> bool:
     """Return whether two runs of the node may differ, in its subgraphs too; unknown domains may."""
     training = node.op_type == "Dropout" and (len(node.input) > 2 and bool(node.input[2]))
-    inner = (n for a in node.attribute for g in ([a.g] if a.HasField("g") else list(a.graphs)) for n in g.node)
+    inner = (n for graph in subgraphs(node) for n in graph.node)
     return node.domain not in STANDARD_DOMAINS or node.op_type in _RANDOM or training or any(is_random(n) for n in inner)
 
 
@@ -149,7 +149,7 @@ def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:
 def may_fold(call: Call) -> bool:
     """Return whether the node's value is known at compile time."""
     node = call.node
-    plain = not any(a.HasField("g") or a.graphs for a in node.attribute) and not is_random(node) and node.op_type not in _KEPT
+    plain = not subgraphs(node) and not is_random(node) and node.op_type not in _KEPT
     return plain and all(operand is None or operand.op == "Constant" for operand in call.operands)
 
 

@@ -10,16 +10,15 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
-import onnx
 
 from egraph.onnx.importer.elementwise import HANDLERS as ELEMENTWISE
 from egraph.onnx.importer.elementwise import Handler, as_type
 from egraph.onnx.importer.reduction import HANDLERS as REDUCTIONS
 from egraph.onnx.importer.state import Call, Importing, NotCore, axis_of
-from egraph.onnx.types import dtype_name
+from egraph.onnx.integer_ranges import EVERYTHING, Interval
+from egraph.onnx.types import dtype_name, opaque_proto
 from egraph.tensor import Node
 from egraph.tensor.ops.dtypes import BYTES, INTEGERS, RANGES
 from egraph.tensor.ops.quantisation import WHOLE
@@ -30,9 +29,6 @@ DIVIDED_TO = 1 << 20
 """Numbers up to this one are divided exactly: half a unit above the dividend, no rounding of the quotient reaches another whole number."""
 MOST_STEPS = 60
 """Operators that a range is followed through from a value."""
-Interval: TypeAlias = tuple[float, float]
-"""Least and largest value, both included."""
-EVERYTHING: Interval = (-math.inf, math.inf)
 
 # Ranges
 
@@ -65,9 +61,7 @@ def _range(state: Importing, node: Node, steps: int) -> Interval:
 
 def _range_of_places(node: Node) -> Interval | None:
     """Return the range of the places that a TopK gives."""
-    text = node.inputs[0].attribute("onnx")
-    assert isinstance(text, bytes)
-    proto = onnx.NodeProto.FromString(text)
+    proto = opaque_proto(node.inputs[0])
     data = node.inputs[0].inputs[0].type if node.inputs[0].inputs else None
     is_place = (proto.domain, proto.op_type, node.integer("index")) in (("", "TopK", 1), ("ai.onnx", "TopK", 1))
     if not is_place or data is None or not data.is_static:

@@ -9,7 +9,7 @@ import onnx
 
 from egraph.errors import ModelError
 from egraph.onnx.importer.model_file import to_array
-from egraph.onnx.importer.movement import slice_axis
+from egraph.onnx.importer.movement import slice_axis, stacked
 from egraph.onnx.importer.order import label, used_names
 from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore, axis_of, usable
 from egraph.tensor import Node
@@ -54,7 +54,7 @@ def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
             raise NotCore("whether it runs again is not known")
         if not bool(goes_on.reshape(())):
             break
-    return [*carried, *(_stacked(call, column, 0) for column in zip(*rows, strict=True))]
+    return [*carried, *(stacked(call, column, 0) for column in zip(*rows, strict=True))]
 
 
 def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:
@@ -81,7 +81,7 @@ def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
     columns = zip(*rows, strict=True)
     places, directions = call.attribute("scan_output_axes", [0] * made), call.attribute("scan_output_directions", [0] * made)
     for column, axis, is_backward in zip(columns, places, directions, strict=True):
-        outputs.append(_stacked(call, column[::-1] if is_backward else column, int(axis)))
+        outputs.append(stacked(call, column[::-1] if is_backward else column, int(axis)))
     return outputs
 
 
@@ -95,14 +95,3 @@ def _run(call: Call, body: onnx.GraphProto, inputs: Sequence[Node], number: int,
     for position, node in enumerate(body.node):
         import_node(state, node, f"{call.label}/{number}/{label(node, position)}")
     return [values[value.name] for value in body.output]
-
-
-def _stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
-    """Return values of one shape side by side along a new axis."""
-    shapes = {part.type.shape for part in parts}
-    if len(shapes) > 1 or not all(usable(part.type) for part in parts):
-        raise NotCore("values of several sizes")
-    shape = parts[0].type.sizes
-    axis = axis_of(axis, len(shape) + 1)
-    rows = [call.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
-    return rows[0] if len(rows) == 1 else call.apply("Concat", *rows, axis=axis)

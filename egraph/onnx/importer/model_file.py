@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from egraph.errors import ModelError
+from egraph.onnx.importer.order import nodes_inside, subgraphs
 from egraph.onnx.types import dtype_name
 
 OLDEST = 7
@@ -107,19 +108,25 @@ def _external(tensor: onnx.TensorProto, folder: Path | None) -> tuple[Path, int,
 
 def tensors_inside(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor in a node's attributes and subgraphs."""
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        for graph in [attribute.g] if attribute.HasField("g") else list(attribute.graphs):
+    for inner in nodes_inside(node):
+        for attribute in inner.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for graph in subgraphs(inner):
             yield from graph.initializer
-            for inner in graph.node:
-                yield from tensors_inside(inner)
 
 
-def embed_external(node: onnx.NodeProto, folder: Path | None) -> None:
-    """Copy external data into the node itself, so that it means the same in any folder."""
-    for tensor in tensors_inside(node):
+def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a graph, those in its nodes too."""
+    yield from graph.initializer
+    for node in graph.node:
+        yield from tensors_inside(node)
+
+
+def embed_external(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> None:
+    """Copy external data into the tensors themselves, so that they mean the same in any folder."""
+    for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             data = numpy_helper.from_array(np.array(to_array(tensor, folder)), tensor.name)
             tensor.CopyFrom(data)

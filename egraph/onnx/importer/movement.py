@@ -67,6 +67,17 @@ def _concat(call: Call) -> Node:
     return operands[0] if len(operands) == 1 else call.apply("Concat", *operands, axis=axis)
 
 
+def stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
+    """Return values of one shape side by side along a new axis."""
+    shapes = {part.type.shape for part in parts}
+    if len(shapes) != 1 or not all(usable(part.type) for part in parts):
+        raise NotCore("values of several sizes, or none")
+    shape = parts[0].type.sizes
+    axis = axis_of(axis, len(shape) + 1)
+    rows = [call.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
+    return rows[0] if len(rows) == 1 else call.apply("Concat", *rows, axis=axis)
+
+
 def slice_axis(call: Call, node: Node, axis: int, start: int, end: int) -> Node:
     """node[..., start:end, ...] with everything normalised"""
     return slice_axes(call, node, {axis: (start, end, 1)})

@@ -80,14 +80,17 @@ def _group_normalization(call: Call) -> Node:
 
 
 def _rms_normalization(call: Call) -> Node:
-    """x / sqrt(mean x^2 + epsilon) * scale"""
     if int(call.attribute("stash_type", 1)) != 1:
         raise NotCore("another precision")
-    shape = call.shape(0)
-    axes = tuple(range(axis_of(int(call.attribute("axis", -1)), len(shape)), len(shape)))
-    mean = call.apply("ReduceMean", call.apply("Mul", call[0], call[0]), axes=axes)
-    deviation = call.apply("Sqrt", call.apply("Add", mean, call.like(float(call.attribute("epsilon", 1e-5)))))
-    return call.apply("Mul", call.apply("Div", call[0], deviation), call[1])
+    return root_mean_square_normalized(call, call[0], call[1], int(call.attribute("axis", -1)), float(call.attribute("epsilon", 1e-5)))
+
+
+def root_mean_square_normalized(call: Call, x: Node, scale: Node, axis: int, epsilon: float) -> Node:
+    """x / sqrt(mean x^2 + epsilon) * scale, with means over all axes from one on"""
+    axes = tuple(range(axis_of(axis, x.type.rank), x.type.rank))
+    mean = call.apply("ReduceMean", call.apply("Mul", x, x), axes=axes)
+    deviation = call.apply("Sqrt", call.apply("Add", mean, call.like(epsilon)))
+    return call.apply("Mul", call.apply("Div", x, deviation), scale)
 
 
 def _mean_variance(call: Call) -> Node:

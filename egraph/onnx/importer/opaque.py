@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from egraph.onnx.importer.infer import is_random
-from egraph.onnx.importer.model_file import embed_external
+from egraph.onnx.importer.model_file import embed_external, tensors_inside
 from egraph.onnx.importer.order import captured_names, defined_names, subgraphs
 from egraph.onnx.importer.state import Call
 from egraph.tensor import TUPLE, AttributeValue, Node, TensorType, attributes, make
@@ -49,7 +49,7 @@ def opaque(call: Call, types: Sequence[TensorType]) -> list[Node | None]:
     """Return the results of the node kept as it is; None for results without a name."""
     state, proto = call.state, onnx.NodeProto()
     proto.CopyFrom(call.node)
-    embed_external(proto, state.folder)
+    embed_external(tensors_inside(proto), state.folder)
     names = list(dict.fromkeys(name for name in (*proto.input, *captured_names(proto)) if name))
     results = {name: result_name(index) for index, name in enumerate(proto.output) if name}
     rename(proto, {name: operand_name(index) for index, name in enumerate(names)}, results)

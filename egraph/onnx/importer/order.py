@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import onnx
 
@@ -22,9 +22,25 @@ def captured_names(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the graphs among a node's attributes."""
     return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else list(a.graphs))]
+
+
+def nodes_inside(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield a node and all nodes in its subgraphs."""
+    yield node
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            yield from nodes_inside(inner)
+
+
+def graphs_inside(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all that its nodes hold."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from graphs_inside(inner)
 
 
 def initial_names(graph: onnx.GraphProto) -> set[str]:

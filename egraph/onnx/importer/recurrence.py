@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.movement import slice_axis
 from egraph.onnx.importer.state import Call, NotCore
 from egraph.tensor import Node
 from egraph.tensor.ops.recurrence import DIRECTIONS, GATES, UNITS, panels
@@ -45,10 +46,11 @@ def _recurrence(call: Call) -> list[Node | None]:
         result = call.apply("GRU", products, packed, *initial, late, direction=direction, linear_before_reset=linear)
     else:
         result = call.apply("RNN", products, packed, *initial, direction=direction, activation=activation)
-    hidden = _cut(call, result, 0, 0, steps)
-    last = [_cut(call, _cut(call, result, 0, 0 if backward else steps - 1), 1, d) for d, backward in enumerate(_backward(direction))]
+    hidden = slice_axis(call, result, 0, 0, steps)
+    ends = [0 if backward else steps - 1 for backward in _backward(direction)]
+    last = [slice_axis(call, slice_axis(call, result, 0, end, end + 1), 1, d, d + 1) for d, end in enumerate(ends)]
     final = call.reshape(last[0] if len(last) == 1 else call.apply("Concat", *last, axis=1), state)
-    cell = call.reshape(_cut(call, result, 0, steps), state) if keeps_cell else None
+    cell = call.reshape(slice_axis(call, result, 0, steps, steps + 1), state) if keeps_cell else None
     return [hidden, final, cell][: len(call.node.output)]
 
 
@@ -69,23 +71,13 @@ def _activation(call: Call) -> str:
     return ""
 
 
-def _cut(call: Call, node: Node, axis: int, low: int, high: int | None = None) -> Node:
-    """Return node[low:high] along an axis; one row where no end is given."""
-    sizes, high = node.type.sizes, low + 1 if high is None else high
-    if (low, high) == (0, sizes[axis]):
-        return node
-    starts = tuple(low if i == axis else 0 for i in range(len(sizes)))
-    ends = tuple(high if i == axis else size for i, size in enumerate(sizes))
-    return call.apply("Slice", node, starts=starts, ends=ends, steps=(1,) * len(sizes))
-
-
 def _biases(call: Call, directions: int, gates: int, units: int, *, is_split: bool, late: Node) -> tuple[Node, Node]:
     """Return what is added to the products, and what a GRU adds before its reset gate scales."""
     pair = call.reshape(call[3], (directions, 2, gates, units))
-    input_bias, recurrent_bias = (call.reshape(_cut(call, pair, 1, part), (directions, gates, units)) for part in range(2))
+    input_bias, recurrent_bias = (call.reshape(slice_axis(call, pair, 1, part, part + 1), (directions, gates, units)) for part in range(2))
     if is_split:
-        late = call.reshape(_cut(call, recurrent_bias, 1, gates - 1), (directions, units))
-        early = _cut(call, recurrent_bias, 1, 0, gates - 1)
+        late = call.reshape(slice_axis(call, recurrent_bias, 1, gates - 1, gates), (directions, units))
+        early = slice_axis(call, recurrent_bias, 1, 0, gates - 1)
         recurrent_bias = call.apply("Concat", early, call.like(np.zeros((directions, 1, units))), axis=1)
     return call.reshape(call.apply("Add", input_bias, recurrent_bias), (directions * gates * units,)), late
 

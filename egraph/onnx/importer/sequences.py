@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from egraph.onnx.importer.movement import slice_axis
+from egraph.onnx.importer.movement import slice_axis, stacked
 from egraph.onnx.importer.state import UNREADABLE, Call, NotCore, axis_of, usable
 from egraph.onnx.types import is_tensor
 from egraph.tensor import Node
@@ -106,14 +106,11 @@ MAKERS: Mapping[str, Callable[[Call], Elements]] = {
 
 def _joined(call: Call, elements: Elements) -> Node:
     """The elements side by side along an axis, or stacked along a new one"""
+    if call.attribute("new_axis", 0):
+        return stacked(call, elements, int(call.required("axis")))
     if not elements or not all(usable(element.type) for element in elements):
         raise NotCore("the size of an element is not known")
-    is_new, shape = bool(call.attribute("new_axis", 0)), elements[0].type.sizes
-    axis = axis_of(int(call.required("axis")), len(shape) + is_new)
-    if is_new:
-        if any(element.type.sizes != shape for element in elements):
-            raise NotCore("elements of several sizes")
-        elements = tuple(call.reshape(element, (*shape[:axis], 1, *shape[axis:])) for element in elements)
+    axis = axis_of(int(call.required("axis")), elements[0].type.rank)
     return elements[0] if len(elements) == 1 else call.apply("Concat", *elements, axis=axis)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 
 from egraph.errors import ModelError
-from egraph.onnx.importer.order import subgraphs
+from egraph.onnx.importer.order import graphs_inside
 from egraph.onnx.types import from_proto, is_tensor
 from egraph.tensor import Dim, Node, TensorType
 
@@ -81,17 +81,9 @@ def give_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
             for dim, size in zip(dims, sizes, strict=True):
                 dim.dim_value = size
     if changes:
-        for graph in _all_graphs(model.graph):
+        for graph in graphs_inside(model.graph):
             graph.ClearField("value_info")
             for value in (*graph.output, *(graph.input if graph is not model.graph else ())):
                 if value.type.HasField("tensor_type"):
                     value.type.tensor_type.ClearField("shape")
     return tuple(changes)
-
-
-def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all that its nodes hold."""
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from _all_graphs(inner)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from egraph.tensor import PLAIN, Implementation, Kernel, Node, walk
-from lower.calls.call import Anchor, Argument, Base, LibraryCall
-from lower.calls.epilogue import Spine, spine
+from lower.calls.call import Anchor, Argument, LibraryCall
+from lower.calls.epilogue import Resolver, Spine, first_call, unsized
 from lower.calls.launch import Match
 from lower.views import Reason, Window, contiguous, lying
 from runtime.devices.cuda.cudnn import EnginePlan
 
 MULTIPLIED = ("src", "weights")
 """The operands that kernels of a lower precision round."""
-Resolver: TypeAlias = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
 
 
 @dataclass(frozen=True)
@@ -79,28 +78,17 @@ def match_call(
     for node in walk((fragment,)):
         if node.type.dtype != "float32":
             return f"the libraries are used for float32 only, not {node.type.dtype}"
-        if not node.type.is_static or 0 in node.type.sizes:
-            return f"{node.type} is empty or has unknown sizes"
+    if (reason := unsized(fragment)) is not None:
+        return reason
 
-    base = lying(bases)
-    matched = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
-    if isinstance(matched, str):
-        return matched
-    anchors = resolvers[matched.anchor.op](matched.anchor, base)
-    if isinstance(anchors, str):
-        return anchors
-    reason = "no arrangement fits"
-    for anchor in anchors:
+    def with_epilogue(anchor: Anchor, matched: Spine) -> LibraryCall | Reason:
         arranged = anchor.arrange(matched.destination)
         if isinstance(arranged, str):
-            reason = arranged
-            continue
+            return arranged
         epilogue = epilogue_of(anchor, matched, arranged)
-        call = epilogue if isinstance(epilogue, str) else completed(anchor, arranged, epilogue)
-        if not isinstance(call, str):
-            return call
-        reason = call
-    return reason
+        return epilogue if isinstance(epilogue, str) else completed(anchor, arranged, epilogue)
+
+    return first_call(fragment, resolvers, destination or contiguous(fragment.type.sizes), lying(bases), with_epilogue)
 
 
 def reads(match: Match, fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | str:
@@ -109,11 +97,7 @@ def reads(match: Match, fragment: Node, implementation: str) -> Mapping[int, fro
     if isinstance(call, str):
         return call
     precision = Implementation.parse(implementation).precision
-    read_in: dict[int, frozenset[str]] = {}
-    for argument in call.arguments:
-        own = precision if argument.role in MULTIPLIED else PLAIN
-        read_in[argument.operand] = read_in.get(argument.operand, frozenset()) | {own}
-    return read_in
+    return call.precisions(lambda argument: precision if argument.role in MULTIPLIED else PLAIN)
 
 
 def named_plan(kernel: Kernel, call: LibraryCall, match: Match) -> Mapping[str, Any]:

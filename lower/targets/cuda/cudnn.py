@@ -7,7 +7,7 @@ asks for is a graph; where cuDNN is installed its favourite plan is named in it,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from egraph.tensor import Implementation, Kernel, Node, Target
 from lower.calls.call import Anchor, Base, LibraryCall
 from lower.calls.contractions import convolution, operand, transposed_convolution
+from lower.calls.epilogue import Resolver
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cuda.call import Epilogue, Resolver, match_call, named_plan, reads
-from lower.views import Reason, Window
+from lower.targets.cuda.call import Epilogue, match_call, named_plan, reads
+from lower.views import Reason, Window, image_orders, in_one_order
 from runtime.devices.cuda import cudnn
 from runtime.devices.cuda.gpus import gpu_of
 from runtime.plan import Buffer
@@ -76,10 +77,11 @@ def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> Libra
     if epilogue.bias is None and not epilogue.is_empty:
         return "cuDNN fuses a summand or a Relu together with a bias alone"
     windows = [source.window, destination, *([epilogue.summand.window] if epilogue.summand else [])]
-    ordered = _in_one_order(windows)
+    orders = image_orders(len(destination.shape))
+    ordered = in_one_order(windows, orders)
     if ordered is None:
         return "source, summand and result do not lie densely in one order"
-    is_last, windows = ordered
+    is_last, windows = in_one_order(windows, orders[:1]) is None, ordered
     if not weights.window.is_contiguous or (is_last and not weights.packed):
         return "the weights do not lie in the order of the data, and are not constant"
     arguments = [replace(source, window=windows[0]), weights]
@@ -96,16 +98,6 @@ def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> Libra
         post_operations.append({"kind": "eltwise", "algorithm": epilogue.activation, "alpha": 0.0, "beta": 0.0})
     packed = [replace(each, packed=is_last and each.role == "weights") for each in arguments]
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(packed), windows[1], tuple(post_operations))
-
-
-def _in_one_order(windows: Sequence[Window]) -> tuple[bool, list[Window]] | None:
-    """Return the windows as dense channels-first data, or as dense channels-last data, and which; None where neither fits all."""
-    rank = len(windows[0].shape)
-    for is_last, order in ((False, tuple(range(rank))), (True, (0, *range(2, rank), 1))):
-        ordered = [window.in_order(order) for window in windows]
-        if all(window is not None for window in ordered):
-            return is_last, [window for window in ordered if window is not None]
-    return None
 
 
 def _planned(call: LibraryCall, target: Target) -> Mapping[str, Any] | Reason:

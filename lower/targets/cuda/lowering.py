@@ -79,9 +79,8 @@ class _Compiler:
 @cache
 def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
     made = generate(request, target)
-    launches = tuple(kernels.Launch(each.symbol, each.grid, each.block, each.shared_bytes, each.parameters) for each in made.launches)
-    architecture = target.architecture if made.cubin else ""
-    return kernels.Kernel(made.text, launches, architecture, made.registers or 0, made.cubin)
+    architecture, registers = (target.architecture, made.report.registers) if made.report else ("", 0)
+    return kernels.Kernel(made.text, made.launches, architecture, registers, made.cubin)
 
 
 @cache

@@ -11,13 +11,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.devices.cuda.gpus import Gpu
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.plan import Buffer
 
+Operand = TypeVar("Operand")
 CUDNN_STEP = "cudnn"
 WORKSPACE_BYTES = 32 << 20
 """Workspace that a step may have, in bytes: one allocation is shared by all steps, which follow each other."""
@@ -83,7 +84,7 @@ def is_installed() -> bool:
     return True
 
 
-def roles(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> dict[str, Buffer]:
+def roles(spec: Mapping[str, Any], operands: Sequence[Operand]) -> dict[str, Operand]:
     """Return a step's operands by role; ``summand`` is what its epilogue adds that has the result's shape."""
     by_role = {role: operands[position] for role, position in spec["arguments"].items()}
     for operation in spec["post_ops"]:

@@ -147,11 +147,8 @@ class CupyDriver:
 
     def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
         def names(locations: Sequence[Location], result: Location) -> Mapping[str, int]:
-            by_role = {role: locations[position].address for role, position in spec["arguments"].items()}
-            for operation in spec["post_ops"]:
-                if operation["kind"] == "binary":
-                    by_role["summand"] = locations[operation["argument"]].address
-            return {**by_role, "dst": result.address}
+            by_role = {**cudnn.roles(spec, locations), "dst": result}
+            return {role: location.address for role, location in by_role.items()}
 
         if kind == cublas.CUBLAS_STEP:
             aligned = cublas.alignments(spec, operands, output)

@@ -20,7 +20,7 @@ from runtime.devices.cuda.streams import Schedule, schedule, streams_of
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError
 from runtime.plan import COPY_STEP, Buffer, Plan, Step
-from runtime.storage import Areas, Storage, extent, is_contiguous
+from runtime.storage import Areas, Storage, byte_range, extent, is_contiguous, window_over
 
 LIBRARY_STEPS = (CUDNN_STEP, CUBLAS_STEP)
 MOST_COPIES = 64
@@ -111,7 +111,7 @@ class CudaProgram:
         for step in self.plan.steps:
             for position in _packed_positions(step):
                 buffer = self.plan.buffers[step.inputs[position]]
-                packed[_packed_name(buffer)] = np.moveaxis(_constant(buffer, self._weights), 1, -1)
+                packed[_packed_name(buffer)] = np.moveaxis(window_over(buffer, self._weights[buffer.key].reshape(-1), buffer.offset), 1, -1)
         return packed
 
     def _command(self, step: Step) -> Command:
@@ -166,8 +166,8 @@ class CudaProgram:
 
     def _staged(self, buffer: Buffer) -> Location:
         """Return memory of its own for an operand that lies where a library does not take it."""
-        first, last = extent(buffer)
-        address = self.driver.allocate((last - first) * numpy_dtype(buffer.dtype).itemsize, "an aligned copy of an operand")
+        first, last = byte_range(buffer)
+        address = self.driver.allocate(last - first, "an aligned copy of an operand")
         return Location(replace(buffer, offset=0), address)
 
     def location(self, buffer: Buffer) -> Location:
@@ -262,8 +262,7 @@ class CudaProgram:
             location = self.location(buffer)
             self.driver.download(flat.view(np.uint8), location.address + (first - buffer.offset) * dtype.itemsize, COMPUTE)
             self.driver.synchronise(COMPUTE)
-        strides = [stride * dtype.itemsize for stride in buffer.strides]
-        return np.ndarray(buffer.shape, dtype, flat.data, (buffer.offset - first) * dtype.itemsize, strides)
+        return window_over(buffer, flat, buffer.offset - first)
 
     def write(self, buffer: Buffer, value: np.ndarray) -> None:
         self.copies["to_device"] += 1
@@ -370,9 +369,3 @@ def _packed_positions(step: Step) -> list[int]:
 
 def _packed_name(buffer: Buffer) -> str:
     return f"{buffer.key} {buffer.offset} {buffer.shape} channels last"
-
-
-def _constant(buffer: Buffer, weights: Mapping[str, np.ndarray]) -> np.ndarray:
-    dtype = numpy_dtype(buffer.dtype)
-    strides = [stride * dtype.itemsize for stride in buffer.strides]
-    return np.ndarray(buffer.shape, dtype, weights[buffer.key].reshape(-1).view(np.uint8).data, buffer.offset * dtype.itemsize, strides)

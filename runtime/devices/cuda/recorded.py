@@ -23,7 +23,7 @@ from runtime.devices.cuda.shim import HostModule, Order, compile_for_host
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, KernelError
 from runtime.plan import Buffer, Plan
-from runtime.storage import extent
+from runtime.storage import byte_range, extent, window_over
 
 GAP_BYTES = 1 << 20
 """Addresses between two allocations, in bytes."""
@@ -313,13 +313,9 @@ class RecordedDriver:
 
     def _view(self, location: Location) -> np.ndarray:
         """Return a window's elements."""
-        dtype = numpy_dtype(location.buffer.dtype)
-        if 0 in location.buffer.shape:
-            return np.empty(location.buffer.shape, dtype)
-        start, size_bytes = _span(location)
-        data = self._bytes(start, size_bytes, "a window")
-        strides = [stride * dtype.itemsize for stride in location.buffer.strides]
-        return np.ndarray(location.buffer.shape, dtype, data, location.address - start, strides)
+        buffer = location.buffer
+        data = self._bytes(*_span(location), "a window") if 0 not in buffer.shape else np.empty(0, np.uint8)
+        return window_over(buffer, data, buffer.offset - extent(buffer)[0])
 
     def _flat(self, location: Location) -> np.ndarray:
         """Return the elements from a window's first to its last in memory, as a kernel's pointer shows them."""
@@ -333,9 +329,8 @@ def _later(clock: Sequence[int], other: Sequence[int]) -> list[int]:
 
 def _span(location: Location) -> tuple[int, int]:
     """Return the address of a window's first byte, and the bytes up to its last."""
-    first, last = extent(location.buffer)
-    itemsize = numpy_dtype(location.buffer.dtype).itemsize
-    return location.address + (first - location.buffer.offset) * itemsize, (last - first) * itemsize
+    first, last = byte_range(location.buffer)
+    return location.address + first - location.buffer.offset * numpy_dtype(location.buffer.dtype).itemsize, last - first
 
 
 @dataclass(frozen=True)
@@ -355,22 +350,16 @@ def check_live_ranges(plan: Plan) -> None:
         for index in step.inputs:
             if _is_in_arena(plan.buffers[index]):
                 _check_read(plan, number, plan.buffers[index], writes)
-        writes += [_Write(number, *_arena_bytes(plan.buffers[i])) for i in step.outputs if _is_in_arena(plan.buffers[i])]
+        writes += [_Write(number, *byte_range(plan.buffers[i])) for i in step.outputs if _is_in_arena(plan.buffers[i])]
 
 
 def _is_in_arena(buffer: Buffer) -> bool:
     return buffer.area == "arena" and 0 not in buffer.shape
 
 
-def _arena_bytes(buffer: Buffer) -> tuple[int, int]:
-    itemsize = numpy_dtype(buffer.dtype).itemsize
-    first, last = extent(buffer)
-    return first * itemsize, last * itemsize
-
-
 def _check_read(plan: Plan, number: int, buffer: Buffer, writes: Sequence[_Write]) -> None:
     where, fix = f"step {number}, {plan.steps[number].name}", "optimise the model again"
-    unseen = [_arena_bytes(buffer)]
+    unseen = [byte_range(buffer)]
     newer: list[_Write] = []
     for write in reversed(writes):
         if any(a < write.end and write.start < b for a, b in unseen):

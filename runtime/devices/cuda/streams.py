@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.devices.cuda.driver import BRANCHES, COMPUTE
-from runtime.dtypes import numpy_dtype
 from runtime.plan import Buffer, Plan
-from runtime.storage import extent
+from runtime.storage import byte_range
 
 NOTE = "streams"
 """The plan's note of how many streams its steps run on; without it, one."""
@@ -100,9 +99,7 @@ def dependences(plan: Plan, first: int, last: int) -> Mapping[int, Sequence[int]
 
 
 def _span(buffer: Buffer) -> Span:
-    itemsize = numpy_dtype(buffer.dtype).itemsize
-    first, last = extent(buffer)
-    return buffer.area, buffer.key, first * itemsize, last * itemsize
+    return buffer.area, buffer.key, *byte_range(buffer)
 
 
 def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:

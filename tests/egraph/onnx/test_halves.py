@@ -10,9 +10,9 @@ from onnx import numpy_helper, parser
 
 from egraph.errors import CheckFailed
 from egraph.onnx.exporter import export
-from egraph.onnx.exporter.build import opaque_proto
 from egraph.onnx.importer import load
 from egraph.onnx.importer.halves import UNIT_ROUNDOFF, half_types
+from egraph.onnx.types import opaque_proto
 from egraph.optimize.check import TooFar, compare
 from egraph.optimize.estimated import open_session
 from egraph.optimize.reference import Accepted, Given, compared_in_float32

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from egraph.tensor import ENode, Node
+from lower.calls.call import Argument
 from lower.candidates.tile import Tile, Tiling
-from lower.views import Reason
+from lower.views import Reason, Window, contiguous, lying
 
 WEIGHT_BITS = (4, 8)
 LEAST_LANES = 4
@@ -16,9 +17,10 @@ LEAST_LANES = 4
 
 @dataclass(frozen=True)
 class BlocksCall:
-    """A complete call: the numbers of its operands, the bias last where there is one."""
+    """A complete call: its operands, the bias last where there is one, and where the result is written."""
 
-    operands: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    destination: Window
     bits: int
     has_bias: bool
 
@@ -27,7 +29,7 @@ class BlocksCall:
         return {"function": "blocks_matmul", "integers": [self.bits, int(self.has_bias)]}
 
 
-def match(fragment: Node) -> BlocksCall | Reason:
+def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None) -> BlocksCall | Reason:
     """Return the call that computes ``fragment``, x W' or x W' + bias with W dequantised, or why there is none."""
     product, biases = fragment, tuple[Node, ...]()
     if fragment.op == "Add":
@@ -46,7 +48,8 @@ def match(fragment: Node) -> BlocksCall | Reason:
         return "an operand is computed"
     if x.type.dtype != "float32" or weight.integer("bits") not in WEIGHT_BITS or weight.inputs[0].type.sizes[-1] % LEAST_LANES:
         return f"{x.type} by {weight.integer('bits')} bits in blocks of {weight.inputs[0].type.sizes[-1]} bytes"
-    return BlocksCall(tuple(operand.integer("index") for operand in operands), weight.integer("bits"), bool(biases))
+    arguments = tuple(Argument("", operand.integer("index"), lying(bases)(operand)) for operand in operands)
+    return BlocksCall(arguments, destination or contiguous(fragment.type.sizes), weight.integer("bits"), bool(biases))
 
 
 def blocks_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:

@@ -11,9 +11,9 @@ from typing import Any
 from egraph.tensor import PLAIN, Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
 from lower.calls.call import Argument, Base, LibraryCall, PostOperation
-from lower.calls.epilogue import Spine, spine
+from lower.calls.epilogue import Spine, spine, unsized
 from lower.quantised import PRECISION as IN_BYTES
-from lower.quantised import quantised
+from lower.quantised import precisions_in_bytes, quantised
 from lower.views import Reason, Window, contiguous, lying, read
 
 PRODUCT, TILES = "bytes.product", "bytes.tiles"
@@ -91,12 +91,11 @@ def match(
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
     """Return to what a call rounds each operand of a fragment."""
     call = match(fragment, implementation)
-    parts = quantised(fragment) if implementation.endswith(f"@{IN_BYTES}") else ""
     if isinstance(call, str):
         return call
-    in_bytes = () if isinstance(parts, str) else (parts.source, parts.weights)
-    indices = (leaf.integer("index") for leaf in placeholders(fragment))
-    return {index: frozenset({IN_BYTES if index in in_bytes else PLAIN}) for index in indices}
+    if implementation.endswith(f"@{IN_BYTES}"):
+        return precisions_in_bytes(fragment)
+    return call.precisions(lambda _: PLAIN)
 
 
 def recipe(call: LibraryCall) -> Mapping[str, Any]:
@@ -131,12 +130,8 @@ def _viewed(argument: Argument, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _unsuitable(fragment: Node) -> Reason | None:
-    for node in walk((fragment,)):
-        if not node.type.is_static or 0 in node.type.sizes:
-            return f"{node.type} is empty or has unknown sizes"
-        if node.type.dtype not in READ:
-            return f"it holds {node.type.dtype}"
-    return None
+    strange = next((node.type.dtype for node in walk((fragment,)) if node.type.dtype not in READ), None)
+    return f"it holds {strange}" if strange is not None else unsized(fragment)
 
 
 def _integer_steps(fragment: Node, matched: Spine) -> int | Reason:

@@ -8,7 +8,7 @@ before they are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -19,14 +19,12 @@ from egraph.tensor.ops.dtypes import BYTES
 from egraph.tensor.storage import NARROW, WIDEN, stored
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, matmul_as_convolution, transposed_convolution
-from lower.calls.epilogue import Spine, spine
+from lower.calls.epilogue import Resolver, Spine, first_call, unsized
 from lower.quantised import PRECISION as IN_BYTES
-from lower.quantised import quantised
+from lower.quantised import precisions_in_bytes, quantised
 from lower.targets.cpu.generator.library import processor
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling
-from lower.views import Reason, Window, contiguous, lying
-
-Resolver = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
+from lower.views import Reason, Window, contiguous, image_orders, in_one_order, lying
 
 LANES, MOST_LANES = 16, 64
 SAFE_BLOCK_BYTES = 1 << 19
@@ -112,30 +110,23 @@ def match(
         parts = quantised(fragment)
         return parts if isinstance(parts, str) else match(parts.fragment, implementation, destination=destination)
     types, fragment = _stored_types(fragment), stored(fragment).fragment
-    reason = _unsuitable(fragment)
-    if reason:
+    if is_integer(fragment) and (reason := unsuitable_integers(fragment)):
         return reason
-
-    base = lying(bases)
+    if (reason := unsized(fragment)) is not None:
+        return reason
     resolvers = {op: resolver for name, ops, resolver in IMPLEMENTATIONS if name == implementation for op in ops}
-    matched = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
-    if isinstance(matched, str):
-        return matched
-    anchors = resolvers[matched.anchor.op](matched.anchor, base)
-    if isinstance(anchors, str):
-        return anchors
-    reason = "no arrangement fits"
-    for anchor in anchors:
+
+    def completed(anchor: Anchor, matched: Spine) -> LibraryCall | Reason:
         call = _complete(anchor, matched, fragment, splits=destination is not None)
         if isinstance(call, str):
-            reason = call
-        elif precision and (call.primitive not in READ_ROUNDED or matched.anchor.type.dtype != "float32"):
-            reason = f"the library's {call.primitive} of {matched.anchor.type.dtype} rounds no operand"
-        elif refused := types - {ELEMENT_TYPES[precision] if precision else READ_STORED.get(call.primitive)}:
-            reason = f"the library's {call.primitive} of {precision or PLAIN} reads and writes no {', '.join(sorted(refused))}"
-        else:
-            return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
-    return reason
+            return call
+        if precision and (call.primitive not in READ_ROUNDED or matched.anchor.type.dtype != "float32"):
+            return f"the library's {call.primitive} of {matched.anchor.type.dtype} rounds no operand"
+        if refused := types - {ELEMENT_TYPES[precision] if precision else READ_STORED.get(call.primitive)}:
+            return f"the library's {call.primitive} of {precision or PLAIN} reads and writes no {', '.join(sorted(refused))}"
+        return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
+
+    return first_call(fragment, resolvers, destination or contiguous(fragment.type.sizes), lying(bases), completed)
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
@@ -144,30 +135,14 @@ def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, froz
     if isinstance(call, str):
         return call
     if implementation.endswith(f"@{IN_BYTES}"):
-        parts = quantised(fragment)
-        assert not isinstance(parts, str), "it is matched in bytes"
-        indices = (leaf.integer("index") for leaf in placeholders(fragment))
-        return {index: frozenset({IN_BYTES if index in (parts.source, parts.weights) else PLAIN}) for index in indices}
-    found: dict[int, frozenset[str]] = {}
-    for argument in call.arguments:
-        read_in = implementation.partition("@")[2] if argument.dtype else PLAIN
-        found[argument.operand] = found.get(argument.operand, frozenset()) | {read_in}
-    return found
+        return precisions_in_bytes(fragment)
+    return call.precisions(lambda argument: implementation.partition("@")[2] if argument.dtype else PLAIN)
 
 
 def _stored_types(fragment: Node) -> set[str]:
     """Return the element types in which a fragment's operands and its result are stored, where they are converted."""
     types = {node.inputs[0].type.dtype for node in walk((fragment,)) if node.op == WIDEN}
     return types | ({fragment.type.dtype} if fragment.op == NARROW else set())
-
-
-def _unsuitable(fragment: Node) -> Reason | None:
-    if is_integer(fragment) and (reason := unsuitable_integers(fragment)):
-        return reason
-    for node in walk((fragment,)):
-        if not node.type.is_static or 0 in node.type.sizes:
-            return f"{node.type} is empty or has unknown sizes"
-    return None
 
 
 def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -> LibraryCall | Reason:
@@ -208,7 +183,7 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
         arguments.append(Argument("", operation.operand, window))
     pieces: tuple[tuple[int, int], ...] = ()
     if anchor.primitive in IMAGE_PRIMITIVES:
-        ordered = _in_one_order(arguments[0].window, destination, channels_last=of_bytes)
+        ordered = in_one_order([arguments[0].window, destination], image_orders(len(destination.shape))[of_bytes:])
         if ordered is None and splits and not any(operation["kind"] == "binary" for operation in post_operations):
             ordered, pieces = _in_pieces(anchor, arguments, destination)
         if ordered is None:
@@ -277,26 +252,16 @@ def _has_unit_stride(window: Window, axes: tuple[int, ...]) -> bool:
     return any(window.shape[axis] == 1 or window.strides[axis] == 1 for axis in axes)
 
 
-def _in_one_order(source: Window, destination: Window, *, channels_last: bool) -> tuple[Window, Window] | None:
-    """Return both windows in the first order of axes (channels first unless only ``channels_last`` will do) in which both lie densely."""
-    rank = len(source.shape)
-    for axes in ((0, *range(2, rank), 1),) if channels_last else (tuple(range(rank)), (0, *range(2, rank), 1)):
-        windows = source.in_order(axes), destination.in_order(axes)
-        if windows[0] is not None and windows[1] is not None:
-            return windows[0], windows[1]
-    return None
-
-
 def _in_pieces(
     anchor: Anchor, arguments: Sequence[Argument], destination: Window
-) -> tuple[tuple[Window, Window] | None, tuple[tuple[int, int], ...]]:
+) -> tuple[list[Window] | None, tuple[tuple[int, int], ...]]:
     """Return the windows of the first of several runs that write a result with gaps, and where each run's begin beside the first's.
 
     A run makes one position of the outer axes, dense in memory: images one by one, or rows where no padding tells them apart.
     """
     source = arguments[0].window
     rank = len(source.shape)
-    for axes in (tuple(range(rank)), (0, *range(2, rank), 1)):
+    for axes in image_orders(rank):
         if source.in_order(axes) is None:
             continue
         shapes, steps = [list(source.shape), list(destination.shape)], [0] * rank
@@ -307,8 +272,8 @@ def _in_pieces(
             if step is not None:
                 stride, extent = step
                 shapes[0][axis], shapes[1][axis], steps[axis] = extent, 1, stride
-            windows = [Window(w.offset, tuple(s), w.strides).in_order(axes) for w, s in zip((source, destination), shapes, strict=True)]
-            if windows[0] is not None and windows[1] is not None:
+            pieces = [Window(w.offset, tuple(s), w.strides) for w, s in zip((source, destination), shapes, strict=True)]
+            if (windows := in_one_order(pieces, (axes,))) is not None:
                 counts = [range(size) if step else range(1) for size, step in zip(destination.shape, steps, strict=True)]
                 begins = tuple(
                     (
@@ -317,7 +282,7 @@ def _in_pieces(
                     )
                     for position in product(*counts)
                 )
-                return (windows[0], windows[1]), begins
+                return windows, begins
     return None, ()
 
 

@@ -11,12 +11,11 @@ from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
 from lower.axes import below_views, merged
 from lower.calls.call import Argument
 from lower.candidates.tile import Tile, Tiling
+from lower.candidates.view_tiles import tiles_above
 from lower.views import Reason, Window, lying, read
 
 KINDS = {("LSTM", ""): 0, ("GRU", "0"): 1, ("GRU", "1"): 2, ("RNN", "tanh"): 3, ("RNN", "relu"): 4}
 """By operator and what tells its forms apart, as recurrence.c numbers them."""
-VIEWS_ABOVE = 3
-"""Transposes and reshapes above a recurrence that its tiles take in, at most."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +68,16 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
 
 def recurrence_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
     """Yield each recurrence, and what is a view of its result but cannot be one of where that lies."""
-    frontier: dict[int, list[Tile]] = {}
+    folds: dict[int, list[Tile]] = {}
     for number, nodes in tiling.frozen.classes.items():
         for node in nodes:
             if node.op in GATES and number not in tiling.leaves:
                 tile = Tile(tiling.over_leaves(number, node), (node,), tiling.implementation("recurrence.fold"))
-                if _fits(tiling, tile):
-                    frontier.setdefault(number, []).append(tile)
+                if _fits(tiling.canonical(tile.fragment)[0]):
+                    folds.setdefault(number, []).append(tile)
                     yield number, tile
-    for _ in range(VIEWS_ABOVE if tiling.fused else 0):
-        grown: dict[int, list[Tile]] = {}
-        for number in sorted({above for below in frontier for above in tiling.consumers[below]} - tiling.leaves):
-            for node in tiling.frozen.classes[number]:
-                for tile in frontier.get(node.children[0], ()) if node.op in ("Reshape", "Transpose") else ():
-                    higher = Tile(tiling.build(number, node, [tile.fragment]), (node, *tile.covered), tile.implementation)
-                    if number not in grown and _fits(tiling, higher):
-                        grown.setdefault(number, []).append(higher)
-                        if node.op == "Transpose":  # the tile below a reshape, viewed, is the same for free
-                            yield number, higher
-        frontier = grown
+    yield from tiles_above(tiling, folds, _fits, 1)
 
 
-def _fits(tiling: Tiling, tile: Tile) -> bool:
-    return isinstance(match(tiling.canonical(tile.fragment)[0]), RecurrenceCall)
+def _fits(fragment: Node) -> bool:
+    return isinstance(match(fragment), RecurrenceCall)

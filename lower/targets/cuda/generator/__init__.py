@@ -7,6 +7,6 @@ Nothing may overlap, except where ``may_overwrite(fragment)`` names the placehol
 """
 
 from lower.targets.cuda.generator.generate import generate, multiplies_in, supports, write
-from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch, Report, launches_from_json
+from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Report
 
-__all__ = ["OUTPUT", "GeneratedKernel", "Launch", "Report", "generate", "launches_from_json", "multiplies_in", "supports", "write"]
+__all__ = ["OUTPUT", "GeneratedKernel", "Report", "generate", "multiplies_in", "supports", "write"]

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from egraph.errors import LowerError
 from lower.attention.match import KEEP_WHERE, REPLACE_WHERE, AttentionCall
 from lower.eoperator.request import KernelRequest
-from lower.targets.cuda.generator.kernel import OUTPUT, Launch
+from lower.targets.cuda.generator.kernel import OUTPUT
 from lower.views import Window
+from runtime.devices.cuda.kernels import Launch
 
 SIDE = 32
 """Rows of a block, keys of a step, and numbers of a row that are staged at once."""

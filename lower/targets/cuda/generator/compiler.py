@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from egraph.errors import LowerError
-from lower.targets.cuda.generator.kernel import Launch, Report
+from lower.targets.cuda.generator.kernel import Report
+from runtime.devices.cuda.kernels import Launch
 
 MISSING = "neither NVRTC (pip install nvidia-cuda-nvrtc cuda-bindings) nor nvcc is installed"
 PATIENCE_SECONDS = 120.0
 MESSAGE_CHARACTERS = 600
-ENTRY = re.compile(r"Compiling entry function '(\w+)'")
-"""What ptxas says before what it says of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +66,6 @@ def compile_log(text: str, architecture: str) -> tuple[bytes, str] | None:
     return _by_nvrtc(text, architecture) or _by_nvcc(text, architecture)
 
 
-def reports_together(texts: Sequence[str], launches: Sequence[Sequence[Launch]], architecture: str) -> list[Report] | None:
-    """Compile texts of one kernel each as one text, whose code nobody needs: return what the compiler says of each.
-
-    Most of the time that a small kernel takes alone is the compiler's own beginning. None where no compiler is installed.
-    """
-    compiled = compile_log("\n".join(texts), architecture)
-    if compiled is None:
-        return None
-    parts = ENTRY.split(compiled[1])
-    by_symbol = dict(zip(parts[1::2], parts[2::2], strict=True))
-    return [report_of("".join(by_symbol[each.symbol] for each in one), one, architecture) for one in launches]
-
-
 def report_of(log: str, launches: Sequence[Launch], architecture: str) -> Report:
     """Read what ptxas says of the launched kernels; of several, the most of each."""
 
@@ -87,7 +73,7 @@ def report_of(log: str, launches: Sequence[Launch], architecture: str) -> Report
         return max((int(number) for number in re.findall(pattern, log)), default=0)
 
     registers, shared = most(r"Used (\d+) registers"), most(r"(\d+) bytes smem")
-    threads = max(launch.block[0] * launch.block[1] * launch.block[2] for launch in launches)
+    threads = max(launch.threads for launch in launches)
     dynamic = max(launch.shared_bytes for launch in launches)
     return Report(
         architecture, registers, most(r"(\d+) bytes spill stores") + most(r"(\d+) bytes spill loads"), most(r"(\d+) bytes stack frame"),

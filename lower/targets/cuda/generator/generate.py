@@ -15,9 +15,10 @@ from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, sup
 from lower.targets.cuda.generator.attention import AttentionRequest, write_attention
 from lower.targets.cuda.generator.compiler import MULTIPROCESSORS, compile_text
 from lower.targets.cuda.generator.functions import PREAMBLE, TENSOR_TYPES, TYPES, preamble
-from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch, Report
+from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Report
 from lower.targets.cuda.generator.schedules import Scheduler
 from lower.targets.cuda.generator.writer import Writer
+from runtime.devices.cuda.kernels import Launch
 
 WHOLE = BYTES | {"int32"}
 OF_BYTES = ("Dequantize", "DequantizeBlocks")
