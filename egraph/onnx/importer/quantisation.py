@@ -403,7 +403,10 @@ def _ql_average(call: Call) -> Node:
 
 
 def _ql_softmax(call: Call) -> Node:
-    """saturate(round(e(x) * floor(1 / u) / sum e(x)) + v), for whole numbers e(x) in a table: the sum is below 2^28, exact in any order"""
+    """saturate(round(e(x) * floor(1 / u) / sum e(x)) + v), for whole numbers e(x) in a table, whose sum is below 2^28
+
+    The sum is exact. onnxruntime adds in float32, one after the other, so that a quotient that is nearly a tie may go the other way.
+    """
     _bytes_of(call, 0)
     if not call.has(4):
         raise NotCore("without a zero point of the result")

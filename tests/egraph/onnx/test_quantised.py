@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -298,12 +299,20 @@ def _softmax(dtype: str, shape: tuple[int, ...], attributes: str, s: str, u: str
 @pytest.mark.parametrize(("dtype", "shape", "attributes", "s", "u", "v"), SOFTMAXES)
 @given(data=st.data(), by_rules=st.booleans())
 def test_softmax_of_bytes(dtype: str, shape: Any, attributes: str, s: float, u: float, v: int, data: st.DataObject, by_rules: bool) -> None:
-    """Bytes that are all the same make ties: of 512, each has half a step."""
+    """Bytes that are all the same make ties: of 512, each has half a step. What rounding of n additions turns may be a step off."""
     text = _softmax(dtype, shape, attributes, str(s), str(u), v)
     x = data.draw(of_bytes(shape, dtype))
     if data.draw(st.booleans()):
         x = np.full(shape, x.reshape(-1)[0])
-    agree(text, {"x": x}, by_rules=by_rules)
+    ours, theirs, _ = opened(text, by_rules=by_rules)
+    (result,), (expected,) = (session.run(None, {"x": x}) for session in (ours, theirs))
+    axes = (1, 2) if "axis=1, opset=12" in attributes else (1,) if "axis=1" in attributes else (-1,)
+    most, count = np.floor(1 / np.float32(u)), math.prod(shape[axis] for axis in axes)
+    powers = np.exp(s * x.astype(float))
+    steps = most * powers / powers.sum(axis=axes, keepdims=True)
+    is_a_tie = np.abs(steps - np.floor(steps) - 0.5) <= count * (steps * 2.0**-22 + most * 2.0**-27)  # additions, and whole numbers
+    differences = np.abs(result.astype(int) - expected)
+    assert differences.max() <= 1 and not (differences > 0)[~is_a_tie].any()
     assert has_no_opaque_step(text, by_rules=by_rules)
 
 
