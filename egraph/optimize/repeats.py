@@ -352,6 +352,7 @@ class _Writer:
         self._published = {node: named[name] for name, node in outline.graph.outputs}
         self._written: dict[tuple[Node, Place], Node] = {}
         self._runs: dict[Node, int | None] = {}
+        self._renames: dict[tuple[int, int], Mapping[str, str]] = {}
 
     def program(self) -> Program:
         """Return the program with every block written out for each of its instances."""
@@ -399,9 +400,14 @@ class _Writer:
         """Return the names of an instance's values and nodes by those of the first instance's."""
         if place is None:
             return {}
-        model, instances = self._outline.model, self._outline.runs[place[0]].instances
+        if place not in self._renames:  # every node of a block asks for it, and blocks may have hundreds
+            self._renames[place] = self._renames_of(*place)
+        return self._renames[place]
+
+    def _renames_of(self, run: int, instance: int) -> dict[str, str]:
+        model, instances = self._outline.model, self._outline.runs[run].instances
         renamed: dict[str, str] = {}
-        for left, right in zip(instances[0].operators, instances[place[1]].operators, strict=True):
+        for left, right in zip(instances[0].operators, instances[instance].operators, strict=True):
             if left in model.names and right in model.names:
                 renamed[model.names[left]] = model.names[right]
             renamed |= dict(zip(model.origins.get(left, ()), model.origins.get(right, ()), strict=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,6 +258,27 @@ def test_a_model_without_enough_to_save_is_searched_as_it_is(share: float) -> No
     outline = outlined(graph, share)
     assert outline.graph is graph and not outline.runs
     assert_computes(program_of(outline), graph)
+
+
+class Asked(dict[Node, tuple[str, ...]]):
+    """Counts what is asked for."""
+
+    count = 0
+
+    def get(self, *arguments: Any) -> Any:
+        self.count += 1
+        return super().get(*arguments)
+
+
+def test_a_block_s_names_are_read_once_an_instance() -> None:
+    """A scan that is written out has blocks of hundreds of nodes: to read all names for each of them took a third of a search."""
+    graph = layers(5)
+    asked = Asked(graph.origins)
+    graph = replace(graph, origins=asked)
+    outline = outlined(graph, 0.2)
+    before = asked.count
+    program_of(outline)
+    assert 0 < asked.count - before <= 3 * len(list(walk(graph.roots)))
 
 
 def test_every_node_of_the_outline_knows_the_model_s_nodes() -> None:
