@@ -260,8 +260,8 @@ def test_a_model_without_enough_to_save_is_searched_as_it_is(share: float) -> No
     assert_computes(program_of(outline), graph)
 
 
-class Asked(dict[Node, tuple[str, ...]]):
-    """Counts what is asked for."""
+class CountedReads(dict[Node, tuple[str, ...]]):
+    """Names by node, which count how often they are read."""
 
     count = 0
 
@@ -273,12 +273,12 @@ class Asked(dict[Node, tuple[str, ...]]):
 def test_a_block_s_names_are_read_once_an_instance() -> None:
     """A scan that is written out has blocks of hundreds of nodes: to read all names for each of them took a third of a search."""
     graph = layers(5)
-    asked = Asked(graph.origins)
-    graph = replace(graph, origins=asked)
+    origins = CountedReads(graph.origins)
+    graph = replace(graph, origins=origins)
     outline = outlined(graph, 0.2)
-    before = asked.count
+    before = origins.count
     program_of(outline)
-    assert 0 < asked.count - before <= 3 * len(list(walk(graph.roots)))
+    assert 0 < origins.count - before <= 3 * len(list(walk(graph.roots)))
 
 
 def test_every_node_of_the_outline_knows_the_model_s_nodes() -> None:
