@@ -14,8 +14,8 @@ def test_sleeping_is_no_work_and_computing_is() -> None:
     with Watch() as watch:
         time.sleep(0.2)
         slept = watch.now()
-        started = time.process_time()
-        while time.process_time() - started < 0.3:
+        started = time.thread_time()
+        while time.thread_time() - started < 0.3:
             work(leaf(0, 4))
         computed = watch.now() - slept
     assert slept < 0.15 and 0.2 < computed < 1.0

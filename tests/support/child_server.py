@@ -84,7 +84,7 @@ def child_servers() -> Iterator[None]:
         for program, place in places.items():
             command = [sys.executable, "-m", __name__, program, place]
             server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
-            servers.callback(server.communicate)
+            servers.callback(end, server)
             assert server.stdout is not None
             server.stdout.readline()
         PLACES.update(places)
@@ -92,11 +92,20 @@ def child_servers() -> Iterator[None]:
         yield
 
 
+def end(server: subprocess.Popen[bytes]) -> None:
+    """Kill a server that leads a session of its own, and every fork of it: one that is left holds its pipes open."""
+    os.killpg(server.pid, signal.SIGKILL)
+    server.communicate()
+
+
 def serve(launcher: socket.socket, main: Callable[[], None]) -> None:
     """Be the process of a launcher."""
     text, descriptors, _, _ = socket.recv_fds(launcher, MOST_BYTES, 3)
     while not text.endswith(b"\n"):
-        text += launcher.recv(MOST_BYTES)
+        received = launcher.recv(MOST_BYTES)
+        if not received:
+            return  # the launcher was killed before it had asked
+        text += received
     os.environ.clear()
     os.environ.update(json.loads(text))
     tempfile.tempdir = None  # TMPDIR may be another

@@ -63,7 +63,7 @@ def _server() -> subprocess.Popen[bytes]:
 def end_server() -> None:
     """End the process that forks, where there is one."""
     if _server.cache_info().currsize:
-        _server().communicate()
+        child_server.end(_server())
         _server.cache_clear()
 
 
