@@ -68,6 +68,9 @@ class Step:
             hardsigmoid, mish, soft_relu, round, linear, pow. Binary names: add, sub, mul, div, max, min, ge, gt, le, lt,
             eq, prelu (a post-operation only).
     tvm: ``symbol`` in the artefact's kernel library; arguments are the inputs then the outputs, as contiguous tensors.
+    function: ``function`` of the artefact's ``library``; arguments are the inputs then the outputs, as tensors, then ``integers``. Of the
+        input at position ``operand`` of ``pack``, a constant, the function reads what ``pack``'s own ``function`` makes of it at load:
+        ``elements`` side by side.
     onnxruntime: ``model`` (file in the artefact), ``input_names`` and ``output_names`` in the order of inputs and outputs;
         ``is_small``, where it is true: the calling thread runs it alone.
     copy: the one output takes the one input's elements (same shape, any strides, any dtype).

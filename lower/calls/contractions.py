@@ -176,28 +176,3 @@ def matmul(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     arguments = (_with_window(source[0], lifted[0]), _with_window(weights[0], lifted[1]))
     anchors.append(Anchor("matmul", {}, arguments, lambda w: w.reshape(shape), -1, FUSES))
     return tuple(anchors)
-
-
-def matmul_as_convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """dst[1,o,1,m] = sum of src[1,i,1,m] * weights[o,i,1,1]: rows are pixels of one image, channels last"""
-    source, weights = operand(node.inputs[0], "src", base), operand(node.inputs[1], "weights", base)
-    if isinstance(source, str) or isinstance(weights, str):
-        return source if isinstance(source, str) else str(weights)
-    depth, outputs = node.inputs[1].type.sizes[-2:]
-    if not weights[0].packed or node.inputs[1].type.elements != depth * outputs:
-        return "the right operand is no constant matrix"
-    rows = node.type.elements // outputs
-    pixels, kernel = source[0].window.reshape((1, 1, rows, depth)), weights[0].window.reshape((depth, outputs))
-    if isinstance(pixels, str) or isinstance(kernel, str):
-        return pixels if isinstance(pixels, str) else str(kernel)
-    filters = kernel.transpose((1, 0)).reshape((outputs, depth, 1, 1))
-    assert isinstance(filters, Window), "axes of one element are added"
-    first = channels_first("NHWC", 4)
-    parameters = {"strides": [1, 1], "dilations": [1, 1], "pads_before": [0, 0], "pads_after": [0, 0]}
-    arguments = (Argument("src", source[0].operand, first(pixels)), _with_window(weights[0], filters))
-
-    def arrange(window: Window) -> Window | Reason:
-        image = window.reshape((1, 1, rows, outputs))
-        return image if isinstance(image, str) else first(image)
-
-    return (Anchor("convolution", parameters, arguments, arrange, 1, FUSES),)

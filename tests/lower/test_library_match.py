@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -32,7 +31,6 @@ from lower.targets.cpu.onednn.match import IMPLEMENTATIONS, match
 from lower.views import Window
 from tests.support.lowering import float32
 
-ONEDNN_MATCH = sys.modules[match.__module__]
 POSITIVE = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish", "Abs", "Neg")
 
 
@@ -219,69 +217,6 @@ def test_a_row_steps_over_all_its_elements_as_leading_dimensions_must() -> None:
     row = apply("Transpose", placeholder(0, float32(8, 1)), perm=(1, 0))
     call = match(apply("MatMul", row, placeholder(1, float32(8, 5))), "onednn.matmul")
     assert isinstance(call, LibraryCall) and call.arguments[0].window == Window(0, (1, 8), (8, 1))
-
-
-def of_pixels(left: Node, *, transposed: bool = False) -> Node:
-    """Return a product by a constant matrix of seven rows and twelve columns, or of its transpose."""
-    matrix = placeholder(1, float32(12, 7) if transposed else float32(7, 12), constant=True)
-    return apply("MatMul", left, apply("Transpose", matrix, perm=(1, 0)) if transposed else matrix)
-
-
-def cut_rows() -> Node:
-    return apply("Slice", placeholder(0, float32(9, 7)), starts=(2, 0), ends=(8, 7), steps=(1, 1))
-
-
-@pytest.mark.parametrize(
-    "fragment",
-    [
-        of_pixels(placeholder(0, float32(5, 7))),
-        of_pixels(placeholder(0, float32(1, 7))),
-        of_pixels(placeholder(0, float32(2, 3, 7)), transposed=True),
-        of_pixels(cut_rows()),
-        of_pixels(apply("Reshape", placeholder(0, float32(1, 5, 7)), shape=(5, 7))),
-        apply("Tanh", apply("Add", of_pixels(placeholder(0, float32(5, 7))), placeholder(2, float32(12), constant=True))),
-        apply("Add", of_pixels(placeholder(0, float32(2, 3, 7))), placeholder(2, float32(2, 3, 12))),
-        apply("Reshape", apply("Relu", of_pixels(placeholder(0, float32(6, 7)))), shape=(2, 3, 12)),
-    ],
-    ids=("matrix", "row", "batches", "cut", "reshaped", "bias", "residual", "reshaped behind"),
-)
-def test_products_by_constants_run_as_convolutions_of_rows(fragment: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ONEDNN_MATCH, "packs_products", lambda: False)
-    call = match(fragment, "onednn.convolution")
-    assert isinstance(call, LibraryCall), call
-    assert call.primitive == "convolution" and call.arguments[1].packed and call.arguments[1].window.shape == (12, 7, 1, 1)
-    error = library_error(fragment, "onednn.convolution", 3)
-    assert error is not None and error < 5e-5
-
-
-@pytest.mark.parametrize(
-    ("fragment", "packs", "reason"),
-    [
-        (of_pixels(placeholder(0, float32(5, 7))), True, "packs a product's weights once"),
-        (apply("MatMul", placeholder(0, float32(5, 7)), placeholder(1, float32(7, 12))), False, "no constant matrix"),
-        (apply("MatMul", placeholder(0, float32(2, 5, 7)), placeholder(1, float32(2, 7, 12), constant=True)), False, "no constant matrix"),
-        (apply("Transpose", of_pixels(placeholder(0, float32(5, 7))), perm=(1, 0)), False, "do not lie densely in one order"),
-    ],
-    ids=("packed", "variable", "matrices", "transposed"),
-)
-def test_other_products_are_no_convolutions(fragment: Node, packs: bool, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ONEDNN_MATCH, "packs_products", lambda: packs)
-    assert reason in str(match(fragment, "onednn.convolution"))
-
-
-@pytest.mark.parametrize(
-    ("lines", "packs"),
-    [(("flags : fpu avx2 avx512f",), True), (("flags : fpu avx2 avx_vnni",), False), (("Features : asimd",), True), ((), True)],
-    ids=("AVX-512", "AVX2", "Arm", "unknown"),
-)
-def test_products_are_packed_where_the_processor_lets_the_library(
-    lines: tuple[str, ...], packs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ONEDNN_MATCH, "processor", lambda: ("model name : one", *lines))
-    ONEDNN_MATCH.x86_flags.cache_clear()
-    assert ONEDNN_MATCH.packs_products() == packs
-    monkeypatch.undo()
-    ONEDNN_MATCH.x86_flags.cache_clear()
 
 
 def test_axes_of_size_one_take_the_order_of_the_others() -> None:

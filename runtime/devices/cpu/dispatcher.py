@@ -73,6 +73,10 @@ class TensorRecord(ctypes.Structure):
     ]
 
 
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ValueRecord), ctypes.c_int32, ctypes.c_void_p)
+"""What kernels are: of an object that is not used, arguments, how many these are, and a result that is not used."""
+
+
 class CopyRecord(ctypes.Structure):
     _fields_ = [
         ("rank", ctypes.c_int32),

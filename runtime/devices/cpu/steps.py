@@ -5,17 +5,22 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
 from runtime.devices.cpu import dispatcher as native
 from runtime.devices.cpu.allocation import Allocator
+from runtime.devices.cpu.packing import KIND as PACKED
+from runtime.devices.cpu.packing import PackedConstants
 from runtime.dtypes import element_type
-from runtime.errors import ArtefactError
+from runtime.errors import ArtefactError, KernelError
 from runtime.plan import COPY_STEP, Buffer, Plan, Step
-from runtime.storage import Storage
+from runtime.storage import Storage, pointer
+
+NOTHING_PACKED: Mapping[int, int] = MappingProxyType({})
 
 
 class Context(Protocol):
@@ -74,32 +79,58 @@ class Builder:
         self.add_kernel(step, self.kernel(step.spec["symbol"]))
 
     def add_function(self, step: Step) -> None:
-        self.add_kernel(step, self.function(step.spec["library"], step.spec["function"]), step.spec.get("integers", ()))
+        packed = {pack["operand"]: self._packed(step, pack)} if (pack := step.spec.get("pack")) else {}
+        function = self.function(step.spec["library"], step.spec["function"])
+        self.add_kernel(step, function, step.spec.get("integers", ()), packed)
 
-    def add_kernel(self, step: Step, function: int, integers: Sequence[int] = ()) -> None:
-        """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors, then integers."""
-        buffers = [self.buffer(i) for i in (*step.inputs, *step.outputs)]
-        values = (native.ValueRecord * (len(buffers) + len(integers)))()
-        for value, buffer in zip(values, buffers, strict=False):
-            value.type_index, value.pointer = native.DLTENSOR_POINTER, self._tensor(buffer)
-        for position, integer in enumerate(integers, len(buffers)):
-            values[position].type_index, values[position].pointer = native.INTEGER, integer
-        self.table.add(step.name, native.KERNEL, function, values)
+    def add_kernel(self, step: Step, function: int, integers: Sequence[int] = (), packed: Mapping[int, int] = NOTHING_PACKED) -> None:
+        """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors, then integers.
+
+        ``packed`` has the tensors that take the place of inputs, by position.
+        """
+        tensors = [packed.get(at) or self._tensor(self.buffer(number)) for at, number in enumerate((*step.inputs, *step.outputs))]
+        self.table.add(step.name, native.KERNEL, function, _values(tensors, integers))
+
+    def _packed(self, step: Step, pack: Mapping[str, Any]) -> int:
+        """Return the tensor of an input as another function of the step's library packs it: ``elements`` side by side."""
+        buffer, library, name = self.buffer(step.inputs[pack["operand"]]), step.spec["library"], pack["function"]
+        if buffer.area != "weight":
+            raise KernelError("only a constant can be packed", where=f"step {step.name}: {buffer}")
+        context = self.contexts.setdefault(PACKED, PackedConstants())
+        assert isinstance(context, PackedConstants)
+        tensor = self._record(replace(buffer, shape=(pack["elements"],), strides=(1,)))
+        slot = tensor + native.TensorRecord.data.offset
+
+        def run(array: np.ndarray) -> None:
+            ctypes.c_void_p.from_address(slot).value = pointer(array)
+            function = native.FUNCTION(self.function(library, name))
+            if status := function(None, _values((self._tensor(buffer), tensor), ()), 2, None):
+                raise KernelError(f"{name} failed with status {status}", where=f"step {step.name}")
+
+        size_bytes = pack["elements"] * element_type(buffer.dtype).size_bytes
+        key = self.storage.locate(buffer)[1], buffer.dtype, buffer.shape, buffer.strides, library, name
+        array = context.add(key, self.storage.weights[buffer.key], size_bytes, run)
+        ctypes.c_void_p.from_address(slot).value = pointer(array)
+        return tensor
 
     def add_nothing(self, step: Step) -> None:
         """Keep the place of a step that Python runs."""
         self.table.add(step.name, native.NOTHING)
 
     def _tensor(self, buffer: Buffer) -> int:
+        address = self._record(buffer)
+        self._point(buffer, address)
+        return address
+
+    def _record(self, buffer: Buffer) -> int:
+        """Return the address of a tensor without its data."""
         element, rank = element_type(buffer.dtype), len(buffer.shape)
         shape, strides = (ctypes.c_int64 * rank)(*buffer.shape), (ctypes.c_int64 * rank)(*buffer.strides)
         record = native.TensorRecord(
             device_type=1, rank=rank, code=element.dlpack_code, bits=8 * element.size_bytes, lanes=1,
             shape=self.table.keep(shape), strides=self.table.keep(strides),
         )  # fmt: skip
-        address = self.table.keep(record)
-        self._point(buffer, address)
-        return address
+        return self.table.keep(record)
 
     def _point(self, buffer: Buffer, slot: int) -> None:
         """Write a buffer's address to ``slot``, now or before each run."""
@@ -135,6 +166,15 @@ LIBRARIES = (
     "onednn",
 )  # fmt: skip
 """Vendor libraries with steps of their own kind: folders beside this file, each with ``steps.add``, imported when a plan has one."""
+
+
+def _values(tensors: Sequence[int], integers: Sequence[int]) -> ctypes.Array[native.ValueRecord]:
+    """Return the arguments of a C function."""
+    pairs = [*((native.DLTENSOR_POINTER, tensor) for tensor in tensors), *((native.INTEGER, integer) for integer in integers)]
+    values = (native.ValueRecord * len(pairs))()
+    for value, (kind, content) in zip(values, pairs, strict=True):
+        value.type_index, value.pointer = kind, content
+    return values
 
 
 def _merged_axes(source: Buffer, target: Buffer) -> list[tuple[int, int, int]]:

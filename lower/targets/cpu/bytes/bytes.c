@@ -17,6 +17,7 @@
  *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
+#include "../steps.h"
 #ifndef LANES
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -27,7 +28,6 @@
 #define MOST_ROWS 12
 #define MOST_LANES 16
 #define MOST_WIDTH (VECTORS * MOST_LANES)
-#define MOST_STEPS 16
 #define BLOCKS 8                         /* of rows, whose sums are in the first cache while steps are applied */
 #define CHUNK (1 << 16)                  /* widened elements of x that are read again for each panel */
 #define TILES (1 << 18)                  /* transformed elements of x that are read again for each panel */
@@ -35,25 +35,6 @@
 #define AHEAD 16                         /* inputs of W that are asked for before they are read: they lie too far apart to be guessed */
 #define LEAST_ROWS 24                    /* rows of a share: with fewer, widening W takes longer than computing */
 #define SERIAL_OPERATIONS 400000.0       /* less than this is done before another thread has started */
-
-enum { ADD, SUBTRACT, MULTIPLY, DIVIDE, RELU, CLIP, LOGISTIC, SWISH, HARD_LOGISTIC, HARD_SWISH, ROUND, LINEAR, TANH, GELU };
-enum { SIGNED, UNSIGNED, FLOAT };        /* DLDataTypeCode */
-
-/* The place of each row of a tensor; without ``even``, rows have no common distance. */
-typedef struct {
-    const Tensor *tensor;
-    char *data;
-    int axes, even, size;
-    int64_t distance;
-} Rows;
-
-typedef struct {
-    int kind;
-    float first, second;
-    Rows operand;
-    int64_t along; /* the operand's distance between columns, 0 or 1 */
-    int repeats;   /* whether the operand is the same for all rows */
-} Step;
 
 typedef struct Problem {
     Rows x, out;
@@ -64,35 +45,11 @@ typedef struct Problem {
     int64_t strides[2], before[2], dilations[2], groups;
     int64_t images, height, width, columns;    /* of the result; a product has one row of ``width`` positions */
     int64_t lines;                             /* what is shared: rows of a product, lines of results, or of tiles */
-    int is_product, integer_steps, step_count;
-    Step steps[MOST_STEPS];
+    int is_product;
+    Steps steps;
     int (*compute)(const struct Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end);
     int lanes;
 } Problem;
-
-static Rows rows_of(const Tensor *tensor, int axes) {
-    Rows rows = {.tensor = tensor, .data = tensor->data, .axes = axes, .even = 1, .size = tensor->bits / 8};
-    int64_t next = -1;
-    for (int axis = axes - 1; axis >= 0; axis--) {
-        if (tensor->shape[axis] == 1) continue;
-        if (next < 0) rows.distance = tensor->strides[axis];
-        else if (tensor->strides[axis] != next) rows.even = 0;
-        next = tensor->strides[axis] * tensor->shape[axis];
-    }
-    return rows;
-}
-
-static char *row_of(const Rows *rows, int64_t row) {
-    if (rows->even) return rows->data + row * rows->distance * rows->size;
-    int64_t offset = 0;
-    for (int axis = rows->axes - 1; axis >= 0; axis--) {
-        offset += row % rows->tensor->shape[axis] * rows->tensor->strides[axis];
-        row /= rows->tensor->shape[axis];
-    }
-    return rows->data + offset * rows->size;
-}
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Positions of a line of x that one line of the result reads, with padding. */
 static int64_t length_of(const Problem *problem) {
@@ -119,26 +76,6 @@ static int work(int task, const Environment *environment, void *data) {
         least(vectors * (column + 1) / across * problem->lanes, problem->columns));
 }
 
-/* Read steps and their operands, from argument ``at`` on; return the argument after these, or -1. */
-static int read_steps(Problem *problem, const Value *codes, int count, const Value *arguments, int at, int axes) {
-    if (count < 1 || count % 3 != 1 || count / 3 > MOST_STEPS) return -1;
-    problem->integer_steps = (int)codes->integer, problem->step_count = count / 3;
-    for (int step = 0; step < problem->step_count; step++) {
-        Step *one = problem->steps + step;
-        const Value *code = codes + 1 + 3 * step;
-        const uint32_t bits[2] = {(uint32_t)code[1].integer, (uint32_t)code[2].integer};
-        one->kind = (int)code->integer;
-        memcpy(&one->first, bits, 4), memcpy(&one->second, bits + 1, 4);
-        if (one->kind <= DIVIDE) {
-            const Tensor *operand = arguments[at++].tensor;
-            one->operand = rows_of(operand, axes);
-            one->along = operand->strides[axes];
-            one->repeats = one->operand.even && !one->operand.distance;
-        }
-    }
-    return at;
-}
-
 static int run(Problem *problem, int in_tiles) {
 #if defined(__x86_64__)
     problem->lanes = instructions() == AVX512 ? 16 : instructions() == AVX2 ? 8 : 4;
@@ -157,12 +94,6 @@ static int run(Problem *problem, int in_tiles) {
     return work(0, &alone, problem);
 }
 
-static int integers_of(const Value *arguments, int count) {
-    int integers = 0;
-    while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
-    return integers;
-}
-
 EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Value *result) {
     (void)self, (void)result;
     const int integers = integers_of(arguments, count);
@@ -177,7 +108,7 @@ EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Valu
         .columns = weights->shape[1], .is_product = 1,
     };
     for (int axis = 0; axis < axes; axis++) problem.width *= out->shape[axis];
-    if (read_steps(&problem, codes, integers, arguments, 2, axes) + 1 != count - integers) return 3;
+    if (read_steps(&problem.steps, codes, integers, arguments, 2, axes) + 1 != count - integers) return 3;
     return run(&problem, 0);
 }
 
@@ -196,7 +127,7 @@ static int convolution(const Value *arguments, int count, int in_tiles) {
         problem.strides[axis] = codes[axis].integer, problem.before[axis] = codes[2 + axis].integer;
         problem.dilations[axis] = codes[4 + axis].integer;
     }
-    if (read_steps(&problem, codes + 7, integers - 7, arguments, 2, 3) + 1 != count - integers) return 3;
+    if (read_steps(&problem.steps, codes + 7, integers - 7, arguments, 2, 3) + 1 != count - integers) return 3;
     return run(&problem, in_tiles);
 }
 
@@ -214,12 +145,7 @@ EXPORT int bytes_tiles(void *self, const Value *arguments, int32_t count, Value 
 
 #define UNROLLED _Pragma("clang loop unroll(full)") for
 #define Halves NAME(Halves)
-#define Octets NAME(Octets)
-#define OctetsU NAME(OctetsU)
 typedef int16_t Halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-typedef int8_t Octets __attribute__((vector_size(LANES), aligned(1), may_alias));
-typedef uint8_t OctetsU __attribute__((vector_size(LANES), aligned(1), may_alias));
-
 /* The sum of two products of 16 bits in each 32 bits of two vectors. */
 TARGETED INLINE Bits NAME(pairs)(Bits a, Bits b) {
 #if LANES == 16
@@ -230,125 +156,6 @@ TARGETED INLINE Bits NAME(pairs)(Bits a, Bits b) {
     return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
 }
-
-TARGETED INLINE Bits NAME(every)(int32_t value) {
-    Bits result;
-    for (int i = 0; i < LANES; i++) result[i] = value;
-    return result;
-}
-
-TARGETED INLINE Vector NAME(between)(Vector x, float low, float high) {
-    const Vector least = NAME(all)(low), most = NAME(all)(high), above = NAME(where)((Bits)(x < least), least, x);
-    return NAME(where)((Bits)(above > most), most, above);
-}
-
-TARGETED INLINE Bits NAME(widened)(const char *from, int is_signed) {
-    return is_signed ? __builtin_convertvector(*(const Octets *)from, Bits) : __builtin_convertvector(*(const OctetsU *)from, Bits);
-}
-
-/* Whole numbers from an operand, of which there may be less than a vector. */
-TARGETED INLINE Bits NAME(integers)(const Rows *rows, const char *from, int64_t count) {
-    Bits result = NAME(every)(0);
-    if (rows->size == 4) {
-        if (count >= LANES) return *(const Bits *)from;
-        for (int64_t i = 0; i < count; i++) result[i] = ((const int32_t *)from)[i];
-        return result;
-    }
-    const int is_signed = rows->tensor->code == SIGNED;
-    if (count >= LANES) return NAME(widened)(from, is_signed);
-    for (int64_t i = 0; i < count; i++) result[i] = is_signed ? ((const int8_t *)from)[i] : ((const uint8_t *)from)[i];
-    return result;
-}
-
-TARGETED INLINE Vector NAME(numbers)(const Rows *rows, const char *from, int64_t count) {
-    if (rows->tensor->code != FLOAT) return __builtin_convertvector(NAME(integers)(rows, from, count), Vector);
-    if (count >= LANES) return LOAD((const float *)from);
-    Vector result = NAME(all)(0.0f);
-    for (int64_t i = 0; i < count; i++) result[i] = ((const float *)from)[i];
-    return result;
-}
-
-/* 1 / (1 + e^-x) */
-TARGETED INLINE Vector NAME(logistic)(Vector x) {
-    const Bits below = (Bits)(x < 0.0f);
-    const Vector power = NAME(power)(NAME(where)(below, x, -x)), divisor = power + 1.0f;
-    return NAME(where)(below, power, NAME(all)(1.0f)) / divisor;
-}
-
-/* Hyperbolic tangent, to about an ulp of 1. */
-TARGETED INLINE Vector NAME(tangent)(Vector x) {
-    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
-    const Vector size = (Vector)((Bits)x ^ sign), power = NAME(power)(size * -2.0f), square = x * x;
-    const Vector series = size * (1.0f - square * (0.333333333f - square * (0.133333333f - square * 0.0539682540f)));
-    return (Vector)((Bits)NAME(where)((Bits)(size < 0.1f), series, (1.0f - power) / (1.0f + power)) | sign);
-}
-
-/* x / 2 (1 + erf(x / sqrt 2)), by Abramowitz and Stegun 7.1.26: the error function is off by 1.5e-7 at most. */
-TARGETED INLINE Vector NAME(gelu)(Vector x) {
-    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
-    const Vector size = (Vector)((Bits)x ^ sign) * 0.707106781f, t = 1.0f / (1.0f + size * 0.3275911f);
-    Vector sum = t * 1.061405429f - 1.453152027f;
-    sum = sum * t + 1.421413741f;
-    sum = sum * t - 0.284496736f;
-    sum = sum * t + 0.254829592f;
-    const Vector rest = sum * t * NAME(power)(-(size * size)); /* 1 - erf of the size */
-    return NAME(where)((Bits)(x < 0.0f), rest, 2.0f - rest) * x * 0.5f;
-}
-
-/* The nearest whole number, of two the even one. */
-TARGETED INLINE Vector NAME(rounded)(Vector x) {
-    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
-    const Vector size = (Vector)((Bits)x ^ sign), whole = size + 8388608.0f - 8388608.0f;
-    return (Vector)((Bits)NAME(where)((Bits)(size < 8388608.0f), whole, size) | sign);
-}
-
-#define EACH(expression) \
-    for (int64_t i = 0; i < rows * width; i += LANES) { \
-        const Vector x = LOAD(block + i); \
-        STORE(block + i, expression); \
-    } \
-    break;
-#define WITH(expression) \
-    for (int64_t i = 0; i < width; i += LANES) { \
-        Vector y = NAME(all)(0.0f); \
-        if (step->repeats) y = NAME(operand)(step, 0, column + i, columns - i); \
-        for (int64_t row = 0; row < rows; row++) { \
-            if (!step->repeats) y = NAME(operand)(step, first + row, column + i, columns - i); \
-            const Vector x = LOAD(block + row * width + i); \
-            STORE(block + row * width + i, expression); \
-        } \
-    } \
-    break;
-
-TARGETED INLINE Vector NAME(operand)(const Step *step, int64_t row, int64_t column, int64_t count) {
-    const char *from = row_of(&step->operand, row);
-    if (step->along) return NAME(numbers)(&step->operand, from + column * step->operand.size, count);
-    return NAME(all)(NAME(numbers)(&step->operand, from, 1)[0]);
-}
-
-/* One step of numbers for a block of results, ``width`` a row, of which ``columns`` are real. */
-TARGETED static void NAME(apply)(
-    const Step *step, float *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
-    const float a = step->first, b = step->second;
-    switch (step->kind) {
-        case ADD: WITH(x + y)
-        case SUBTRACT: WITH(x - y)
-        case MULTIPLY: WITH(x * y)
-        case DIVIDE: WITH(x / y)
-        case RELU: EACH(NAME(where)((Bits)(x < 0.0f), x * a, x))
-        case CLIP: EACH(NAME(between)(x, a, b))
-        case LOGISTIC: EACH(NAME(logistic)(x))
-        case SWISH: EACH(x * NAME(logistic)(x * a))
-        case HARD_LOGISTIC: EACH(NAME(between)(x * a + b, 0.0f, 1.0f))
-        case HARD_SWISH: EACH(x * NAME(between)(x * a + b, 0.0f, 1.0f))
-        case ROUND: EACH(NAME(rounded)(x))
-        case LINEAR: EACH(x * a + b)
-        case TANH: EACH(NAME(tangent)(x))
-        case GELU: EACH(NAME(gelu)(x))
-    }
-}
-#undef EACH
-#undef WITH
 
 /* One step of int32. */
 TARGETED static void NAME(apply_integers)(
@@ -385,13 +192,13 @@ TARGETED static void NAME(write)(const Rows *out, char *to, const int32_t *from,
 /* All steps for some rows of sums, and the results in their places. */
 TARGETED static void NAME(finish)(
     const Problem *problem, int32_t *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
-    const Step *step = problem->steps, *end = step + problem->step_count;
-    for (const Step *last = step + problem->integer_steps; step < last; step++)
+    const Step *step = problem->steps.each, *end = step + problem->steps.count;
+    for (const Step *last = step + problem->steps.of_integers; step < last; step++)
         NAME(apply_integers)(step, block, first, rows, column, columns, width);
     if (problem->out.tensor->code == FLOAT || problem->out.size == 1) {
         for (int64_t i = 0; i < rows * width; i += LANES)
             STORE((float *)block + i, __builtin_convertvector(*(const Bits *)(block + i), Vector));
-        for (; step < end; step++) NAME(apply)(step, (float *)block, first, rows, column, columns, width);
+        for (; step < end; step++) NAME(apply)(step, (float *)block, first, rows, column, columns, width, width);
     }
     for (int64_t row = 0; row < rows; row++)
         NAME(write)(&problem->out, row_of(&problem->out, first + row) + column * problem->out.size, block + row * width, columns);
@@ -772,6 +579,4 @@ TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, i
 #undef WideOctetsU
 #undef UNROLLED
 #undef Halves
-#undef Octets
-#undef OctetsU
 #endif

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from egraph.tensor import PLAIN, Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
-from lower.calls.call import Argument, Base, LibraryCall, PostOperation
+from lower.calls.call import Argument, Base, LibraryCall
 from lower.calls.epilogue import Spine, spine, unsized
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import precisions_in_bytes, quantised
+from lower.targets.cpu.steps import MATRIX_RANK, misplaced, product_operands, steps_of
 from lower.views import Reason, Window, contiguous, lying, read
 
 PRODUCT, TILES = "bytes.product", "bytes.tiles"
 OPERATORS = ("MatMul", "Conv")
-BINARY = {"add": 0, "sub": 1, "mul": 2, "div": 3}
-ELTWISE = {"relu": 4, "clip": 5, "logistic": 6, "swish": 7, "hardsigmoid": 8, "hardswish": 9, "round": 10, "linear": 11,
-           "tanh": 12, "gelu_erf": 13}  # fmt: skip
-"""Steps, as bytes.c numbers them."""
 OF_INT32 = ("Add", "Sub")
 """What is computed of sums before they become numbers."""
 MOVES = ("Reshape", "Transpose")
 READ = ("float32", "int32", *BYTES)
 """Element types of operands that the steps read, and of results."""
-MOST_STEPS = 16
 LEAST_OF_TILES = 8
-MOST_AXES = 8
 IMAGE_RANK = 4
 LARGEST = {"int8": 128, "uint8": 255}
 """The largest magnitude of a byte."""
@@ -65,7 +59,7 @@ def match(
     if any(operand.type.dtype not in BYTES for operand in matched.anchor.inputs):
         return "it is no product of bytes"
     integers = _integer_steps(fragment, matched)
-    steps = _steps(matched.post_operations)
+    steps = steps_of(matched.post_operations)
     if isinstance(integers, str) or isinstance(steps, str):
         return integers if isinstance(integers, str) else str(steps)
     operands = _product(matched.anchor, base)
@@ -79,11 +73,8 @@ def match(
     if isinstance(operands, str):
         return operands
     arguments = (*operands, *steps[1])
-    placed = [argument for argument in arguments if argument.role != "weights"]
-    if any(not _is_along(argument.window) for argument in placed) or not _is_dense(matched.destination):
-        return "numbers along the last axis do not lie side by side"
-    if len(matched.destination.shape) > MOST_AXES:
-        return f"{len(matched.destination.shape)} axes are too many"
+    if refused := misplaced(matched.destination, arguments):
+        return refused
     parameters = {"function": function, "integers": [*more, integers, *steps[0]]}
     return LibraryCall(function, parameters, arguments, matched.destination)
 
@@ -152,27 +143,14 @@ def _integer_steps(fragment: Node, matched: Spine) -> int | Reason:
 
 
 def _product(anchor: Node, base: Base) -> tuple[Argument, ...] | Reason:
-    """Return x [rows.., K] and weights [K, N] of a product, or of a convolution that looks at one position at a time."""
-    left, right = anchor.inputs
-    source, weights = read(left, base), read(right, base)
-    if isinstance(source, str) or isinstance(weights, str):
-        return source if isinstance(source, str) else str(weights)
-    (leaf, window), shape = weights, left.type.sizes
-    steps = (1,) * len(shape)
-    if anchor.op == "Conv":
-        a: dict[str, Any] = dict(anchor.attributes)
-        if a["layout"] != "NHWC" or any(size != 1 for size in right.type.sizes[2:]) or any(a["pads"]) or a["group"] != 1:
-            return "the convolution looks at several positions, pads, has groups or has its channels first"
-        window = Window(window.offset, window.shape[:2], window.strides[:2]).transpose((1, 0))
-        steps = (1, *a["strides"], 1)
-    elif right.type.rank != 2 or left.type.rank < 2:
+    """Return x [rows.., K] and weights [K, N] of a product by one matrix."""
+    operands = product_operands(anchor, base)
+    if isinstance(operands, str):
+        return operands
+    shape = operands[1].window.shape
+    if len(shape) != MATRIX_RANK:
         return "the right operand is not one matrix"
-    if window.shape[0] > MOST_ADDED:
-        return f"sums of {window.shape[0]:,} products of bytes may exceed an int32"
-    rows = source[1].expand(shape).slice((0,) * len(shape), shape, steps)
-    if rows.shape[:-1] != anchor.type.sizes[:-1]:
-        return "the strided positions are not the result's"
-    return Argument("src", source[0].integer("index"), rows), Argument("weights", leaf.integer("index"), window)
+    return f"sums of {shape[0]:,} products of bytes may exceed an int32" if shape[0] > MOST_ADDED else operands
 
 
 def _image(anchor: Node, base: Base) -> tuple[Argument, ...] | Reason:
@@ -203,29 +181,3 @@ def _unsuitable_for_tiles(anchor: Node) -> Reason | None:
 def _image_integers(anchor: Node) -> list[int]:
     a: dict[str, Any] = dict(anchor.attributes)
     return [*a["strides"], *a["pads"][:2], *a["dilations"], a["group"]] if anchor.type.rank == IMAGE_RANK else []
-
-
-def _steps(operations: Sequence[PostOperation]) -> tuple[list[int], tuple[Argument, ...]] | Reason:
-    """Return what follows a product as the integers that bytes.c reads, and its operands."""
-    if len(operations) > MOST_STEPS:
-        return f"{len(operations)} steps are too many"
-    integers: list[int] = []
-    arguments = []
-    for operation in operations:
-        kind = (BINARY if operation.kind == "binary" else ELTWISE).get(operation.algorithm)
-        if kind is None or operation.kind not in ("binary", "eltwise"):
-            return f"{operation.algorithm or operation.kind} is not computed after products of bytes"
-        integers += kind, *struct.unpack("2I", struct.pack("2f", operation.alpha, operation.beta))
-        if operation.window is not None:
-            assert operation.operand is not None
-            arguments.append(Argument("", operation.operand, operation.window))
-    return integers, tuple(arguments)
-
-
-def _is_dense(window: Window) -> bool:
-    return window.shape[-1] == 1 or window.strides[-1] == 1
-
-
-def _is_along(window: Window) -> bool:
-    """Return whether numbers along the last axis lie side by side, or one repeats."""
-    return _is_dense(window) or window.strides[-1] == 0

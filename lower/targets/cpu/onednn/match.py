@@ -18,7 +18,7 @@ from egraph.tensor import ELEMENT_TYPES, PLAIN, Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
 from egraph.tensor.storage import NARROW, WIDEN, stored
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
-from lower.calls.contractions import convolution, convolution_as_matmul, matmul, matmul_as_convolution, transposed_convolution
+from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Resolver, Spine, first_call, unsized
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import precisions_in_bytes, quantised
@@ -54,20 +54,10 @@ def _partial_sums(node: Node) -> Reason:
     return f"a strided deconvolution with {block_bytes >> 10} KiB of weights for {lanes} outputs sums in parts, before its epilogue"
 
 
-def _matmul_as_convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """A product by a constant matrix, where the library's products copy the matrix at every call and its convolutions do not."""
-    if packs_products():
-        return "the library packs a product's weights once, as a convolution's"
-    if node.inputs[0].type.dtype != PLAIN:
-        return "a product of bytes is none of a convolution's"
-    return matmul_as_convolution(node, base)
-
-
 IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
     ("onednn.convolution", ("Conv",), convolution),
     ("onednn.matmul", ("Conv",), convolution_as_matmul),
     ("onednn.matmul", ("MatMul",), matmul),
-    ("onednn.convolution", ("MatMul",), _matmul_as_convolution),
     ("onednn.deconvolution", ("ConvTranspose",), _deconvolution),
     ("onednn.pooling", ("AveragePool",), pooling),
     ("onednn.pooling", ("ReduceMean",), global_pooling),
@@ -332,14 +322,6 @@ def x86_flags() -> frozenset[str]:
 def multiplies_bytes() -> bool:
     """Return whether the library's sums of products of bytes are exact on this processor."""
     return not x86_flags() or bool(X86_FEATURES & x86_flags())
-
-
-def packs_products() -> bool:
-    """Return whether the library has products of float32 that read packed weights: on x86 only with AVX-512 (oneDNN 3.2, brgemm).
-
-    Without, a product of 128 x 768 by 768 x 3072 took 7.9 ms where the same as a convolution of single taps took 4.7 (two threads).
-    """
-    return not x86_flags() or "avx512f" in x86_flags()
 
 
 def is_integer(fragment: Node) -> bool:

@@ -1,0 +1,61 @@
+"""Match products by constant matrices, with what follows them, as calls of the kernel in products.c."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from egraph.tensor import PLAIN, Node, placeholders, walk
+from lower.calls.call import Base, LibraryCall
+from lower.calls.epilogue import spine, unsized
+from lower.targets.cpu.steps import misplaced, product_operands, steps_of
+from lower.views import Reason, Window, contiguous, lying
+
+MATMUL = "products.matmul"
+OPERATORS = ("MatMul", "Conv")
+PANEL = 16
+"""The columns of a panel, as products.c has them."""
+MOST_SUMMED = 1 << 14
+"""The most numbers that are summed one after the other: beyond, rounding errors add up."""
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names of the implementations of an operator by itself."""
+    return (MATMUL,) if op in OPERATORS else ()
+
+
+def match(
+    fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
+) -> LibraryCall | Reason:
+    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    if implementation != MATMUL:
+        return "products are computed in float32"
+    strange = next((node.type.dtype for node in walk((fragment,)) if node.type.dtype != PLAIN), None)
+    if refused := f"it holds {strange}" if strange is not None else unsized(fragment):
+        return refused
+    base: Base = lying(bases)
+    matched = spine(fragment, frozenset(OPERATORS), destination or contiguous(fragment.type.sizes), base)
+    if isinstance(matched, str):
+        return matched
+    operands, steps = product_operands(matched.anchor, base), steps_of(matched.post_operations)
+    if isinstance(operands, str) or isinstance(steps, str):
+        return operands if isinstance(operands, str) else str(steps)
+    weights = operands[1]
+    if not any(leaf.integer("index") == weights.operand and leaf.attribute("constant") for leaf in placeholders(fragment)):
+        return "the matrix is no constant"
+    *matrices, inputs, columns = weights.window.shape
+    if inputs > MOST_SUMMED:
+        return f"{inputs:,} numbers would be summed one after the other"
+    arguments = (*operands, *steps[1])
+    if refused := misplaced(matched.destination, arguments):
+        return refused
+    count = math.prod(matrices)
+    pack: dict[str, Any] = {"operand": 1, "function": "products_pack", "elements": count * inputs * -(-columns // PANEL) * PANEL}
+    parameters = {"function": "products_matmul", "pack": pack, "integers": [count, 0, *steps[0]]}
+    return LibraryCall("products_matmul", parameters, arguments, matched.destination)
+
+
+def recipe(call: LibraryCall) -> Mapping[str, Any]:
+    """Return a call's part of a plan's step."""
+    return call.parameters

@@ -1,0 +1,196 @@
+"""Products by constant matrices that are packed at load: sums, what follows them, and where they read and write."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from egraph.onnx.exporter import serialized
+from egraph.tensor import Node, placeholder, walk
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
+from lower.calls.call import LibraryCall
+from lower.compile import CompileOptions, compile_program
+from lower.targets.cpu.products.match import MATMUL, match
+from lower.views import Window
+from runtime import Session
+from runtime.devices.cpu.packing import KIND
+from runtime.devices.cpu.program import CpuProgram
+from runtime.errors import KernelError
+from runtime.executable import Executable
+from tests.support.lowering import Model, check, choose, float32
+
+SLOW = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUNCTIONS: dict[str, dict[str, Any]] = {
+    "Relu": {}, "LeakyRelu": {"alpha": 0.1}, "Clip": {"min": -0.5, "max": 0.75}, "Sigmoid": {}, "HardSwish": {}, "Tanh": {}, "Neg": {},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "Gelu": {"approximate": "none"}, "Round": {},
+}  # fmt: skip
+ENDS = ("nothing", "bias", "bias and function", "residual", "column of rows", "bias, residual and function")
+
+
+def ended(model: Model, y: Node, end: str) -> Node:
+    """Return what becomes of sums."""
+    sizes = y.type.sizes
+    if "bias" in end:
+        y = apply("Add", y, model.weight(sizes[-1]))
+    if "residual" in end:
+        y = apply("Sub", y, model.input(*sizes))
+    if end == "column of rows":
+        y = apply("Mul", y, model.input(*sizes[:-1], 1))
+    return apply("Relu", y) if "function" in end else y
+
+
+def compare(model: Model, y: Node, folder: Path, threads: int) -> None:
+    """Compute in one call, and compare with the reference."""
+    program = choose(model.graph(y), MATMUL)
+    assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [MATMUL]
+    check(model.graph(y), program, folder, threads)
+
+
+@SLOW
+@given(
+    rows=st.sampled_from([(1,), (6,), (7,), (53,), (2, 5), (3, 1, 30), (5, 40)]), size=st.sampled_from([1, 2, 37, 96, 700]),
+    columns=st.sampled_from([1, 9, 16, 50, 64, 128]), each=st.booleans(), end=st.sampled_from(ENDS),
+    threads=st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_products_agree_with_the_reference(
+    tmp_path: Path, rows: tuple[int, ...], size: int, columns: int, each: bool, end: str, threads: int
+) -> None:
+    """By one matrix, or by one for each of the leading axes."""
+    model = Model()
+    x, w = model.input(*rows, size), model.weight(*(rows[:-1] if each else ()), size, columns)
+    compare(model, ended(model, apply("MatMul", x, w), end), tmp_path, threads)
+
+
+@SLOW
+@given(
+    images=st.sampled_from([1, 2]), side=st.sampled_from([1, 4, 15, 40]), channels=st.sampled_from([3, 16, 40]),
+    outputs=st.sampled_from([5, 32, 72]), stride=st.sampled_from([1, 2]), end=st.sampled_from(["nothing", "bias, residual and function"]),
+    threads=st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_convolutions_of_single_positions_are_products(
+    tmp_path: Path, images: int, side: int, channels: int, outputs: int, stride: int, end: str, threads: int
+) -> None:
+    model = Model()
+    y = apply(
+        "Conv", model.input(images, side, side, channels), model.weight(outputs, channels, 1, 1), strides=(stride, stride), pads=(0,) * 4,
+        dilations=(1, 1), group=1, layout="NHWC",
+    )  # fmt: skip
+    compare(model, ended(model, y, end), tmp_path, threads)
+
+
+def test_rows_are_read_and_written_where_they_lie(tmp_path: Path) -> None:
+    """Heads side by side: rows of the input, and of the result, have no common distance."""
+    model = Model()
+    heads = apply("Transpose", model.input(2, 5, 3, 16), perm=(0, 2, 1, 3))
+    y = apply("Tanh", apply("Add", apply("MatMul", heads, model.weight(16, 32)), model.weight(32)))
+    compare(model, apply("Transpose", y, perm=(0, 2, 1, 3)), tmp_path, 2)
+
+
+@pytest.mark.parametrize("columns", [512, 1024, 1000])
+def test_steps_are_right_wherever_they_are_applied(tmp_path: Path, columns: int) -> None:
+    """In the result; beside it where its rows share lines of the cache; beside it where a panel is not full."""
+    model = Model()
+    y = ended(model, apply("MatMul", model.input(70, 24), model.weight(24, columns)), "bias, residual and function")
+    compare(model, apply("Mul", y, model.input(70, columns)), tmp_path, 2)
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "Swish", "Gelu by tanh"])
+def test_functions_of_sums_are_close_and_keep_what_is_no_number(tmp_path: Path, name: str) -> None:
+    """Rows of one input, multiplied by one: what goes in is what the function sees."""
+    model = Model()
+    sums = apply("MatMul", model.input(200, 1), model.weight(1, 16))
+    model.tensors["w0"] = np.ones((1, 16), np.float32)
+    if name == "Swish":
+        y = apply("Mul", sums, apply("Sigmoid", sums))
+    else:
+        y = apply("Gelu", sums, approximate="tanh") if name == "Gelu by tanh" else apply(name, sums, **FUNCTIONS[name])
+    graph = model.graph(y)
+    program = choose(graph, MATMUL)
+    assert [kernel.implementation.text for kernel in program.kernels] == [MATMUL]
+    compile_program(program, tmp_path, CompileOptions(threads=1, export_graph=serialized))
+    x = np.concatenate([np.linspace(-12, 12, 190), [np.nan, np.inf, -np.inf, 0.0, 1e-30, -1e-30, 3e5, -3e5, 88.5, -88.5]])
+    x = x.astype(np.float32)[:, None]
+    constants = {node: graph.tensors[node.string("digest")] for node in walk(graph.roots) if node.op == "Constant"}
+    with np.errstate(all="ignore"):
+        (expected,) = evaluate(graph.roots, {graph.inputs[0]: x, **constants})
+    with Session(tmp_path, threads=1) as session:
+        (actual,) = session.run(None, {"x0": x})
+    np.testing.assert_allclose(actual, expected, rtol=4e-6, atol=4e-7)
+
+
+def fragment(*, rows: int = 7, size: int = 12, columns: int = 20, constant: bool = True) -> Node:
+    return apply("MatMul", placeholder(0, float32(rows, size)), placeholder(1, float32(size, columns), constant=constant))
+
+
+def test_results_are_written_with_gaps_between_rows_and_not_between_columns() -> None:
+    call = match(fragment(), MATMUL, destination=Window(5, (7, 20), (61, 1)))
+    assert isinstance(call, LibraryCall) and call.destination.strides == (61, 1)
+    assert "side by side" in str(match(fragment(), MATMUL, destination=Window(0, (7, 20), (1, 7))))
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (fragment(constant=False), "no constant"),
+        (fragment(size=1 << 15), "one after the other"),
+        (apply("Erf", fragment()), "not an epilogue"),
+        (apply("Exp", fragment()), "not computed after products"),
+        (apply("MatMul", placeholder(0, float32(2, 3, 4)), placeholder(1, float32(1, 4, 5), constant=True)), "other leading axes"),
+        (apply("MatMul", apply("Transpose", placeholder(0, float32(4, 3)), perm=(1, 0)), placeholder(1, float32(4, 5), constant=True)),
+         "side by side"),
+    ],
+    ids=("variable", "long", "function", "step", "leading", "transposed"),
+)  # fmt: skip
+def test_what_the_kernel_does_not_compute_is_refused(one: Node, reason: str) -> None:
+    said = match(one, MATMUL)
+    assert isinstance(said, str) and reason in said, said
+    assert "float32" in str(match(fragment(), f"{MATMUL}@bf16"))
+
+
+def test_programs_of_the_same_weights_share_their_packed_copies(tmp_path: Path) -> None:
+    """Plans of several sizes pack a constant once; the copy goes with the last of them."""
+    model = Model()
+    graph = model.graph(apply("MatMul", model.input(3, 8), model.weight(8, 20)))
+    plan = compile_program(choose(graph, MATMUL), tmp_path, CompileOptions(threads=1, export_graph=serialized))
+    (key,) = {buffer.key for buffer in plan.buffers if buffer.area == "weight"}
+    w = graph.tensors["w0"]
+
+    def opened(weights: np.ndarray) -> tuple[Executable, np.ndarray]:
+        executable = Executable(plan, {key: weights}, threads=1, libraries=lambda file: tmp_path / file)
+        assert isinstance(executable.loaded, CpuProgram)
+        (copy,) = executable.loaded.contexts[KIND].constants
+        return executable, copy
+
+    (first, one), (second, same), (other, different) = opened(w), opened(w), opened(w.copy())
+    assert same is one and different is not one
+    panels = one.view(np.float32).reshape(2, 8, 16)
+    np.testing.assert_array_equal(np.concatenate(panels, axis=1)[:, :20], w)
+    assert not panels[1, :, 4:].any()
+    copies = weakref.ref(one)
+    first.close()
+    del one, same, panels
+    x = np.ones((3, 8), np.float32)
+    np.testing.assert_allclose(second.run({"x0": x})["y0"], x @ w, rtol=1e-5, atol=1e-6)
+    assert copies() is not None
+    second.close()
+    assert copies() is None
+    other.close()
+
+
+def test_only_constants_are_packed(tmp_path: Path) -> None:
+    model = Model()
+    graph = model.graph(apply("MatMul", model.input(3, 8), model.weight(8, 20)))
+    plan = compile_program(choose(graph, MATMUL), tmp_path, CompileOptions(threads=1, export_graph=serialized))
+    (step,) = plan.steps
+    swapped = replace(plan, steps=(replace(step, spec={**step.spec, "pack": {**step.spec["pack"], "operand": 0}}),))
+    (key,) = {buffer.key for buffer in plan.buffers if buffer.area == "weight"}
+    with pytest.raises(KernelError, match="only a constant can be packed"):
+        Executable(swapped, {key: graph.tensors["w0"]}, threads=1, libraries=lambda file: tmp_path / file)
