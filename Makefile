@@ -31,7 +31,7 @@ demo: $(DEMO_STAMP) ## optimise a real, trained model and print what came out
 
 test: venv ## lint, types, tests
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 15
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 test-ray: venv ## jobs on a Ray cluster of two local nodes, one of which is killed
 	$(PIP) --editable '.[ray]'

@@ -32,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden text files from what the code does now")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from tests.support.order import longest_first
+
+    items[:] = longest_first(items)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Return ``check(name, text)``: compare with tests/golden/<name>, or rewrite it under --update-golden."""
@@ -52,8 +59,20 @@ def shared_process() -> Iterator[None]:
     """Collect garbage as rarely as commands do, and fork the processes that take seconds to start."""
     from runtime.garbage_collection import rare_collections
     from tests.support.child_server import child_servers
-    from tests.support.forked import end_server
 
     with rare_collections(), child_servers():
         yield
-        end_server()
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a program that stands for Python, as a fork of a process that has imported most of what is here."""
+    from tests.support.child_server import write_stand_in
+
+    return str(write_stand_in(tmp_path_factory.mktemp("python") / "python"))
+
+
+@pytest.fixture
+def forked_python(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands that the test, or what it calls, starts through ``sys.executable`` be forks; all of them have one hash seed."""
+    monkeypatch.setattr(sys, "executable", stand_in)

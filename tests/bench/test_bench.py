@@ -68,8 +68,10 @@ REQUEST = Request(("einsat", "onnxruntime", "no_such_engine"), 1, 0.2, 120.0, ex
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, Any]:
-    return measure_row(TINY, 2, REQUEST)
+def measured(stand_in: str) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", stand_in)
+        return measure_row(TINY, 2, REQUEST)
 
 
 def test_a_row_says_what_was_measured(measured: dict[str, Any]) -> None:

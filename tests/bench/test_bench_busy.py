@@ -31,6 +31,7 @@ ROW = {
 }
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_file_is_timed_under_all_conditions_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy, "TURN_SECONDS", 0.1)
     monkeypatch.setattr(busy, "SETTLING_SECONDS", 0.0)

@@ -12,6 +12,7 @@ from bench.record import origin
 from tests.bench.test_bench import TINY
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_row_has_times_and_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(precision, "LISTS", {"own": {"tiny": TINY}})
     monkeypatch.setattr(precision, "MODELS", {})

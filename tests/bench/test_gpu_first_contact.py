@@ -132,6 +132,7 @@ def test_on_a_bare_machine_without_a_gpu_it_is_said_once_what_is_missing(folder:
     assert len(others) == 9 and all(line["status"] == "skipped" for line in others)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,8 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support.child_server import command_of
 from tests.support.paths import ROOT
+
+REAL_PYTHON = sys.executable
 
 
 def test_a_launcher_that_was_killed_before_it_asked_leaves_no_fork(tmp_path: Path) -> None:
@@ -28,3 +32,23 @@ def test_a_launcher_that_was_killed_before_it_asked_leaves_no_fork(tmp_path: Pat
             with suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
     assert served_next.returncode == 0
+
+
+@pytest.mark.usefixtures("forked_python")
+def test_what_stands_for_python_answers_as_it_does(tmp_path: Path) -> None:
+    """The folder, the arguments, the streams, the variables and the exit code are those of the command; the rest is left to Python."""
+    text = "import os, sys; print(os.getcwd(), sys.argv, input(), os.environ['MINE']); sys.exit(int(sys.argv[1]))"
+    environment = {**os.environ, "MINE": "set"}
+    for executable in (sys.executable, REAL_PYTHON):
+        done = subprocess.run(
+            [executable, "-c", text, "7"], cwd=tmp_path, env=environment, input="given", capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (7, f"{tmp_path} ['-c', '7'] given set\n"), done.stderr
+        failed = subprocess.run([executable, "-c", "import sys; sys.exit('why')"], capture_output=True, text=True, check=False, timeout=60)
+        assert (failed.returncode, failed.stderr) == (1, "why\n")
+        raised = subprocess.run([executable, "-c", "1 / 0"], capture_output=True, text=True, check=False, timeout=60)
+        assert raised.returncode == 1 and "ZeroDivisionError" in raised.stderr
+        listed = subprocess.run([executable, "-m", "egraph.optimize", "--list-rules"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert "derivation rules" in listed.stdout
+        version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True)
+        assert version.stdout.startswith("Python")

@@ -143,6 +143,7 @@ def test_a_missing_read_only_database_is_said(tmp_path: Path) -> None:
     assert "does not exist" in warnings[0] and not (tmp_path / "none.sqlite").exists()
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_the_command_line_lists_exports_and_imports(tmp_path: Path) -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

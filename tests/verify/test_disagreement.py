@@ -289,6 +289,7 @@ def check_suggestion(path: str) -> None:
     assert guard in suggestion(rule_of(in_part, "edges_are_zeros"))
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(in_part: Path) -> None:
     command = [sys.executable, "-m", "verify", str(in_part), "--rule", "edges_are_zeros", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

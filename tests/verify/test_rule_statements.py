@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from egraph.rewrite.file import load_rules
-from tests.support.paths import ROOT
+from tests.support.commands import module_command
 from verify.prove import Effort, prove
 
 HEAD = """import math
@@ -162,8 +161,7 @@ RULES = (endless, quick)
 
 
 def command(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "verify", str(path), "--cases", "8", "--no-suggestions", *arguments]
-    return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    return module_command("verify", path, "--cases", "8", "--no-suggestions", *arguments)
 
 
 def test_a_rule_without_end_is_unknown_and_the_others_go_on(tmp_path: Path) -> None:

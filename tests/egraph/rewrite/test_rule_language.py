@@ -219,6 +219,7 @@ def test_the_rules_in_documents_are_accepted(page: str, tmp_path: Path) -> None:
         assert load_rules(write(tmp_path, text))
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_both_commands_refuse_the_false_rule(tmp_path: Path) -> None:
     path = write(tmp_path, f"{HEAD}    yield y - x if type(x.shape[0]) is int and x.shape[0] > 900 else -(y - x)\nRULES = (law,)\n")
     model = build_model(tmp_path / "m.onnx")
