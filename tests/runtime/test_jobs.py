@@ -28,7 +28,7 @@ from runtime.profile import Database, Record
 from runtime.profile.jobs import Archive, ArchiveWriter, Job, Origin, measure_archive, merge
 from runtime.profile.tables import read_line
 from runtime.profile.versions import from_memory
-from tests.support.commands import module_command
+from tests.support.commands import SAME_PRICES, module_command
 from tests.support.fragments import leaf
 from tests.support.implementations import PRODUCT
 from tests.support.paths import ROOT
@@ -218,7 +218,7 @@ def test_a_search_needs_no_measuring_where_its_jobs_were_measured(tmp_path: Path
     """Export, measure in another process with another database, import, until nothing is asked for; then optimise."""
     model, records = tmp_path / "m.onnx", tmp_path / "records.jsonl"
     onnx.save(parser.parse_model(MODEL), model)
-    search = (model, "--threads", 1, "--budget", "60s")
+    search = (model, "--threads", 1, "--budget", "60s", *SAME_PRICES)
     counts: list[int] = []
     for number in range(6):
         archive = tmp_path / f"jobs{number}.zip"

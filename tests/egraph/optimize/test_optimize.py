@@ -26,16 +26,12 @@ from egraph.optimize.stages import STAGES
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, RaceTime
-from tests.support.commands import build_model, command, files_below, module_command
+from tests.support.commands import SAME_PRICES, build_model, command, files_below, module_command
 
 KEYS = [
     "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract",
     "kernels", "seconds_total", "files",
 ]  # fmt: skip
-
-
-SAME_PRICES = ("--policy", "prediction.factor=1000")
-"""What kernels cost in place is not filed: it would be after the selection is dumped, and what is run again would see it."""
 
 
 @pytest.fixture(scope="module")
