@@ -76,8 +76,9 @@ def test_weights_from_memory_take_longer_than_from_the_shared_cache() -> None:
     step = Step("onednn", "product", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]})
     made = plan(buffers, [step], [Port("x", "float32", (1, wide), 0)], [Port("y", "float32", (1, wide), 2)])
     executable = Executable(made, {"w": draw(wide, wide)}, threads=1)
-    cached, flushed = (min(executable.run_native(60, evict=True, weights_from_memory=far)) for far in (False, True))
-    assert 1.3 * cached < flushed < 100 * cached + 1_000_000
+    turns = [[min(executable.run_native(20, evict=True, weights_from_memory=far)) for far in (False, True)] for _ in range(10)]
+    assert all(flushed < 100 * cached + 1_000_000 for cached, flushed in turns)
+    assert statistics.median(flushed / cached for cached, flushed in turns) > 1.3
 
 
 def test_dispatch_costs_single_microseconds() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -203,10 +203,11 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 def test_help_answers_at_once() -> None:
-    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = command("--help", is_forked=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0 and "examples:" in done.stdout
-    assert time.perf_counter() - start < 2.0  # 0.1 s on an idle machine
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0  # 0.1 s of the processor's; all imports take 2 s
 
 
 def test_rules_are_listed_with_equation_and_verdict() -> None:
