@@ -207,6 +207,7 @@ def test_products_are_counted_as_they_stand(tmp_path: Path) -> None:
     assert 0.05 < large_product_gigaflops_s(1, tmp_path) < 1e5
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_our_own_optimiser_without_derivations_is_an_engine() -> None:
     row = measure_row(TINY, 1, replace(REQUEST, engines=("einsat", WITHOUT_DERIVATIONS), warm=False))
     assert set(row["median_us"]) == {"einsat", WITHOUT_DERIVATIONS} == set(row["optimize_seconds"]) - {"cold"} | {"einsat"}
@@ -390,6 +391,7 @@ def test_few_repeats_are_told() -> None:
     assert "few repeats: onnxruntime 1" in line(ROW | {"runs": {"einsat": 24, "onnxruntime": 1}})
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_what_is_too_large_for_the_memory_is_not_evaluated_in_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(tiny(4), tmp_path / "m.onnx")
     assert exact_bytes(tmp_path / "m.onnx") == EXACT_VALUES * largest_value_bytes(tmp_path / "m.onnx") > 0
