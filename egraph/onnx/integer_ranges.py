@@ -23,6 +23,8 @@ Interval: TypeAlias = tuple[float, float]
 """Least and largest value, both included."""
 EVERYTHING: Interval = (-math.inf, math.inf)
 FLAGS = (0, 1)
+DIVISORS: Interval = (1, 8)
+"""Divisors of integers where nothing else is known of them: by 0, the model fails."""
 MOVES = (
     *("Reshape", "Transpose", "Slice", "Expand", "Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Tile"),
     *("Split", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "OpaqueOutput", "Relu", "Pad", "MaxPool", "Clip"),
@@ -51,6 +53,14 @@ class _Demands:
         low, high = self.telling.get(node, interval)
         self.telling[node] = min(low, interval[0]), max(high, interval[1])
 
+    def of(self, node: Node) -> Interval | None:
+        """Return what a value is to lie in: where comparisons decide something, as far as that is valid."""
+        needed, telling = self.needed.get(node), self.telling.get(node)
+        if needed is None or telling is None or math.isfinite(needed[0]) and math.isfinite(needed[1]):
+            return needed or telling
+        low, high = max(needed[0], telling[0]), min(needed[1], telling[1])
+        return (low, high) if low <= high else needed
+
     def hand_down(self, node: Node, operand: Node, change: Callable[[Interval], Interval]) -> None:
         """Pass the demands on a result on to an operand, changed as the operator requires."""
         for intervals, ask in ((self.needed, self.need), (self.telling, self.tell)):
@@ -70,7 +80,7 @@ def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | No
     for node in order:
         if node.op in ("Input", "Placeholder") and node.type.dtype.startswith(("int", "uint")):
             of_bytes = RANGES[node.type.dtype] if node.type.dtype in BYTES else None
-            interval = demands.needed.get(node) or demands.telling.get(node) or of_bytes
+            interval = demands.of(node) or of_bytes
             if interval is not None:
                 ranges[node] = _whole(interval, node.type.dtype)
     return ranges
@@ -96,8 +106,10 @@ def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> No
         if data.type.is_static:
             demands.need(indices, (0, data.type.sizes[attributes.get("axis", 0)] - 1))
         demands.hand_down(node, data, lambda demand: demand)
-    elif operator == "GatherND" and len(operands) == 2 and operands[0].type.is_static:
-        demands.need(operands[1], (0, min(operands[0].type.sizes) - 1))
+    elif operator in ("GatherND", "ScatterND") and len(operands) in (2, 3) and operands[0].type.is_static:
+        demands.need(operands[1], (0, min(_indexed(operands[0], operands[1], attributes.get("batch_dims", 0)), default=1) - 1))
+        if operator == "ScatterND":
+            demands.hand_down(node, operands[0], lambda demand: demand)
     elif operator == "OneHot":
         if constants[1] is not None and constants[1].size == 1:
             demands.need(operands[0], (0, float(constants[1].reshape(())) - 1))
@@ -111,8 +123,17 @@ def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> No
     elif operator in ("Neg", "Abs"):
         is_abs = operator == "Abs"
         demands.hand_down(node, operands[0], lambda demand: (-demand[1], demand[1] if is_abs else -demand[0]))
-    elif operator in ("Add", "Sub", "Mul", "Div", "Min", "Max") and len(operands) == 2:
+    elif operator in ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max") and len(operands) == 2:
+        if operator in ("Div", "Mod") and constants[1] is None and "int" in operands[1].type.dtype:
+            demands.need(operands[1], (DIVISORS[0], math.inf))
+            demands.tell(operands[1], DIVISORS)
         _ask_arithmetic(operator, node, operands, constants, demands)
+
+
+def _indexed(data: Node, indices: Node, batch_axes: int) -> tuple[int, ...]:
+    """Return the sizes of the axes that rows of indices point into, of all axes where rows of unknown length do."""
+    length = indices.type.shape[-1] if indices.type.shape else None
+    return data.type.sizes[batch_axes : batch_axes + length if isinstance(length, int) else None]
 
 
 def _ask_arithmetic(

@@ -149,6 +149,8 @@ class CheckResult:
     """Whether there was no time for all inputs."""
     given: int = 0
     """How many of the inputs were the user's own."""
+    refused: tuple[str, ...] = ()
+    """Random inputs that the original does not run on, in words."""
 
     def __str__(self) -> str:
         """Return ``2 random inputs``, or ``1 given and 2 random inputs``."""
@@ -271,7 +273,16 @@ def check(
     """
     worst_output, worst_error = "", -1.0
     amplified: list[str] = []
+    refusals: list[str] = []
     spread = Spread(output_names, tolerance)
+
+    def answer(feeds: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the original's outputs on random inputs, nothing where it does not run: it may ask of values what no range says."""
+        try:
+            return reference(feeds)
+        except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
+            refusals.append(" ".join(str(error).split()))
+            return None
 
     def drawn(number: int, values: Values) -> dict[str, np.ndarray]:
         return random_feeds([replace(spec, values=values) for spec in specs], seed + number)
@@ -325,7 +336,10 @@ def check(
         return vouched[name_of_input]
 
     def result(compared: int, *, is_short: bool) -> CheckResult:
-        return CheckResult(compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given))
+        left_out = tuple(f"random inputs left out, as the original does not run on them: {len(refusals)} ({text})" for text in refusals[:1])
+        return CheckResult(
+            compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given), left_out
+        )
 
     for name, feeds in given:
         compare_on(f"the inputs of {name}", feeds, reference(feeds), may_replace=False)
@@ -334,26 +348,37 @@ def check(
     if given and not goes_on(len(given)):
         return result(len(given), is_short=len(given) < count)
     number = replaced = 0
-    while number < count - len(given) + replaced:
+    while number < count - len(given) + replaced + len(refusals):
         values = VALUES[number % len(VALUES)]
         feeds = drawn(number, values)
-        inconclusive = compare_on(f"random input {number} ({values})", feeds, reference(feeds), may_replace=replaced < most_replaced)
-        del feeds
-        number, replaced = number + 1, replaced + (inconclusive is not None)
-        has_conclusive = number > replaced or bool(given)
-        if has_conclusive and not goes_on(len(given) + number):
-            return result(len(given) + number, is_short=True)
-    compared = max(count + replaced, len(given))
+        expected = answer(feeds)
+        number += 1
+        if expected is None:
+            if len(refusals) > most_replaced:
+                break
+            continue
+        inconclusive = compare_on(f"random input {number - 1} ({values})", feeds, expected, may_replace=replaced < most_replaced)
+        del feeds, expected
+        replaced += inconclusive is not None
+        has_conclusive = number - len(refusals) > replaced or bool(given)
+        if has_conclusive and not goes_on(len(given) + number - len(refusals)):
+            return result(len(given) + number - len(refusals), is_short=True)
+    compared = len(given) + number - len(refusals)
+    if not compared:
+        what = f"onnxruntime cannot run the original model on random inputs: {refusals[0]}"
+        raise NoInputs(what, fix="give inputs of your own: --inputs FILE.npz")
     if compared == 1:
-        spread.add(reference(drawn(1, VALUES[0])))
+        another_answer = answer(drawn(1, VALUES[0]))
+        if another_answer is not None:
+            spread.add(another_answer)
     if spread.weak and any(spec.is_float for spec in specs):
-        for number, values in enumerate(OTHER_VALUES, start=compared - len(given)):
+        for another, values in enumerate(OTHER_VALUES, start=number):
             if not goes_on(compared):
                 return result(compared, is_short=True)
-            feeds = drawn(number, values)
-            expected = reference(feeds)
-            if all(is_finite(value) for value in expected):  # a model may be undefined there
-                compare_on(f"random input {number} ({values})", feeds, expected, may_replace=True)
+            feeds = drawn(another, values)
+            expected = answer(feeds)
+            if expected is not None and all(is_finite(value) for value in expected):  # a model may be undefined there
+                compare_on(f"random input {another} ({values})", feeds, expected, may_replace=True)
                 compared += 1
     return result(compared, is_short=False)
 

@@ -270,9 +270,9 @@ class Run:
         self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked}")
         shortage = f"results were compared on {checked}, not on {self.budget.inputs}: there was no time for more"
         short = (shortage,) if checked.is_short and checked.inputs < self.budget.inputs else ()
-        for text in (*checked.amplified, *checked.weak, *short):
+        for text in (*checked.amplified, *checked.refused, *checked.weak, *short):
             self.progress.note(text)
-        check_notes = outcome.check_notes + checked.amplified + checked.weak + short
+        check_notes = outcome.check_notes + checked.amplified + checked.refused + checked.weak + short
         inputs = {"given": checked.given, "random": checked.inputs - checked.given}
         outcome = replace(
             outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=check_notes, inputs=inputs,

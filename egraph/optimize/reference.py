@@ -230,9 +230,16 @@ class Reference:
             most = self.options.checks if self.runs.run_seconds < self.options.policy.race.slow_run_seconds else 1
             for number, values in enumerate(VALUES[:most]):
                 feeds.append(random_feeds([replace(spec, values=values) for spec in self.runs.specs], self.options.seed + number))
-        answered = [(each, self.outputs(each)) for each in feeds]
-        for each, outputs in answered:
+        answered: list[Sample] = []
+        for each in feeds:
+            try:
+                outputs = self.outputs(each)
+            except Exception:  # onnxruntime raises a class a status; every one means "not these inputs"
+                if not answered:  # the model was accepted with the first
+                    raise
+                continue
             self.answers.keep(each, outputs)
+            answered.append((each, outputs))
         return answered
 
     def compare(

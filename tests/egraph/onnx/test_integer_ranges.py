@@ -69,6 +69,20 @@ VALUES = {"depth": np.int64(257), "v": np.array([0, 1], np.float32)}
         ([N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], {}, TensorProto.UINT8, (0, 255)),
         ([N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], {}, TensorProto.INT8, (-128, 127)),
         ([N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], {}, TensorProto.INT64, None),
+        (  # rows of one index point into the first axis alone, and what a comparison would like is kept to that
+            [
+                N("Less", ["i", "k"], ["c"]), N("Unsqueeze", ["i", "e"], ["r"]), N("Expand", ["c", "s"], ["x"]),
+                N("ScatterND", ["t", "r", "x"], ["y"]),
+            ],
+            {"k": np.int64(16), "e": np.array([2]), "t": np.zeros((16, 2), bool), "s": np.array([2, 6])}, TensorProto.INT64, (0, 15),
+        ),
+        ([N("GatherND", ["t", "i"], ["y"])], {"t": np.zeros((9, 8, 7, 6, 5, 4, 3))}, TensorProto.INT64, (0, 3)),
+        ([N("Mod", ["k", "i"], ["y"])], {"k": np.int64(3)}, TensorProto.INT64, (1, 8)),
+        ([N("Div", ["k", "i"], ["y"])], {"k": np.arange(6, dtype=np.int32)}, TensorProto.INT32, (1, 8)),
+        (  # comparisons say which divisors matter
+            [N("Div", ["k", "i"], ["q"]), N("Less", ["i", "l"], ["c"]), N("Where", ["c", "q", "i"], ["y"])],
+            {"k": np.int64(7), "l": np.int64(20)}, TensorProto.INT64, (1, 21),
+        ),
         (  # the smaller of two tables decides
             [N("Gather", ["t", "i"], ["a"]), N("Gather", ["u", "i"], ["b"]), N("Add", ["a", "b"], ["y"])],
             TABLE | {"u": np.zeros((4, 3), np.float32)}, TensorProto.INT64, (0, 3),

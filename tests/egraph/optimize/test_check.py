@@ -79,6 +79,34 @@ def test_other_inputs_are_left_out_where_the_model_is_not_finite_there() -> None
     assert run_check(overflows).inputs == 4
 
 
+def picky(*refused: int) -> Any:
+    """Return a model that does not run when it is called for these times, as one whose indices point beyond a table."""
+    calls = iter(range(100))
+
+    def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        if next(calls) in refused:
+            raise RuntimeError("invalid index")
+        return scaled_softmax(1.0)(feeds)
+
+    return run
+
+
+def compare_picky(*refused: int, candidate: Any = None) -> Any:
+    return check(picky(*refused), {"m": candidate or scaled_softmax(1.0)}, ["y"], SPEC, tolerance=TIGHT, count=3, seed=0)
+
+
+def test_random_inputs_that_the_original_refuses_are_left_out_and_said() -> None:
+    checked = compare_picky(1, 2)
+    assert checked.inputs == 3 and checked.refused == ("random inputs left out, as the original does not run on them: 2 (invalid index)",)
+    assert compare_picky().refused == ()
+    with pytest.raises(Disagreement):
+        compare_picky(1, candidate=scaled_softmax(1.1))
+    few = compare_picky(*range(1, 100))
+    assert few.inputs == 1
+    with pytest.raises(ModelError, match="cannot run the original model on random inputs: invalid index"):
+        compare_picky(*range(100))
+
+
 def test_how_much_moves() -> None:
     floats = np.linspace(0, 1, 10, dtype=np.float32)
     other = floats.copy()
