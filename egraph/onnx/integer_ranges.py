@@ -56,7 +56,7 @@ class _Demands:
     def of(self, node: Node) -> Interval | None:
         """Return what a value is to lie in: where comparisons decide something, as far as that is valid."""
         needed, telling = self.needed.get(node), self.telling.get(node)
-        if needed is None or telling is None or math.isfinite(needed[0]) and math.isfinite(needed[1]):
+        if needed is None or telling is None or (math.isfinite(needed[0]) and math.isfinite(needed[1])):
             return needed or telling
         low, high = max(needed[0], telling[0]), min(needed[1], telling[1])
         return (low, high) if low <= high else needed
