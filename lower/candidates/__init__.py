@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from egraph.policy import CandidatesPolicy
 from egraph.tensor import Candidate, FrozenEGraph, Implementation, Node, Target
+from lower.candidates.compared import compared_once
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles
 from lower.targets import default_target, lowering_for
@@ -33,13 +34,15 @@ def candidates(
     is every further one once ``is_late`` holds.
     """
     lowering = lowering_for(target or default_target())
-    tiling = Tiling(frozen, target or lowering.target, fused=fused, policy=policy, is_late=is_late)
+    frozen, stored = compared_once(frozen)
+    inside = {node for number in stored for node in frozen.classes[number]}
+    tiling = Tiling(frozen, target or lowering.target, fused=fused, policy=policy, is_late=is_late, stored=stored)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     tiles_of: dict[int, dict[Tile, None]] = {number: {} for number in needed}
     generated = lowering.generator.tiles(tiling, supports or lowering.generator.supports, tiling.implementation(lowering.generated.name))
     for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in lowering.libraries), generated):
         for number, tile in tiles:
-            if number in tiles_of:
+            if number in tiles_of and inside.isdisjoint(tile.covered[1:]):
                 tiles_of[number].setdefault(tile)
     read = {number: [tensors_of(tile.fragment) for tile in tiles] for number, tiles in tiles_of.items()}
     for number, tile in opaque_tiles(tiling, read):

@@ -293,7 +293,7 @@ class _Growth:
 
     def _inline(self, number: int, *, once: bool) -> Node:
         leaf = self.tiling.leaf(number)
-        if number in self.tiling.leaves or number in self.path or len(self.covered) >= self.tiling.policy.operators:
+        if number in self.tiling.stops or number in self.path or len(self.covered) >= self.tiling.policy.operators:
             return leaf
         if self.style.stop_at_shared and self.tiling.is_shared(number):
             return leaf

@@ -22,7 +22,10 @@ class Tile:
 
 
 class Tiling:
-    """A frozen e-graph with the queries of all families of tiles. Without ``fused``, every tile is a single e-node."""
+    """A frozen e-graph with the queries of all families of tiles. Without ``fused``, every tile is a single e-node.
+
+    ``stored``: classes that no tile holds but as its root.
+    """
 
     def __init__(
         self,
@@ -32,10 +35,12 @@ class Tiling:
         fused: bool = True,
         policy: CandidatesPolicy = CandidatesPolicy(),
         is_late: Callable[[], bool] = lambda: False,
+        stored: frozenset[int] = frozenset(),
     ) -> None:
         self.frozen, self.target, self.policy = frozen, target, policy
         self._fused, self._is_late = fused, is_late
         self.leaves = frozen.leaves
+        self.stops = self.leaves | stored
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
         self._implementations: dict[str, Implementation] = {}
