@@ -38,13 +38,17 @@ def _bounded(times: int, body: onnx.GraphProto) -> None:
 
 
 def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:
-    times = int(call.known(0).reshape(()))
+    times = int(call.known(0).reshape(())) if call.has(0) else None
     if call.has(1) and not bool(call.known(1).reshape(())):
         raise NotCore("it does not run")
-    _bounded(times, body)
+    if times is not None and not _ends_itself(body):
+        _bounded(times, body)
+    most = MOST_NODES // max(len(body.node), 1)
+    if times is not None and times < 1:
+        raise NotCore("it does not run")
     carried = [call[k] for k in range(2, len(call.operands))]
     rows: list[list[Node]] = []
-    for number in range(times):
+    for number in range(most if times is None else min(times, most)):
         inputs = [call.constant(number, "int64"), call.constant(True, "bool"), *carried]
         again, *results = _run(call, body, inputs, number, import_node)
         carried, row = results[: len(carried)], results[len(carried) :]
@@ -54,7 +58,17 @@ def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
             raise NotCore("whether it runs again is not known")
         if not bool(goes_on.reshape(())):
             break
+    else:
+        if times is None or times > most:
+            raise NotCore("too many nodes")
     return [*carried, *(stacked(call, column, 0) for column in zip(*rows, strict=True))]
+
+
+def _ends_itself(body: onnx.GraphProto) -> bool:
+    """Return whether a body computes whether it runs again, as that of a loop whose number of runs is only a bound."""
+    again = body.output[0].name
+    maker = next((node.op_type for node in body.node if again in node.output), "")
+    return maker not in ("", "Identity", "Constant", "Cast")
 
 
 def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:

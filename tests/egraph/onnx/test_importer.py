@@ -313,6 +313,8 @@ OTHER_WAYS = "scan_input_axes = [0, 1], scan_input_directions = [1, 0], scan_out
         f"y = Loop(n, , x) <{BODY}) {{ d = Identity(c) f = Cast<to = 1>(i) m = Mul(s, f) o = Add(m, k) }}> r = Relu(y)",
         "r = Loop(n, t) <body = b (int64 i, bool c) => (bool d, float[6] p) { d = Identity(c) p = Gather(x, i) }>",
         f"r = Loop(n, t, x) <{BODY}) {{ one = Constant<value_int = 1>() d = Less(i, one) o = Mul(s, k) }}>",
+        f"r = Loop(, t, x) <{BODY}) {{ four = Constant<value_int = 4>() d = Less(i, four) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 9223372036854775807>() r = Loop(m, t, x) <{BODY}) {{ d = Less(i, n) o = Mul(s, k) }}>",
         (f"r = Loop(n, t, x) <{BODY}) {{ d = Identity(c) "
         "o = Loop(n, c, s) <body = a (int64 j, bool f, float[4,6] u) => (bool g, float[4,6] v) { g = Identity(f) v = Mul(u, k) }> }>"),
         f"q = ReduceSum<keepdims = 0>(x, e) r, z = Scan<num_scan_inputs = 1, {ROWS} {{ a = Add(s, v) o = Tanh(a) p = Mul(o, v) }}>(q, x)",
@@ -329,6 +331,8 @@ def test_loops_that_run_a_known_number_of_times_are_their_bodies(body: str) -> N
     [
         f"r = Loop(n, t, x) <{BODY}) {{ o = Mul(s, k) m = ReduceMax<keepdims = 0>(o) d = Greater(m, k) }}>",
         f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Identity(c) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 1000>() r = Loop(, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
     ],
 )
 def test_loops_that_run_long_or_as_long_as_they_compute_stay(body: str) -> None:

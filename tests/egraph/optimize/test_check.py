@@ -86,7 +86,8 @@ def picky(*refused: int) -> Any:
     def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
         if next(calls) in refused:
             raise RuntimeError("invalid index")
-        return scaled_softmax(1.0)(feeds)
+        outputs: Sequence[Any] = scaled_softmax(1.0)(feeds)
+        return outputs
 
     return run
 
