@@ -23,9 +23,10 @@ from egraph.rewrite.clock import OutOfTime
 from egraph.rewrite.law import fields_of
 from egraph.rewrite.operations import TooLong
 from egraph.rewrite.refusals import WrongAttribute, WrongNumber
-from egraph.rewrite.terms import Pattern, Variable, is_float32
+from egraph.rewrite.terms import Bound, Pattern, Variable, is_float32
 from egraph.rule import Attributes, MergeRule, Mismatch, Rule
 from egraph.rule import Tensor as RuleTensor
+from egraph.rule import Weight
 from egraph.tensor.expr.compose import identity
 from egraph.tensor.expr.index import RealSymbol, atoms
 from egraph.tensor.expr.scope import Scope, Tensor
@@ -49,6 +50,10 @@ MOST_NUMBERS = 64
 """Constants and attributes of one number, alone or together, that one rule may ask for."""
 RUNS = 16000
 """Runs of one rule after which the rest of its paths is left out."""
+FIRST_TRIES = 6
+"""Runs ahead of the rest of the left side before it is asked whether they pay."""
+SELDOM_REFUSED = 8
+"""One run ahead in so many has to refuse."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,53 @@ class Survey:
 
 class _Refused(Ended):
     """The guard refuses the match."""
+
+
+class _NotFilled(Exception):
+    """A rule's function asks for a variable that is not filled yet."""
+
+
+class _MissingTerm(Bound):
+    """What stands for a variable that is not filled yet: the left side can be built of it, and nothing be read of it."""
+
+    def __init__(self, *, on_left: bool) -> None:
+        self.on_left = on_left
+        """Whether the function has not given its left side yet: that has its operands' types, as the pattern says."""
+
+    def left_is_given(self, _: RuleTensor) -> None:
+        """Note that what is built from here on is no part of the left side."""
+        self.on_left = False
+
+    @property
+    def type(self) -> Any:
+        raise _NotFilled
+
+    def applied(self, op: str, operands: Sequence[Bound], attributes: tuple[tuple[str, Any], ...]) -> Bound:
+        if not self.on_left:
+            raise _NotFilled
+        return self
+
+
+class _MissingWeight(Weight):
+    """A constant that is not filled yet."""
+
+    def __init__(self, term: _MissingTerm) -> None:
+        self.term = term
+
+    @property
+    def number(self) -> Any:  # type: ignore[override]  # never known
+        raise _NotFilled
+
+
+class _MissingAttributes(Attributes):
+    """Attributes that are not filled yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def values(self) -> Any:  # type: ignore[override]  # never known
+        raise _NotFilled
 
 
 def cases(
@@ -229,6 +281,8 @@ class _Run:
     asked: list[Fixed]
     pointwise: bool
     sides: tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]] = ((), ())
+    ahead: dict[tuple[int, Step], _Ahead] = field(default_factory=dict)
+    """What came of running the function ahead, after each part of the left side; of all paths together."""
 
     def saved(self) -> Any:
         return self.sides, self.binder.saved()
@@ -239,6 +293,19 @@ class _Run:
 
 
 Stage = Callable[[_Run], "Case | None"]
+
+
+@dataclass
+class _Ahead:
+    """How often the function was run before all of the left side was filled, and how often it refused what there was."""
+
+    tried: int = 0
+    refused: int = 0
+
+    @property
+    def pays(self) -> bool:
+        """Return whether to run ahead again: it costs about as much as a path, and ends all that begin as this one does."""
+        return self.tried < FIRST_TRIES or self.refused * SELDOM_REFUSED >= self.tried
 
 
 def _stages(rule: Rule | MergeRule) -> list[Stage]:
@@ -265,6 +332,46 @@ def _fill(run: _Run, number: int, step: Step) -> None:
         run.binder.fill(step)
     except LeftOut as leaving:  # a case all the same: the proof has to name it as not covered
         path.left_out = str(leaving)
+        return
+    if run.pointwise or (isinstance(run.rule, Rule) and run.rule.ranks is not None):
+        return
+    ahead = run.ahead.setdefault((number, step), _Ahead())
+    if ahead.pays:
+        ahead.tried += 1
+        reason = _refused_ahead(run)
+        if reason is not None:
+            ahead.refused += 1
+            run.survey.refused[reason] += 1
+            raise _Refused(reason)
+
+
+def _refused_ahead(run: _Run) -> str | None:
+    """Return why the rule's function refuses a match by what is filled so far, None where it does not or needs more to say so.
+
+    The function runs on a copy of the path, up to the first variable that is missing. A refusal counts where the run chose nothing and
+    no question had two answers: every path that goes on from here then gets to the same refusal.
+    """
+    path, binder = run.binder.path, run.binder
+    before, alternatives, built = path.copy(), path.alternatives, binder.saved()
+    path.alternatives, path.conclusion = [], True
+    try:
+        missing = _MissingTerm(on_left=isinstance(run.rule, Rule))
+        given = _given(run.rule, binder, missing)
+        if isinstance(run.rule, Rule):
+            run.rule.law.sides(given, OnPath(path), missing.left_is_given)
+        else:
+            run.rule.law.several(given, OnPath(path))
+    except (WrongNumber, WrongAttribute):
+        return None  # it asks for a run with that number
+    except Mismatch as refusal:
+        return None if path.alternatives else refusal.reason
+    except (_NotFilled, Ended, EinsatError, TooLong, RecursionError, *CRASHES):
+        return None
+    finally:
+        path.become(before)
+        path.alternatives = alternatives
+        binder.restore(built)
+    return None
 
 
 def _build(run: _Run) -> None:
@@ -378,24 +485,37 @@ def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, 
     """Run the rule's function on what its pattern was filled with."""
     if isinstance(rule, Rule) and rule.ranks is not None:
         return _built_by_function(rule, binder)
+    path, given = binder.path, _given(rule, binder, None)
+    numbers = OnPath(path)
+    if isinstance(rule, Rule):
+        left, right = rule.law.sides(given, numbers)
+        return (_term(left),), (_term(right),)
+    own_names = _member_variables(rule)
+    common = {name: value for name, value in given.items() if name not in own_names}
+    count = path.choose("members", MEMBERS)
+    lefts = tuple(_term(rule.member.law.left({**common, **{name: given[name][i] for name in own_names}}, numbers)) for i in range(count))
+    rights = tuple(map(_term, rule.law.several(given, numbers)))
+    return lefts, rights
+
+
+def _given(rule: Rule | MergeRule, binder: Binder, missing: _MissingTerm | None) -> dict[str, Any]:
+    """Return the arguments of a rule's function; ``missing`` stands for variables that are not filled yet."""
     path, member, own_names = binder.path, rule if isinstance(rule, Rule) else rule.member, _member_variables(rule)
 
     def bound(variable: Variable, name: str) -> RuleTensor:
+        if missing is not None and name not in binder.leaves:
+            return _MissingWeight(missing) if variable.constant else RuleTensor(missing)
         term = binder.leaves[name]
         return KnownNumber(term, path) if variable.constant else RuleTensor(term)
 
-    bundles = {name: Attributes(name, binder.bundles[name]) for name in member.attribute_variables}
-    common = {v.name: bound(v, v.name) for v in member.variables if v.name not in own_names}
-    if isinstance(rule, Rule):
-        left, right = rule.law.sides({**common, **bundles}, OnPath(path))
-        return (_term(left),), (_term(right),)
-    count = path.choose("members", MEMBERS)
-    members = [{v.name: bound(v, f"{v.name}{i + 1}") for v in member.variables if v.name in own_names} for i in range(count)]
-    numbers = OnPath(path)
-    lefts = tuple(_term(member.law.left({**common, **bundles, **each}, numbers)) for each in members)
-    several = rule.law.several({**common, **bundles, **{name: [m[name] for m in members] for name in own_names}}, numbers)
-    rights = tuple(map(_term, several))
-    return lefts, rights
+    given: dict[str, Any] = {v.name: bound(v, v.name) for v in member.variables if v.name not in own_names}
+    for name in member.attribute_variables:
+        known = missing is None or name in binder.bundles
+        given[name] = Attributes(name, binder.bundles[name]) if known else _MissingAttributes(name)
+    if isinstance(rule, MergeRule):
+        count = path.choose("members", MEMBERS)
+        given |= {v.name: [bound(v, f"{v.name}{i + 1}") for i in range(count)] for v in member.variables if v.name in own_names}
+    return given
 
 
 def _built_by_function(rule: Rule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:

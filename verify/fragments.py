@@ -212,8 +212,11 @@ class SymbolicTerm(Bound):
         self.workshop.looked = True
         return SymbolicType(self.dtype, self.shape)
 
-    def applied(self, op: str, operands: Sequence[Bound], attributes: Attributes) -> SymbolicTerm:
-        return self.workshop.apply(op, [operand for operand in operands if isinstance(operand, SymbolicTerm)], attributes)
+    def applied(self, op: str, operands: Sequence[Bound], attributes: Attributes) -> Bound:
+        terms = [operand for operand in operands if isinstance(operand, SymbolicTerm)]
+        if len(terms) < len(operands):  # an operand of another kind says what it makes of these
+            return next(operand for operand in operands if not isinstance(operand, SymbolicTerm)).applied(op, operands, attributes)
+        return self.workshop.apply(op, terms, attributes)
 
     def __repr__(self) -> str:
         if not self.op:

@@ -5,7 +5,7 @@ tensors and of the result are its leaves. They are ordered by what they are used
 apart), numbered in that order, and the graph is written down with these numbers. Where two graphs are then the same, the numbers are a
 map between the cases: symbols to symbols of the same least value, axes of a tensor to axes of that tensor, in its shape and in every
 read alike, axes of the result to axes of the result, on both sides alike. An equation holds for all values of its symbols and all
-operands, so it holds in both cases or in neither.
+operands, so it holds in both cases or in neither. Signed and unsigned bytes are the same type here: what a proof uses of them is the same.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ Name: TypeAlias = tuple[object, ...]
 Inner: TypeAlias = tuple[int, bool, tuple[int, ...]]
 """A node that is no leaf, whether the order of its parts matters, its parts."""
 _MASK = (1 << 61) - 1
+ALIKE: Mapping[str, str] = {"int8": "byte", "uint8": "byte"}
+"""Element types that are one: a proof knows no more of an element of either than how large it is at most (``whole_numbers``), and both
+have the same bound there. Where a type's ends matter, the meanings have them as numbers."""
 
 
 @dataclass
@@ -144,7 +147,8 @@ class _Graph:
         if isinstance(read.source, Scope):
             return self._scope(read.source, places)
         along = [self._node(("along",), [self._axis(read.source, axis), place]) for axis, place in enumerate(places)]
-        return self._node(("read", read.source.name, read.source.dtype, len(places)), sorted(along), ordered=False)
+        dtype = ALIKE.get(read.source.dtype, read.source.dtype)
+        return self._node(("read", read.source.name, dtype, len(places)), sorted(along), ordered=False)
 
     def _condition(self, condition: Compare, where: int) -> int:
         return self._node(("compare", condition.operator), [self._index(condition.left, where), self._index(condition.right, where)])

@@ -11,7 +11,7 @@ from egraph.tensor.expr.scope import Compare
 from verify.facts import Facts
 from verify.literals import Literal0, literal
 from verify.polynomials import FloorAtom, entry
-from verify.solver import definition
+from verify.solver import SMT, definition
 
 _LIMIT = 2_000_000  # resource units of Z3 for each bound
 _LONGEST = 1000
@@ -29,37 +29,34 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
     """Return values of all symbols and named numbers, small ones of the former; those of numbers are not checked."""
     import z3
 
-    variables: dict[int, Any] = {}
+    names: dict[int, str] = {}
     nothing = Facts()
     literals = [literal(condition) for condition in conditions]
     pending = [a for constraint in literals for a in constraint.value.atoms()]
     pending += [a for symbol in symbols for a in literal(Compare(index(symbol), "==", index(0))).value.atoms()]
     while pending:
         atom = pending.pop()
-        if atom in variables:
+        if atom in names:
             continue
         kind = entry(atom).kind
-        variables[atom] = z3.Real(f"r{len(variables)}") if isinstance(kind, RealSymbol) else z3.Int(f"v{len(variables)}")
+        names[atom] = f"{'r' if isinstance(kind, RealSymbol) else 'v'}{len(names)}"
         described = definition(nothing, atom)
         if isinstance(kind, FloorAtom):
             pending += [*kind.numerator.atoms(), *kind.divisor.atoms()]
         literals += [Literal0(value, ">=") for value in described]
         pending += [a for value in described for a in value.atoms()]
-
-    def value_of(constraint: Literal0) -> Any:
-        terms = [z3.IntVal(c) * z3.Product([variables[a] for a in m]) if m else z3.IntVal(c) for m, c in constraint.value.terms.items()]
-        return z3.Sum(terms or [z3.IntVal(0)])
+    variables: dict[int, Any] = {
+        atom: z3.Real(name) if isinstance(entry(atom).kind, RealSymbol) else z3.Int(name) for atom, name in names.items()
+    }
+    declared = "".join(f"(declare-const {name} {'Real' if name.startswith('r') else 'Int'})" for name in names.values())
+    limited = [name for atom, name in names.items() if isinstance(entry(atom).kind, Symbol)]
 
     solver = z3.Solver()
     solver.set("rlimit", _LIMIT)
-    for constraint in literals:
-        value = value_of(constraint)
-        solver.add({">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[constraint.relation])
+    solver.from_string(declared + "".join(_asserted(constraint, names) for constraint in literals))
     for bound in _BOUNDS:
         solver.push()
-        for atom, name in variables.items():
-            if isinstance(entry(atom).kind, Symbol):
-                solver.add(name <= bound, name >= -bound)
+        solver.from_string("".join(f"(assert (<= {name} {bound}))(assert (>= {name} (- {bound})))" for name in limited))
         if solver.check() == z3.sat:
             model = solver.model()
             integers: dict[Iterator | Symbol, int] = {}
@@ -77,6 +74,16 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
                 return values
         solver.pop()
     return None
+
+
+def _asserted(constraint: Literal0, names: Mapping[int, str]) -> str:
+    """Return a literal as Z3 reads it."""
+    terms = []
+    for monomial, coefficient in constraint.value.terms.items():
+        number = str(coefficient) if coefficient >= 0 else f"(- {-coefficient})"
+        terms.append(f"(* {number} {' '.join(names[atom] for atom in monomial)})" if monomial else number)
+    total = f"(+ {' '.join(terms)})" if len(terms) > 1 else (terms or ["0"])[0]
+    return f"(assert (not (= {total} 0)))" if constraint.relation == "!=" else f"(assert ({SMT[constraint.relation]} {total} 0))"
 
 
 def satisfied(conditions: Iterable[Compare], values: Mapping[Symbol, int] | Mapping[Iterator | Symbol, int]) -> bool:

@@ -6,7 +6,7 @@ Products of atoms are first unknowns of their own (linear arithmetic decides tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -289,10 +289,11 @@ def _asserted(relation: Relation, terms: Terms, products: bool) -> str:
         number = str(coefficient) if coefficient >= 0 else f"(- {-coefficient})"
         parts.append(f"(* {number} {_product(monomial, products)})" if monomial else number)
     total = f"(+ {' '.join(parts)})" if len(parts) > 1 else (parts or ["0"])[0]
-    return f"(assert (not (= {total} 0)))" if relation == "!=" else f"(assert ({_SMT[relation]} {total} 0))"
+    return f"(assert (not (= {total} 0)))" if relation == "!=" else f"(assert ({SMT[relation]} {total} 0))"
 
 
-_SMT = {">=": ">=", ">": ">", "==": "="}
+SMT: Mapping[Relation, str] = {">=": ">=", ">": ">", "==": "="}
+"""Relations as Z3 writes them, but for ``!=``."""
 
 
 def _at_least_one(atom: int) -> bool:
