@@ -163,7 +163,7 @@ class Bounds:
         known = self._products.get(monomial)
         if known is None:
             known = self._range_of_product(monomial)
-            if all(isinstance(atom, Symbol | RealSymbol) for atom in monomial):  # else it hangs on what is being asked
+            if _is_plain(monomial):  # else it hangs on what is being asked
                 self._products[monomial] = known
         return known
 
@@ -182,16 +182,15 @@ class Bounds:
 
     def range_of(self, atom: Atom) -> Interval:
         """Return the least and greatest value of an atom, None for an open end."""
-        match atom:
-            case Symbol(_, minimum):
-                return self.low.get(atom, minimum), self.high.get(atom)
-            case RealSymbol():
-                return self.low.get(atom), self.high.get(atom)
-            case Modulo() | Floor():
-                key = (atom, self._nested)
-                if key not in self._ranges:
-                    self._ranges[key] = self._range_of_division(atom)
-                return self._ranges[key]
+        if isinstance(atom, Symbol):
+            return self.low.get(atom, atom.minimum), self.high.get(atom)
+        if isinstance(atom, RealSymbol):
+            return self.low.get(atom), self.high.get(atom)
+        if isinstance(atom, Modulo | Floor):
+            key = (atom, self._nested)
+            if key not in self._ranges:
+                self._ranges[key] = self._range_of_division(atom)
+            return self._ranges[key]
         return None, None
 
     def _range_of_division(self, atom: Modulo | Floor) -> Interval:
@@ -292,6 +291,12 @@ class Bounds:
             parts = zip(monomial, ends, strict=True)
             extremes += [(atom, end) for atom, end in parts if end is not None and isinstance(atom, Symbol | RealSymbol)]
         return extremes
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_plain(monomial: Monomial) -> bool:
+    """Return whether a product is one of symbols alone."""
+    return all(isinstance(atom, Symbol | RealSymbol) for atom in monomial)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -24,9 +24,8 @@ from egraph.rewrite.law import fields_of
 from egraph.rewrite.operations import TooLong
 from egraph.rewrite.refusals import WrongAttribute, WrongNumber
 from egraph.rewrite.terms import Bound, Pattern, Variable, is_float32
-from egraph.rule import Attributes, MergeRule, Mismatch, Rule
+from egraph.rule import Attributes, MergeRule, Mismatch, Rule, Weight
 from egraph.rule import Tensor as RuleTensor
-from egraph.rule import Weight
 from egraph.tensor.expr.compose import identity
 from egraph.tensor.expr.index import RealSymbol, atoms
 from egraph.tensor.expr.scope import Scope, Tensor
@@ -50,9 +49,9 @@ MOST_NUMBERS = 64
 """Constants and attributes of one number, alone or together, that one rule may ask for."""
 RUNS = 16000
 """Runs of one rule after which the rest of its paths is left out."""
-FIRST_TRIES = 6
+FIRST_TRIES = 64
 """Runs ahead of the rest of the left side before it is asked whether they pay."""
-SELDOM_REFUSED = 8
+SELDOM_REFUSED = 16
 """One run ahead in so many has to refuse."""
 
 
@@ -144,14 +143,16 @@ class _MissingWeight(Weight):
 
 
 class _MissingAttributes(Attributes):
-    """Attributes that are not filled yet."""
+    """Attributes that are not filled yet: an operator of the left side has them, over an operand that is missing too."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, term: _MissingTerm) -> None:
+        self.name, self.term = name, term
 
     @property
     def values(self) -> Any:  # type: ignore[override]  # never known
-        raise _NotFilled
+        if not self.term.on_left:
+            raise _NotFilled
+        return ()
 
 
 def cases(
@@ -510,8 +511,10 @@ def _given(rule: Rule | MergeRule, binder: Binder, missing: _MissingTerm | None)
 
     given: dict[str, Any] = {v.name: bound(v, v.name) for v in member.variables if v.name not in own_names}
     for name in member.attribute_variables:
-        known = missing is None or name in binder.bundles
-        given[name] = Attributes(name, binder.bundles[name]) if known else _MissingAttributes(name)
+        if missing is not None and name not in binder.bundles:
+            given[name] = _MissingAttributes(name, missing)
+        else:
+            given[name] = Attributes(name, binder.bundles[name])
     if isinstance(rule, MergeRule):
         count = path.choose("members", MEMBERS)
         given |= {v.name: [bound(v, f"{v.name}{i + 1}") for i in range(count)] for v in member.variables if v.name in own_names}

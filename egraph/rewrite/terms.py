@@ -159,7 +159,7 @@ class Tensor:
 
     @property
     def type(self) -> TensorType:
-        if not isinstance(self.term, Node | Bound):
+        if isinstance(self.term, Pattern | Variable):
             raise RuleError("shapes are used on the left side of a rule; yield the left side first, then look at shapes")
         return cast(TensorType, self.term.type)
 
@@ -226,7 +226,8 @@ def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None
     """Apply the core operator ``op``; attributes come from a variable (``by``) or as keywords, never both."""
     terms = [_tensor(operand, op).term for operand in operands]
     attributes = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
-    nodes, bound = [t for t in terms if isinstance(t, Node)], [t for t in terms if isinstance(t, Bound)]
+    nodes = [t for t in terms if isinstance(t, Node)]
+    bound = [t for t in terms if not isinstance(t, Node | Pattern | Variable)]  # what an abstract class holds is slow to ask
     if len(nodes) == len(terms):
         return Tensor(apply(op, *nodes, attributes=attributes))
     if len(bound) == len(terms):

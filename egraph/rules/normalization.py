@@ -52,6 +52,7 @@ def _require_single(c: Weight) -> None:
 def layer_normalization_from_power(x: Tensor, two: Weight, epsilon: Weight, s: Weight, b: Weight, a: Attributes) -> Steps:
     """(x - mean) / sqrt(mean((x - mean) ** 2) + e) * s + b = layer_normalization(x, s, b)"""
     yield _deviation(x, a) / sqrt(_variance(x, a, two) + epsilon) * s + b
+    require(_is_last(a.axes, x.rank), "the last axes must be normalised")
     _require_single(two)
     require_number(two, 2.0)
     yield _affine(x, epsilon, s, b, a)
@@ -73,21 +74,22 @@ def layer_normalization_from_scaled_reciprocal(x: Tensor, epsilon: Weight, s: We
 
 def _affine(x: Tensor, epsilon: Weight, s: Tensor, b: Tensor, a: Attributes) -> Tensor:
     require(_is_last(a.axes, x.rank), "the last axes must be normalised")
-    require(s.rank <= x.rank and b.rank <= x.rank, "scale and bias must not add axes")
     _require_single(epsilon)
-    require(epsilon.number is not None and 0 < epsilon.number < math.inf, "epsilon must be one known positive number")
+    require(s.rank <= x.rank and b.rank <= x.rank, "scale and bias must not add axes")
     axis = x.rank - len(a.axes)
-    return layer_normalization(x, _as_affine(s, x, axis), _as_affine(b, x, axis), axis=axis, epsilon=epsilon.number)
+    scale, bias = _as_affine(s, x, axis), _as_affine(b, x, axis)
+    require(epsilon.number is not None and 0 < epsilon.number < math.inf, "epsilon must be one known positive number")
+    return layer_normalization(x, scale, bias, axis=axis, epsilon=epsilon.number)
 
 
 @rule(rounding="reassociates")
 def instance_normalization_from_square(x: Tensor, epsilon: Weight, s: Weight, b: Weight, a: Attributes) -> Steps:
     """(x - mean) / sqrt(mean((x - mean) * (x - mean)) + e) * s + b = instance_normalization(x, s, b)"""
     yield _deviation(x, a) / sqrt(_variance(x, a, None) + epsilon) * s + b
-    require(epsilon.number is not None and 0 < epsilon.number < math.inf, "epsilon must be one known positive number")
     require(x.rank >= 3 and a.axes == tuple(range(2, x.rank)), "all spatial axes must be normalised")
     one_a_channel = (1, x.shape[1], *(1,) * (x.rank - 2))
     require(all(c.rank <= x.rank and padded_shape(c.shape, x.rank) == one_a_channel for c in (s, b)), "one number a channel is needed")
+    require(epsilon.number is not None and 0 < epsilon.number < math.inf, "epsilon must be one known positive number")
     channels = x.shape[1]
     yield instance_normalization(x, s.reshape(channels), b.reshape(channels), epsilon=epsilon.number)
 

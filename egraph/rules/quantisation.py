@@ -1,6 +1,7 @@
 """Quantised models: products of dequantised numbers as products of bytes, and bytes moved in place of numbers.
 
 An equation here is one over the reals, as everywhere: ``dequantize`` is exact, and ``quantize`` rounds alike on both sides.
+Guards come in the order in which the operands stand, ranks before numbers: what is refused by the first operands is refused once.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ def _scaled(total: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
 def matmul_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight) -> Steps:
     """dequantize(x, s, z) dequantize(w, t, 0) = number(x w) * (s * t) - number(z * sum w) * (s * t)"""
     yield dequantize(x, s, z) @ dequantize(w, t, y)
-    require_number(y, 0.0)
-    require(w.rank == 2 and x.rank >= 2, "the weight must be a matrix")
-    require(w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
     _require_numbers(s, z)
+    require(x.rank >= 2 and w.rank == 2, "the weight must be a matrix")
+    require_number(y, 0.0)
+    require(w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
     yield _matmul_scaled(x, z, w, s * row_vector(t, w.rank, w.shape[1]))
 
 
@@ -83,11 +84,11 @@ def _matmul_scaled(x: Tensor, z: Weight, w: Tensor, scale: Tensor) -> Tensor:
 def matmul_of_transposed_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
     """dequantize(x, s, z) dequantize(w, t, 0)^T = number(x w^T) * (s * t) - number(z * sum w^T) * (s * t)"""
     yield dequantize(x, s, z) @ transpose(dequantize(w, t, y), a)
-    require(w.rank == 2 and a.perm == (1, 0), "the weight must be a transposed matrix")
-    require_number(y, 0.0)
     _require_numbers(s, z)
-    require(y.rank == 0, "the zero point of the weight must have no axes")
     require(x.rank >= 2, "rows must be multiplied")
+    require(w.rank == 2 and y.rank == 0, "the weight must be a matrix, and its zero point have no axes")
+    require(a.perm == (1, 0), "the weight must be transposed")
+    require_number(y, 0.0)
     require(t.rank == 0 or (t.rank == 2 and t.shape[1] == 1), "the scale must be one number, or vary along the rows alone")
     require(w.shape[1] <= MOST_PRODUCTS, "the sums must fit into int32")
     yield _matmul_scaled(x, z, transpose(w, a), s * (t if t.rank == 0 else t.reshape(t.shape[0])))
@@ -97,10 +98,10 @@ def matmul_of_transposed_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight,
 def matmul_of_two_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Tensor, t: Tensor, y: Weight) -> Steps:
     """dequantize(x, s, z) dequantize(w, t, y) = dequantize(x w, s * t, z * sum w + y * sum (x - z))"""
     yield dequantize(x, s, z) @ dequantize(w, t, y)
-    require(x.rank >= 2 and w.rank >= 2, "the operands must be matrices")
-    require(w.shape[-2] <= MOST_PRODUCTS, "the sums must fit into int32")
     _require_numbers(s, z)
+    require(x.rank >= 2 and w.rank >= 2, "the operands must be matrices")
     _require_numbers(t, y)
+    require(w.shape[-2] <= MOST_PRODUCTS, "the sums must fit into int32")
     require(y.number is None or -math.inf < y.number < math.inf, "the zero point must be a number")
     zero = cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(w.rank - 2,))
     if y.number is None or y.number != 0:
@@ -132,8 +133,8 @@ def _require_int32(w: Tensor) -> None:
 def conv_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
     """conv(dequantize(x, s, z), dequantize(w, t, 0)) = number(conv(x, w)) * (s * t) - number(z * sum w) * (s * t)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
-    require_number(y, 0.0)
     _require_numbers(s, z)
+    require_number(y, 0.0)
     is_around_zero = z.number is not None and z.number == 0
     require(is_around_zero or not any(a.pads), "nothing must be padded where the zero point is not 0")
     _require_int32(w)
@@ -144,11 +145,11 @@ def conv_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y
 def padded_conv_of_dequantized(x: Tensor, s: Weight, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
     """conv(dequantize(x, s, z), dequantize(w, t, 0)) = number(conv(pad(x, z), w)) * (s * t) - number(z * sum w) * (s * t)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
+    _require_numbers(s, z)
     require_number(y, 0.0)
     require(z.number is not None and z.number != 0, "the zero point must be one known number, and not zero")
     finite = all(c.number is None or -math.inf < c.number < math.inf for c in (s, t))
     require(finite, "the scales must be finite: padding would be no number")
-    _require_numbers(s, z)
     require(any(a.pads), "something must be padded")
     _require_int32(w)
     n = x.rank - 2
@@ -167,16 +168,12 @@ def padded_conv_of_dequantized(x: Tensor, s: Weight, z: Weight, w: Weight, t: We
 FINITE: Rounding = "assumes finite"
 
 
-def _require_scale(u: Weight, v: Weight) -> None:
-    _require_positive(u)
-    _require_numbers(u, v)
-
-
 def _requantized(to: str) -> Rule:
     def law(x: Tensor, s: Weight, u: Weight, v: Weight) -> Steps:
         yield quantize(cast(x, to="float32") * s, u, v)
+        _require_numbers(u, v)
         require_number(v, 0.0)
-        _require_scale(u, v)
+        _require_positive(u)
         yield saturate(cast(x, to="float32") * (s / u), to=to)
 
     return named(law, f"requantized_to_{to}", f"quantize(number(x) * s, u, 0) = saturate(number(x) * (s / u)),  to {to}", rounding=FINITE)
@@ -185,8 +182,9 @@ def _requantized(to: str) -> Rule:
 def _requantized_with_shift(to: str) -> Rule:
     def law(x: Tensor, s: Weight, c: Weight, u: Weight, v: Weight) -> Steps:
         yield quantize(cast(x, to="float32") * s + c, u, v)
+        _require_numbers(u, v)
         require_number(v, 0.0)
-        _require_scale(u, v)
+        _require_positive(u)
         yield saturate(cast(x, to="float32") * (s / u) + c / u, to=to)
 
     equation = f"quantize(number(x) * s + c, u, 0) = saturate(number(x) * (s / u) + c / u),  to {to}"
@@ -197,8 +195,9 @@ def _requantized_with_shift(to: str) -> Rule:
 def requantized_by_one(x: Tensor, s: Weight, u: Weight, v: Weight) -> Steps:
     """quantize(number(x) * s, u, v) = quantize(number(x) * (s / u), 1, v)"""
     yield quantize(cast(x, to="float32") * s, u, v)
+    _require_numbers(u, v)
     require(v.number is None or v.number != 0, "without a zero point there is nothing left but to saturate")
-    _require_scale(u, v)
+    _require_positive(u)
     yield quantize(cast(x, to="float32") * (s / u), u / u, v)
 
 
@@ -206,8 +205,9 @@ def requantized_by_one(x: Tensor, s: Weight, u: Weight, v: Weight) -> Steps:
 def requantized_by_one_with_shift(x: Tensor, s: Weight, c: Weight, u: Weight, v: Weight) -> Steps:
     """quantize(number(x) * s + c, u, v) = quantize(number(x) * (s / u) + c / u, 1, v)"""
     yield quantize(cast(x, to="float32") * s + c, u, v)
+    _require_numbers(u, v)
     require(v.number is None or v.number != 0, "without a zero point there is nothing left but to saturate")
-    _require_scale(u, v)
+    _require_positive(u)
     yield quantize(cast(x, to="float32") * (s / u) + c / u, u / u, v)
 
 
@@ -280,8 +280,8 @@ def concat_of_dequantized(x: Tensor, y: Tensor, s: Tensor, z: Tensor, a: Attribu
 def max_pool_of_dequantized(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> Steps:
     """max_pool(dequantize(x, s, z)) = dequantize(max_pool(x), s, z),  s > 0 and z one number"""
     yield max_pool(dequantize(x, s, z), a)
-    _require_positive(s)
     _require_numbers(s, z)
+    _require_positive(s)
     yield dequantize(max_pool(x, a), s, z)
 
 
@@ -297,8 +297,8 @@ def concat_before_quantize(x: Tensor, y: Tensor, s: Tensor, z: Tensor, a: Attrib
 def max_pool_before_quantize(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> Steps:
     """quantize(max_pool(x), s, z) = max_pool(quantize(x, s, z)),  s > 0 and z one number"""
     yield quantize(max_pool(x, a), s, z)
-    _require_positive(s)
     _require_numbers(s, z)
+    _require_positive(s)
     yield max_pool(quantize(x, s, z), a)
 
 

@@ -15,7 +15,7 @@ LARGEST_INT32 = 2**31 - 1
 NO_OVERFLOW = "sums and products of int32 that do not overflow"
 """The fact about data that a conversion rests on where its argument may be beyond int32."""
 MAGNITUDES = {"bool": 1, "uint8": 255, "int8": 255}
-"""What the magnitude of an element is at most, by type: the same for both kinds of bytes, so that a proof for one is a proof for the other."""
+"""The magnitude of an element, at most, by type: the same for both kinds of bytes, so that a proof for one is a proof for the other."""
 
 
 def magnitude(value: Scalar) -> float:

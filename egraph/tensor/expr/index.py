@@ -278,7 +278,11 @@ def index(value: object) -> Index:
 
 def has_reals(value: Index) -> bool:
     """Return whether a value is a real number rather than an integer, so that ``<`` is not ``<=`` of one less."""
-    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
+    for monomial, _ in value.terms:
+        for atom in monomial:
+            if type(atom) is RealSymbol:
+                return True
+    return False
 
 
 def over(monomial: tuple[Factor, ...], factors: tuple[Factor, ...]) -> tuple[Factor, ...] | None:
