@@ -112,3 +112,14 @@ def test_cases_of_one_name_are_proved_alike(name: str) -> None:
         for case in (several[0], several[-1]):
             for left, right in zip(case.left, case.right, strict=True):
                 assert isinstance(prove_equal(left, right, Assumptions().assume(*case.assumptions.conditions)), Equal)
+
+
+def test_both_kinds_of_bytes_are_one_type_and_no_other_is() -> None:
+    names = Names()
+
+    def of(dtype: str) -> int:
+        side = pointwise((N,), Read(Tensor("x", (index(N),), dtype), (index(traversal(N)[0]),)))
+        return plain(names, side, side)
+
+    assert of("int8") == of("uint8")
+    assert len({of(dtype) for dtype in ("uint8", "int32", "bool", "float32")}) == 4

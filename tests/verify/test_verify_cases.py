@@ -283,3 +283,57 @@ def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(rule: Rule | Merge
 
     monkeypatch.setattr(case_stages, "_stages", lambda _: [from_the_start])
     assert len(staged) > 1 and staged == every_case()
+
+
+@rule
+def of_matrices(x: Tensor, y: Tensor, z: Tensor) -> Steps:
+    """(x + y) * z = x * z + y * z,  matrices: the guard asks for one operand after the other"""
+    yield (x + y) * z
+    require(x.rank == 2 and y.rank == 2 and z.rank == 2, "matrices are asked for")
+    yield x * z + y * z
+
+
+@rule
+def asked_before_the_rank(x: Tensor, y: Tensor, c: Weight) -> Steps:
+    """(x + y) * c = x * c + y * c: a question that has two answers stands before a refusal, and the refusal is of one of them alone"""
+    yield (x + y) * c
+    if x.rank == 0 or x.shape[0] != 1:
+        require(x.rank == 1 and c.number is not None, "a vector and a number")
+    yield x * c + y * c
+
+
+AHEAD = (
+    of_matrices, asked_before_the_rank,
+    *map(rule_named, ("merge_matmuls", "matmul_of_transposed_dequantized", "layer_normalization_from_power")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("each", AHEAD, ids=lambda each: each.name)
+def test_what_is_refused_by_the_first_operands_was_no_case(each: Rule | MergeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function is run ahead of the operands that are missing: that ends paths, and changes no case of those that are left."""
+
+    def told() -> tuple[list[str], int]:
+        survey = Survey()
+        made = [f"{case.scope_note}; {case.assumptions.conditions}; {case.left_out}" for case in cases(each, survey=survey, ranks=(0, 1, 2))]
+        return made, survey.refused.total()
+
+    shortened, fewer = told()
+    monkeypatch.setattr(case_stages, "_refused_ahead", lambda _: None)
+    whole, refused = told()
+    assert shortened == whole
+    if each is of_matrices:
+        assert fewer < refused / 2
+
+
+def test_a_refusal_counts_ahead_where_nothing_was_chosen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that follows from one answer of two is none of the path."""
+    reasons: list[str | None] = []
+    ahead = case_stages._refused_ahead
+
+    def noted(run: Any) -> str | None:
+        reasons.append(ahead(run))
+        return reasons[-1]
+
+    monkeypatch.setattr(case_stages, "_refused_ahead", noted)
+    assert any(case.ranks and case.ranks["x"] == 2 for case in cases(asked_before_the_rank, ranks=(0, 1, 2)))
+    assert any(reasons)

@@ -12,10 +12,12 @@ from egraph.rule_operators import cast, dequantize
 from egraph.tensor import TensorType, placeholder
 from egraph.tensor.expr.index import index
 from egraph.tensor.expr.scope import Read
+from egraph.tensor.expr.scope import Tensor as Operand
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate, fragment_expression
 from verify.application import equal_at_sizes
 from verify.comparison import compare_sides
+from verify.isomorphism import ALIKE
 from verify.normal.whole_numbers import LARGEST_INT32, NO_OVERFLOW, magnitude
 from verify.prove import Effort, prove
 
@@ -94,3 +96,9 @@ def test_the_gate_compares_bytes_over_their_whole_range() -> None:
     number = apply("Cast", x, to="float32")
     small = apply("Clip", number, min=-1000.0, max=100.0)
     assert compare_sides((number,), (small,), {}).reason and not compare_sides((number,), (small,), {0: 7.0}).reason
+
+
+def test_of_types_that_are_one_as_much_is_known() -> None:
+    """A proof for one is taken for one of the other, so that it may use no more of either."""
+    known = {magnitude(Read(Operand("x", (), dtype), ())) for dtype in ALIKE}
+    assert known == {255.0} and set(ALIKE) == {"int8", "uint8"}
