@@ -314,8 +314,8 @@ def test_what_is_refused_by_the_first_operands_was_no_case(each: Rule | MergeRul
 
     def told() -> tuple[list[str], int]:
         survey = Survey()
-        made = [f"{case.scope_note}; {case.assumptions.conditions}; {case.left_out}" for case in cases(each, survey=survey, ranks=(0, 1, 2))]
-        return made, survey.refused.total()
+        made = cases(each, survey=survey, ranks=(0, 1, 2))
+        return [f"{case.scope_note}; {case.assumptions.conditions}; {case.left_out}" for case in made], survey.refused.total()
 
     shortened, fewer = told()
     monkeypatch.setattr(case_stages, "_refused_ahead", lambda _: None)
