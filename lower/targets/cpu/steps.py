@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from egraph.tensor import Node
-from lower.calls.call import Argument, Base, PostOperation
+from lower.calls.call import Argument, Base, LibraryCall, PostOperation
 from lower.views import Reason, Window, read
 
 BINARY = {"add": 0, "sub": 1, "mul": 2, "div": 3}
@@ -67,6 +67,11 @@ def misplaced(destination: Window, arguments: Sequence[Argument]) -> Reason | No
     if any(window.strides[-1] and not _is_dense(window) for window in placed) or not _is_dense(destination):
         return "numbers along the last axis do not lie side by side"
     return f"{len(destination.shape)} axes are too many" if len(destination.shape) > MOST_AXES else None
+
+
+def recipe(call: LibraryCall) -> Mapping[str, Any]:
+    """Return a call's part of a plan's step."""
+    return call.parameters
 
 
 def _is_dense(window: Window) -> bool:

@@ -89,11 +89,6 @@ def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, froz
     return call.precisions(lambda _: PLAIN)
 
 
-def recipe(call: LibraryCall) -> Mapping[str, Any]:
-    """Return a call's part of a plan's step."""
-    return call.parameters
-
-
 @lru_cache(maxsize=1 << 14)
 def constant_orders(fragment: Node) -> Mapping[int, tuple[int, ...]]:
     """Return the order of axes in which constant weights are stored: taps first, columns last."""

@@ -54,8 +54,3 @@ def match(
     pack: dict[str, Any] = {"operand": 1, "function": "products_pack", "elements": count * inputs * -(-columns // PANEL) * PANEL}
     parameters = {"function": "products_matmul", "pack": pack, "integers": [count, 0, *steps[0]]}
     return LibraryCall("products_matmul", parameters, arguments, matched.destination)
-
-
-def recipe(call: LibraryCall) -> Mapping[str, Any]:
-    """Return a call's part of a plan's step."""
-    return call.parameters
