@@ -40,7 +40,7 @@ from egraph.tolerance import Tolerance
 from lower.calls import epilogue
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
-from lower.targets.cpu import steps
+from lower.targets.cpu import epilogue as epilogue_in_c
 from runtime import Session
 from runtime.errors import KernelError
 from runtime.feeds import FeedSpec
@@ -85,7 +85,7 @@ def test_a_kernel_that_does_not_run_is_blamed(tmp_path: Path, monkeypatch: pytes
 
 def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the library compute a Relu after a matmul wrongly, measuring not notice, and extraction like it."""
-    monkeypatch.delitem(steps.ELTWISE, "linear")  # so that one library has such a kernel
+    monkeypatch.delitem(epilogue_in_c.ELTWISE, "linear")  # so that one library has such a kernel
     cost_us = CostModel.cost_us
     cheap = ("Relu(MatMul", "Tanh(MatMul")
     monkeypatch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) / (1e6 if self.key(one)[0].startswith(cheap) else 1))

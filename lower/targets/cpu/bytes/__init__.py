@@ -15,7 +15,7 @@ from lower.candidates.tile import Tile, Tiling
 from lower.quantised import PRECISION as IN_BYTES
 from lower.targets import Launch, Library
 from lower.targets.cpu.bytes.match import constant_orders, implementations, match, operand_precisions
-from lower.targets.cpu.steps import recipe
+from lower.targets.cpu.epilogue import recipe
 from lower.views import Reason
 
 if TYPE_CHECKING:

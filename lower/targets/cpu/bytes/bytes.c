@@ -17,7 +17,7 @@
  *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
-#include "../steps.h"
+#include "../epilogue.h"
 #ifndef LANES
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -13,7 +13,7 @@ from lower.calls.call import Argument, Base, LibraryCall
 from lower.calls.epilogue import Spine, spine, unsized
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import precisions_in_bytes, quantised
-from lower.targets.cpu.steps import MATRIX_RANK, misplaced, product_operands, steps_of
+from lower.targets.cpu.epilogue import MATRIX_RANK, misplaced, product_operands, steps_of
 from lower.views import Reason, Window, contiguous, lying, read
 
 PRODUCT, TILES = "bytes.product", "bytes.tiles"

@@ -9,8 +9,8 @@ from egraph.tensor import Kernel
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Library
+from lower.targets.cpu.epilogue import recipe
 from lower.targets.cpu.products.match import implementations, match
-from lower.targets.cpu.steps import recipe
 from lower.views import Window
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from egraph.tensor import PLAIN, Node, placeholders, walk
 from lower.calls.call import Base, LibraryCall
 from lower.calls.epilogue import spine, unsized
-from lower.targets.cpu.steps import misplaced, product_operands, steps_of
+from lower.targets.cpu.epilogue import misplaced, product_operands, steps_of
 from lower.views import Reason, Window, contiguous, lying
 
 MATMUL = "products.matmul"

@@ -6,12 +6,12 @@
  * ``products_pack``. Arguments: W [.., K, N] with any strides, the packed matrices, one for each index of the leading axes.
  *
  * ``products_matmul``. Arguments: x [rows.., K], what was packed, operands of the steps [rows.., N], the result [rows.., N]; then integers:
- * how many matrices there are, which share the rows evenly, and the steps (steps.h). All tensors have the same axes of rows, with any
+ * how many matrices there are, which share the rows evenly, and the steps (epilogue.h). All tensors have the same axes of rows, with any
  * strides, zero where they repeat; elements along the last axis lie side by side, or an operand repeats.
  *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
-#include "../steps.h"
+#include "../epilogue.h"
 #ifndef LANES
 
 #define PANEL 16                                           /* columns of a panel: whole vectors of every set of instructions */

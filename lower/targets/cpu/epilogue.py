@@ -1,4 +1,4 @@
-"""Products of rows by matrices, and the steps that follow them in the same kernel, as kernels in C take them (steps.h)."""
+"""Products of rows by matrices, and the steps that follow them in the same kernel, as kernels in C take them (epilogue.h)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lower.views import Reason, Window, read
 BINARY = {"add": 0, "sub": 1, "mul": 2, "div": 3}
 ELTWISE = {"relu": 4, "clip": 5, "logistic": 6, "swish": 7, "hardsigmoid": 8, "hardswish": 9, "round": 10, "linear": 11,
            "tanh": 12, "gelu_erf": 13, "gelu_tanh": 14}  # fmt: skip
-"""Steps, as steps.h numbers them."""
+"""Steps, as epilogue.h numbers them."""
 MOST_STEPS = 16
 MOST_AXES = 8
 MATRIX_RANK = 2
@@ -45,7 +45,7 @@ def product_operands(anchor: Node, base: Base) -> tuple[Argument, Argument] | Re
 
 
 def steps_of(operations: Sequence[PostOperation]) -> tuple[list[int], tuple[Argument, ...]] | Reason:
-    """Return what follows a product as the integers that steps.h reads, and its operands."""
+    """Return what follows a product as the integers that epilogue.h reads, and its operands."""
     if len(operations) > MOST_STEPS:
         return f"{len(operations)} steps are too many"
     integers: list[int] = []
