@@ -21,7 +21,7 @@ from lower.compile import CompileOptions, compile_program
 from lower.targets.cpu.products.match import MATMUL, match
 from lower.views import Window
 from runtime import Session
-from runtime.devices.cpu.packing import KIND
+from runtime.devices.cpu.packing import KIND, PackedConstants
 from runtime.devices.cpu.program import CpuProgram
 from runtime.errors import KernelError
 from runtime.executable import Executable
@@ -185,12 +185,25 @@ def test_programs_of_the_same_weights_share_their_packed_copies(tmp_path: Path) 
     other.close()
 
 
-def test_only_constants_are_packed(tmp_path: Path) -> None:
+def test_a_constant_is_packed_once() -> None:
+    source, packed = np.zeros(4, np.float32), list[np.ndarray]()
+    first, second = PackedConstants(), PackedConstants()
+    key = (1, "float32", (2, 2), (2, 1), "a.so", "pack")
+    arrays = [constants.add(key, source, 64, packed.append) for constants in (first, first, second)]
+    assert len(packed) == 1 and all(array is packed[0] for array in arrays)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"operand": 0}, "only a constant can be packed"), ({"elements": 128}, "products_pack failed with status 3")],
+    ids=("an input", "too small a copy"),
+)
+def test_a_plan_that_packs_wrongly_is_refused(tmp_path: Path, changed: dict[str, int], message: str) -> None:
     model = Model()
     graph = model.graph(apply("MatMul", model.input(3, 8), model.weight(8, 20)))
     plan = compile_program(choose(graph, MATMUL), tmp_path, CompileOptions(threads=1, export_graph=serialized))
     (step,) = plan.steps
-    swapped = replace(plan, steps=(replace(step, spec={**step.spec, "pack": {**step.spec["pack"], "operand": 0}}),))
+    wrong = replace(plan, steps=(replace(step, spec={**step.spec, "pack": {**step.spec["pack"], **changed}}),))
     (key,) = {buffer.key for buffer in plan.buffers if buffer.area == "weight"}
-    with pytest.raises(KernelError, match="only a constant can be packed"):
-        Executable(swapped, {key: graph.tensors["w0"]}, threads=1, libraries=lambda file: tmp_path / file)
+    with pytest.raises(KernelError, match=message):
+        Executable(wrong, {key: graph.tensors["w0"]}, threads=1, libraries=lambda file: tmp_path / file)

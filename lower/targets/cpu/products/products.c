@@ -67,6 +67,8 @@ EXPORT int products_pack(void *self, const Value *arguments, int32_t count, Valu
     const Rows rows = rows_of(weights, axes + 1);
     int64_t matrices = 1;
     for (int axis = 0; axis < axes; axis++) matrices *= weights->shape[axis];
+    const int64_t needed = matrices * inputs * ((columns + PANEL - 1) / PANEL) * PANEL;
+    if (arguments[1].tensor->rank != 1 || arguments[1].tensor->shape[0] != needed) return 3;
     float *to = arguments[1].tensor->data;
     for (int64_t matrix = 0; matrix < matrices; matrix++)
         for (int64_t column = 0; column < columns; column += PANEL)
@@ -89,6 +91,7 @@ EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Va
         .columns = out->shape[axes], .panels = (out->shape[axes] + PANEL - 1) / PANEL, .rows = 1,
     };
     for (int axis = 0; axis < axes; axis++) problem.rows *= out->shape[axis];
+    if (codes->integer < 1 || problem.rows % codes->integer) return 4;
     problem.of_matrix = problem.rows / codes->integer;
     if (read_steps(&problem.steps, codes + 1, integers - 1, arguments, 2, axes) + 1 != count - integers) return 3;
     problem.compute = FOR_PROCESSOR(compute), problem.rows_at_once = FOR_PROCESSOR(rows_at_once);
