@@ -20,8 +20,6 @@ from runtime.errors import ArtefactError, KernelError
 from runtime.plan import COPY_STEP, Buffer, Plan, Step
 from runtime.storage import Storage, pointer
 
-NOTHING_PACKED: Mapping[int, int] = MappingProxyType({})
-
 
 class Context(Protocol):
     """What the steps of one vendor library share in one plan; made with the first of them."""
@@ -83,7 +81,9 @@ class Builder:
         function = self.function(step.spec["library"], step.spec["function"])
         self.add_kernel(step, function, step.spec.get("integers", ()), packed)
 
-    def add_kernel(self, step: Step, function: int, integers: Sequence[int] = (), packed: Mapping[int, int] = NOTHING_PACKED) -> None:
+    def add_kernel(
+        self, step: Step, function: int, integers: Sequence[int] = (), packed: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
         """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors, then integers.
 
         ``packed`` has the tensors that take the place of inputs, by position.
