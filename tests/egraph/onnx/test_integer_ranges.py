@@ -83,6 +83,10 @@ VALUES = {"depth": np.int64(257), "v": np.array([0, 1], np.float32)}
             [N("Div", ["k", "i"], ["q"]), N("Less", ["i", "l"], ["c"]), N("Where", ["c", "q", "i"], ["y"])],
             {"k": np.int64(7), "l": np.int64(20)}, TensorProto.INT64, (1, 21),
         ),
+        (  # and none is 0, whatever they are compared with
+            [N("Div", ["k", "i"], ["q"]), N("Less", ["i", "l"], ["c"]), N("Where", ["c", "q", "i"], ["y"])],
+            {"k": np.int64(7), "l": np.int64(-5)}, TensorProto.INT64, (1, 8),
+        ),
         (  # the smaller of two tables decides
             [N("Gather", ["t", "i"], ["a"]), N("Gather", ["u", "i"], ["b"]), N("Add", ["a", "b"], ["y"])],
             TABLE | {"u": np.zeros((4, 3), np.float32)}, TensorProto.INT64, (0, 3),
