@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,9 @@ from egraph.policy import RacePolicy
 
 LEAST_SECONDS = 20.0
 """Where an engine takes seconds, the others are timed for so long all the same: one run of each says little."""
+
+END_SECONDS = 10.0
+"""How long an engine that answers no more may take to end."""
 
 
 class EngineFailed(Exception):
@@ -62,6 +66,8 @@ class EngineProcess:
         ready, _, _ = select.select([self.process.stdout], [], [], seconds)
         line = self.process.stdout.readline() if ready else ""
         if not line:
+            with suppress(subprocess.TimeoutExpired):  # an error's text may follow the end of the answers
+                self.process.wait(END_SECONDS if ready else 0.0)
             self.errors.seek(0)
             reason = _reason(self.errors.read().splitlines())
             raise EngineFailed(f"gave no answer in {seconds:.0f} s" if not ready else f"stopped: {reason}")
