@@ -25,7 +25,7 @@ from lower import roofline
 from lower.attention.match import AttentionCall, match
 from lower.eoperator.request import KernelRequest, kernel_of
 from lower.eoperator.terms import subterms
-from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, Report, write
+from lower.targets.cuda.generator import OUTPUT, SCRATCH, GeneratedKernel, Report, write
 from lower.targets.cuda.generator import compiler as compilers
 from lower.targets.cuda.generator.attention import AttentionRequest
 from lower.targets.cuda.generator.compiler import MULTIPROCESSORS, compile_log, report_of
@@ -179,16 +179,18 @@ class Trial:
             expected, strides = through(expected, plain.destination), call.destination.strides
         return Trial(kernel, in_memory(request, values), expected, strides, numpy_dtype(type.dtype))
 
-    def output(self, module: HostModule, order: Order, renamed: str = "", blocks: int = 1 << 31) -> np.ndarray:
+    def output(self, module: HostModule, order: Order, suffix: str = "", blocks: int = 1 << 31) -> np.ndarray:
         """Return the output's memory after a run in one order of the threads.
 
-        ``renamed``: the symbol to launch, of a text that differs; ``blocks``: so many at most are run.
+        ``suffix``: of the symbols to launch, of a text that differs; ``blocks``: so many at most are run; what others pass on is 0 then.
         """
         out = laid(np.zeros(self.expected.shape, self.dtype), self.strides)
+        most = max(launch.grid[0] for launch in self.kernel.launches)
+        scratch = np.full(self.kernel.scratch_bytes // 4, 0.0 if blocks < most else np.nan, np.float32)
         for launch in self.kernel.launches:
-            arrays = [{**self.memories, OUTPUT: out}[name] for name in launch.parameters]
+            arrays = [{**self.memories, OUTPUT: out, SCRATCH: scratch}[name] for name in launch.parameters]
             x, y, z = launch.grid
-            module.launch(renamed or launch.symbol, (min(x, blocks), y, z), launch.block, launch.shared_bytes, arrays, order)
+            module.launch(f"{launch.symbol}{suffix}", (min(x, blocks), y, z), launch.block, launch.shared_bytes, arrays, order)
         return out
 
     def error(self, out: np.ndarray, right: np.ndarray | None = None) -> float:
@@ -200,19 +202,19 @@ class Trial:
         return error_of(actual, self.expected if exact is None else exact)
 
     def unneeded(self, module: HostModule, removed: Sequence[str]) -> tuple[int, ...]:
-        """Return which of the texts that lack a barrier, by their symbols, are right in every order."""
+        """Return which of the texts that lack a barrier, by their symbols' suffixes, are right in every order."""
         most = max(launch.grid[0] for launch in self.kernel.launches)
         few = self.output(module, "ascending", blocks=FEW_BLOCKS) if removed and most > FEW_BLOCKS else None
         return tuple(
-            k for k, symbol in enumerate(removed)
-            if not (few is not None and self.shows(module, symbol, FEW_BLOCKS, few)) and not self.shows(module, symbol)
+            k for k, suffix in enumerate(removed)
+            if not (few is not None and self.shows(module, suffix, FEW_BLOCKS, few)) and not self.shows(module, suffix)
         )  # fmt: skip
 
-    def shows(self, module: HostModule, renamed: str, blocks: int = 1 << 31, right: np.ndarray | None = None) -> bool:
+    def shows(self, module: HostModule, suffix: str, blocks: int = 1 << 31, right: np.ndarray | None = None) -> bool:
         """Return whether another text of the kernel fails, or is wrong, in some order."""
         for order in ORDERS:
             try:
-                out = self.output(module, order, renamed, blocks)
+                out = self.output(module, order, suffix, blocks)
             except ExecutionError:
                 return True
             if self.error(out, right) > 1:
@@ -231,13 +233,13 @@ def error_of(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def without_barriers(kernel: GeneratedKernel) -> list[tuple[str, str]]:
-    """Return texts that lack one barrier each, and the symbols of their kernels; lines keep their numbers."""
-    (symbol,) = {launch.symbol for launch in kernel.launches}
+    """Return texts that lack one barrier each, and the suffixes of their kernels' symbols; lines keep their numbers."""
     pieces, texts = kernel.text.split(BARRIER), []
     for k in range(1, len(pieces)):
-        name = f"{symbol}_without_{k - 1}"
-        text = BARRIER.join(pieces[:k]) + BARRIER.join(pieces[k:])
-        texts.append((text.replace(f" {symbol}(", f" {name}("), name))
+        text, suffix = BARRIER.join(pieces[:k]) + BARRIER.join(pieces[k:]), f"_without_{k - 1}"
+        for launch in kernel.launches:
+            text = text.replace(f" {launch.symbol}(", f" {launch.symbol}{suffix}(")
+        texts.append((text, suffix))
     return texts
 
 
@@ -330,7 +332,7 @@ def judged(
             trial = Trial.of(request, kernel)
             outputs = [trial.output(module, order) for order in ORDERS]
             error, agree = max(map(trial.error, outputs)), len({each.tobytes() for each in outputs}) == 1
-            unneeded = trial.unneeded(module, [renamed for _, renamed in removed])
+            unneeded = trial.unneeded(module, [suffix for _, suffix in removed])
     except (EinsatError, ExecutionError) as problem:
         exception = problem.what
     (launch, *_) = kernel.launches

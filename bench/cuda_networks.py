@@ -1,8 +1,10 @@
 """Take networks through ``--target cuda:h100`` on the recorded device: search, lower, run, check. Costs are estimates; there is no GPU.
 
     python -m bench.cuda_networks [MODEL ...] [--batch N ...] [--target cuda:h100] [--budget 60s] [--record [FOLDER]] [--add]
+    python -m bench.cuda_networks --import-profiles bench/results/cuda_h100.jsonl.gz --record
 
-Each network runs at the sizes of its paper, through the command line. The error is the largest of any output against onnxruntime.
+Each network runs at the sizes of its paper, through the command line. The error is the largest of any output against onnxruntime. With
+kernel times that such a GPU has measured, kernels cost what they took there; how much of a program's cost that is, is said.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,11 @@ import onnx
 from bench.environment import ROOT
 from bench.models import MODELS
 from bench.record import RESULTS, opening, origin, record
-from runtime.devices import DESCRIBED
+from egraph.tensor import format_fragment
+from egraph.tensor.text import parse_program
+from runtime.devices import DESCRIBED, device
+from runtime.profile import Database
+from runtime.profile.tables import PLAN_MARK
 
 NETWORKS = ("infogan", "dcgan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
 """The networks of the published comparison."""
@@ -50,14 +58,32 @@ class Row:
     message: str = ""
     commit: str = ""
     """At which the row was made."""
+    timed_share: float = 0.0
+    """The part of the optimised program's cost that kernels have of which such a GPU has measured the time."""
 
 
-def measured(name: str, batch: int, target: str, budget: str, folder: Path) -> Row:
+def timed_share(artefact: Path, database: Path, target: str) -> float:
+    """Return which part of a program's cost is that of kernels that were measured on such a GPU."""
+    _, _, text = (artefact / "program.txt").read_text(encoding="utf-8").partition("\n")  # the first line names the file of weights
+    program = parse_program(text)
+    with closing(Database.open(database, read_only=True)) as known:
+        records = [record for record in known.records() if record.device.startswith(device(target).measured_key)]
+    timed = {(record.fragment, record.implementation.partition(PLAN_MARK)[0]) for record in records if record.status == "ok"}
+    costs_us = {True: 0.0, False: 0.0}
+    for kernel in program.kernels:
+        key = format_fragment(kernel.fragment), kernel.implementation.text.partition(PLAN_MARK)[0]
+        costs_us[key in timed] += kernel.cost_us
+    return costs_us[True] / (sum(costs_us.values()) or 1.0)
+
+
+def measured(name: str, batch: int, target: str, budget: str, folder: Path, profiles: Sequence[Path]) -> Row:
     """Optimise a network; its row."""
     path = folder / f"{name}.onnx"
     onnx.save(MODELS[name].make(batch), path)
     command = [sys.executable, "-m", "egraph.optimize", str(path), "--target", target, "--budget", budget, "--check", "1", "--json", "-q"]
-    done = subprocess.run([*command, "--database", str(folder / "p.sqlite")], cwd=ROOT, capture_output=True, text=True, check=False)
+    database = folder / "p.sqlite"
+    command += ["--database", str(database), *(word for each in profiles for word in ("--import-profiles", str(each.resolve())))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return Row(name, batch, target, "failed", {}, None, None, None, 0, "", "", done.stderr.strip()[-300:])
     printed: dict[str, Any] = json.loads(done.stdout)
@@ -67,6 +93,7 @@ def measured(name: str, batch: int, target: str, budget: str, folder: Path) -> R
         name, batch, target, printed["status"], dict(sorted(Counter(step["kind"] for step in plan["steps"]).items())),
         printed["max_rel_err"], estimated["unoptimized"], estimated["optimized"], plan["arena_bytes"],
         printed["search"]["stop_reason"], printed["device"],
+        timed_share=timed_share(folder / f"{name}.einsat", database, target) if profiles else 0.0,
     )  # fmt: skip
 
 
@@ -74,19 +101,20 @@ def page(rows: list[Row], where: dict[str, Any]) -> str:
     """Return the table."""
     lines = [
         "# Networks on the recorded CUDA device", "", *opening(where, ("egglog", "onnxruntime")),
-        "**Nothing ran on a GPU.** Kernels ran as their own CUDA text on a processor, library calls by their recipes' meanings; times are",
-        "estimates, and compare a network with itself alone.", "",
-        "| network | batch | target | status | steps | error | estimated, plain | estimated, optimised | arena | commit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "**No program ran on a GPU here.** Kernels ran as their own CUDA text on a processor, library calls by their recipes' meanings.",
+        "Times are sums over kernels: of those that such a GPU has measured one by one (`--import-profiles`), their measured times, of",
+        "others estimates. *measured*: the part of the optimised program's time that is measured. Plain: each operator by its fastest",
+        "kernel.", "",
+        "| network | batch | target | status | steps | error | plain | optimised | measured | arena | commit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
         steps = ", ".join(f"{count} {kind}" for kind, count in row.steps.items())
         error = f"{row.max_rel_err:.1g}" if row.max_rel_err is not None else row.message.replace("\n", " ")
         times = [f"{us:.0f} us" if us is not None else "" for us in (row.estimated_before_us, row.estimated_after_us)]
-        lines.append(
-            f"| {row.model} | {row.batch} | {row.target} | {row.status} | {steps} | {error} | {times[0]} | {times[1]} "
-            f"| {row.arena_bytes / 1e6:.1f} MB | {row.commit} |"
-        )
+        size = f"{row.arena_bytes / 1e6:.1f} MB"
+        cells = [row.model, str(row.batch), row.target, row.status, steps, error, *times, f"{row.timed_share:.0%}", size, row.commit]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -106,6 +134,8 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="batch sizes (default 1 16)")
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"what for (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="time for each (default 60s)")
+    profiles_help = "kernel times that such a GPU has measured, as bench/results/cuda_h100.jsonl.gz"
+    parser.add_argument("--import-profiles", nargs="+", type=Path, default=[], metavar="FILE", help=profiles_help)
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_networks.json and .md")
     parser.add_argument("--add", action="store_true", help="keep the rows on record of what is not measured now")
     arguments = parser.parse_args()
@@ -113,7 +143,8 @@ def main() -> int:
     rows = on_record(arguments.record or RESULTS) if arguments.add else []
     for batch, name in itertools.product(arguments.batch, arguments.models):
         with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
-            row = replace(measured(name, batch, arguments.target, arguments.budget, Path(folder)), commit=where["commit"])
+            made = measured(name, batch, arguments.target, arguments.budget, Path(folder), arguments.import_profiles)
+            row = replace(made, commit=where["commit"])
         keys = [(each.model, each.batch, each.target) for each in rows]
         if (key := (name, batch, arguments.target)) in keys:
             rows[keys.index(key)] = row

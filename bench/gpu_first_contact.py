@@ -1,6 +1,7 @@
 """First contact with a GPU: is what was built without one right? Needs Python, numpy, CuPy and the packages runtime/ and bench/; no more.
 
     python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--jobs all] [--target cuda:h200]    where the optimiser is installed
+    python -m bench.gpu_first_contact --prepare FOLDER --import-profiles jobs.records.jsonl      again, with the times that it measured
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
     python -m bench.gpu_first_contact FOLDER --compiled                                    networks as PyTorch and XLA compile them
@@ -13,8 +14,8 @@ description; code, plans of cuDNN and kernels of cuBLASLt as they load; outputs,
 events beside the estimates and the least that arithmetic and memory allow; library calls and whole networks beside PyTorch's; then it
 times kernels for as long as it may, or, with --compiled, networks as PyTorch and, where JAX is, XLA compile them. What cannot be asked is
 skipped with the reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or
-spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2. It has never run
-on a GPU.
+spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2. ``bench.gpu_results`` puts
+the answers on record.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -45,6 +45,7 @@ import numpy as np
 
 from bench.drawn_weights import filled, hollow, leave_out, read_feeds, write_feeds
 from bench.drawn_weights import opened as opened_artefact
+from bench.gpu_rates import rates
 from runtime import Session
 from runtime.artefact import Artefact
 from runtime.devices import DESCRIBED
@@ -79,7 +80,7 @@ PATIENCE_SECONDS = 120.0
 GRACE_SECONDS = 20.0
 """Seconds after the end in which a question that has begun may still be answered."""
 KERNEL_TIMES, COMPILED, XLA = ": kernel times", ": PyTorch, compiled", ": XLA"
-JOBS, RECORDS, PARTS = "jobs.zip", "records.jsonl", ".parts"
+JOBS, RECORDS, PARTS, DATABASE = "jobs.zip", "records.jsonl", ".parts", "profiles.sqlite"
 MOST_ARCHIVE_BYTES = 45_000_000
 """Bytes that an archive of kernels may take; what is beyond it goes into another one."""
 MOST_CARRIED_BYTES = 64 << 20
@@ -110,15 +111,17 @@ def bench_models() -> Mapping[str, BenchModel]:
     return {**MODELS, **unseen()}
 
 
-def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str) -> bool:
+def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str, profiles: Sequence[Path]) -> bool:
     """Write artefacts of networks for a target, and the kernels to be timed of more; return whether they are small enough to travel.
 
+    ``profiles``: kernel times that such a GPU has measured; programs are made of the kernels that are the fastest by them.
     What an earlier call has prepared is kept; a network whose kernels cannot be exported is said, and left out.
     """
     models = bench_models()
     parts = folder.with_name(folder.name + PARTS)
     parts.mkdir(parents=True, exist_ok=True)
-    options = ["--target", target, "--budget", budget, "-q"]
+    options = ["--target", target, "--budget", budget, "-q", "--database", str(parts / DATABASE)]
+    options += [word for path in profiles for word in ("--import-profiles", str(path))]
     archives: list[Path] = []
     for name in dict.fromkeys((*names, *timed)):
         for batch in models[name].batches:
@@ -335,47 +338,29 @@ def cublas_kernels(artefact: Artefact) -> Answer:
 def _planned(plan: Plan, kind: str) -> Answer:
     from runtime.devices.cuda.cupy_driver import CupyDriver
 
-    driver, workspace_bytes, refused = CupyDriver(), [], []
+    driver, workspace_bytes, refused, lacking = CupyDriver(), [], [], []
     for step in _steps(plan, kind):
         operands = cudnn.with_packed(step.spec, [plan.buffers[i] for i in step.inputs])
         try:
-            workspace_bytes.append(driver.plan(kind, step.spec, operands, plan.buffers[step.outputs[0]]).workspace_bytes)
+            call = driver.plan(kind, step.spec, operands, plan.buffers[step.outputs[0]])
+            workspace_bytes.append(call.workspace_bytes)
+            lacking += [f"{step.name}: {call.lacking}"] if call.lacking else []
         except Exception as error:  # every plan's error is an answer
             refused.append(f"{step.name}: {error}")
-    return {"planned": len(workspace_bytes), "workspace_bytes": max(workspace_bytes, default=0), "refused": refused}
-
-
-@contextmanager
-def opened(artefact: Artefact, on: str | None = None) -> Iterator[tuple[Session, Answer]]:
-    """Open a program; where this version of cuDNN does not have the plans that it names, with the library's favourites."""
-    answer: Answer = {}
-    try:
-        session = Session(artefact, on=on)
-    except ArtefactError as error:
-        answer = {"plans": f"cuDNN's favourites, since {error}"}
-        session = Session(replace(artefact, plan=by_favourites(artefact.plan)), on=on)
-    with session:
-        yield session, answer
-
-
-def by_favourites(plan: Plan) -> Plan:
-    """Return a plan whose steps leave it to cuDNN how they are computed."""
-    choice: dict[str, Any] = {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
-    steps = (replace(step, spec={**step.spec, **choice}) if step.kind == cudnn.CUDNN_STEP else step for step in plan.steps)
-    return replace(plan, steps=tuple(steps))
+    return {"planned": len(workspace_bytes), "workspace_bytes": max(workspace_bytes, default=0), "refused": refused, "lacking": lacking}
 
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
     """Run a program launched one by one, captured and replayed, and compare each with what it must compute."""
     feeds = read_feeds(folder / FEEDS)
-    with np.load(folder / WANTED) as expected, opened(artefact, on) as (session, answer):
+    with np.load(folder / WANTED) as expected, Session(artefact, on=on) as session:
         errors = []
         for _ in range(3):
             actual = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
             errors.append(max(_error(actual[name], expected[name]) for name in expected))
     if not max(errors) <= TOLERANCE:
         raise ArithmeticError(f"relative errors {errors} (launched, captured, replayed) are above {TOLERANCE}")
-    return {"relative_errors": errors, **answer}
+    return {"relative_errors": errors}
 
 
 def _error(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -422,22 +407,25 @@ def times(artefact: Artefact, folder: Path) -> Answer:
     planned = artefact.plan.steps
     if any(step.kind == "onnxruntime" for step in planned):
         raise Skipped("some steps run on the host")
-    with opened(artefact) as (session, answer):
+    with Session(_on_streams(artefact, 1)) as session:
         loaded = _program(session)
         replay_us = _replay_us(loaded)
         steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
     branches_us = {}
     for streams in range(2, 2 + len(BRANCHES)):
         if len(schedule(artefact.plan, 0, len(planned), streams).streams) == streams:
-            several = replace(artefact, plan=replace(artefact.plan, notes={**artefact.plan.notes, NOTE: streams}))
-            with opened(several) as (session, _):
+            with Session(_on_streams(artefact, streams)) as session:
                 branches_us[streams] = _replay_us(_program(session))
     estimated_us = [step.predicted_us for step in planned]
     rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
     return {
         "replay_us": replay_us, "replay_on_streams_us": branches_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us),
-        "roofline_share": shares(folder, {"float32": min([replay_us, *branches_us.values()])}, _device_name()), "steps": rows, **answer,
+        "roofline_share": shares(folder, {"float32": min([replay_us, *branches_us.values()])}, _device_name()), "steps": rows,
     }  # fmt: skip
+
+
+def _on_streams(artefact: Artefact, streams: int) -> Artefact:
+    return replace(artefact, plan=replace(artefact.plan, notes={**artefact.plan.notes, NOTE: streams}))
 
 
 def _program(session: Session) -> CudaProgram:
@@ -607,7 +595,7 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
     """
     asked: list[Question] = [("versions", versions)]
     if on is None:
-        asked += [("device", present), ("libraries", libraries), ("properties", properties)]
+        asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates)]
     archives = sorted(folder.glob(ARCHIVES)) if on is None and not compiled else []
     slow: list[Question] = []
     for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
@@ -662,8 +650,8 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None, *, compiled
             latest, before = _count(written), latest
             since = time.monotonic() if latest > before else since
             is_measuring = latest < len(asked) and asked[latest][0].endswith((KERNEL_TIMES, COMPILED, XLA))
-            patience_seconds = max(PATIENCE_SECONDS, left_seconds()) if is_measuring else PATIENCE_SECONDS
-            if left_seconds() < -GRACE_SECONDS or time.monotonic() - since > patience_seconds:
+            is_late = not is_measuring and time.monotonic() - since > PATIENCE_SECONDS
+            if is_late or left_seconds() < -GRACE_SECONDS:
                 process.kill()
                 process.join()
         latest = _count(written)
@@ -739,6 +727,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"with --prepare: for which GPU (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
+    imported_help = "with --prepare: kernel times that such a GPU has measured"
+    parser.add_argument("--import-profiles", nargs="+", type=Path, default=[], metavar="FILE", help=imported_help)
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
     compiled_help = "time networks as PyTorch (max-autotune) and XLA compile them instead of kernels"
     parser.add_argument("--compiled", action="store_true", help=compiled_help)
@@ -752,7 +742,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         timed = list(known) if arguments.jobs == ["all"] else arguments.jobs or []
         if unknown := [name for name in (*arguments.models, *timed) if name not in known]:
             parser.error(f"there are no networks {', '.join(unknown)}: python -m bench.models lists them")
-        return int(not prepare(arguments.folder, arguments.models, timed, arguments.target, arguments.budget))
+        return int(not prepare(arguments.folder, arguments.models, timed, arguments.target, arguments.budget, arguments.import_profiles))
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
         shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
     unpack_wheels(arguments.folder)

@@ -52,10 +52,15 @@ def packed(program: Program, orders: Callable[[Kernel], Mapping[int, tuple[int, 
     return replace(program, graph=graph, kernels=(*views.values(), *kernels))
 
 
+def stored_name(digest: str, order: Sequence[int]) -> str:
+    """Return the name of a constant that is stored in an order of its axes."""
+    return f"{digest}.{'.'.join(map(str, order))}"
+
+
 def _view(constant: Node, order: Sequence[int]) -> Kernel:
     """Return the kernel, which computes nothing, that sees a constant in what is stored."""
     type = TensorType(constant.type.dtype, tuple(constant.type.sizes[axis] for axis in order))
-    stored = make("Constant", (), attributes(digest=f"{constant.string('digest')}.{'.'.join(map(str, order))}"), type)
+    stored = make("Constant", (), attributes(digest=stored_name(constant.string("digest"), order)), type)
     inverse = tuple(order.index(axis) for axis in range(len(order)))
     fragment = apply("Transpose", placeholder(0, type, constant=True), perm=inverse)
     return Kernel(fragment, (stored,), apply("Transpose", stored, perm=inverse), VIEW)

@@ -19,7 +19,8 @@ FAINT = 1 / 32
 PERIOD = 262_147
 """A prime: repeated with it, values do not line up with any stride."""
 DRAWN = "drawn.json"
-"""The file of a kernel's artefact that says how to draw its weights: ``seed`` and, as ``weights``, a row a ``FeedSpec``."""
+"""The file of a kernel's artefact that says how to draw its weights: ``seed`` and, as ``weights``, a row a ``FeedSpec``; as ``stored``,
+by their names, those that lie in memory in another order of axes: which they are, and the order."""
 ELEMENTS_OF_A_SEQUENCE = 2
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""

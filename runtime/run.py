@@ -94,7 +94,7 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
         result: dict[str, Any] = {
             "artefact": str(session.artefact.folder),
             "device": session.plan.device,
-            "is_timed": session.executable.device.is_timed,
+            "keeps_time": session.executable.device.keeps_time,
             "threads": session.executable.threads,
             "outputs": {name: statistics_of(value) for name, value in zip(names, outputs, strict=True)},
             "runs": len(times_us),
@@ -119,7 +119,7 @@ def show(result: Mapping[str, Any]) -> str:
     latency = result["latency_us"]
     runs = f"{result['runs']} runs, {result['threads']} threads"
     lines.append(f"latency: median {latency['median']:.1f} us, p90 {latency['p90']:.1f} us ({runs})")
-    if not result["is_timed"]:
+    if not result["keeps_time"]:
         lines.append(f"the device {result['device']} is not timed: this is how long evaluating took, and says nothing about kernels")
     kernels = result.get("kernels", [])
     total = sum(kernel["us"] for kernel in kernels) or 1.0

@@ -118,7 +118,7 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
     """
     from runtime import Session
 
-    artefact = opened(Path(path))
+    artefact, weights = opened(Path(path))
     if plan:
         artefact = replace(artefact, plan=device(artefact.plan.device).by_library_plan(artefact.plan, plan))
     session = Session(artefact, threads=threads)
@@ -130,9 +130,9 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
     feeds = draw()
     results = session.run(None, feeds)
     if (summarised := Expected.read(Path(path))) is not None:
-        summarised.judge(results, {**feeds, **artefact.weights})
+        summarised.judge(results, {**feeds, **weights})
     else:
-        expected = reference_results(Path(path), feeds, artefact.weights, threads)
+        expected = reference_results(Path(path), feeds, weights, threads)
         for result, expected_result in zip(results, expected or (), strict=expected is not None):
             judge(result, expected_result)
 
@@ -142,20 +142,25 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
     return run_many
 
 
-def opened(folder: Path) -> Artefact:
-    """Open a kernel's artefact; weights that are drawn anew where it is measured are not in it, but how to draw them."""
+def opened(folder: Path) -> tuple[Artefact, Mapping[str, np.ndarray]]:
+    """Open a kernel's artefact; return it with its weights, in their own order of axes.
+
+    Weights that are drawn anew where it is measured are not in it, but how to draw them.
+    """
     artefact = Artefact.open(folder)
     if not (folder / DRAWN).exists():
-        return artefact
+        return artefact, artefact.weights
     drawn = json.loads((folder / DRAWN).read_text(encoding="utf-8"))
-    return replace(artefact, weights=random_weights(_specs(drawn["weights"]), drawn["seed"]))
+    weights = random_weights(_specs(drawn["weights"]), drawn["seed"])
+    stored = {name: np.ascontiguousarray(weights[drawn_as].transpose(order)) for name, (drawn_as, order) in drawn["stored"].items()}
+    return replace(artefact, weights={**weights, **stored}), weights
 
 
 def plans(folder: Path, name: str) -> Sequence[str]:
     """Return the plans by which its library computes a kernel; none of other kernels."""
     from runtime import Session
 
-    with Session(opened(folder)) as session:
+    with Session(opened(folder)[0]) as session:
         return list(device(name).library_plans(session.executable.loaded))
 
 

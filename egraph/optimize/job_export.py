@@ -32,11 +32,12 @@ from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Choosing
 from egraph.optimize.stages import Saturated, advanced, cost_model, device_key, open_database, saturation_of, started
 from egraph.policy import MeasurePolicy
-from egraph.tensor import PLAIN, Candidate, Node, Program, walk
+from egraph.tensor import PLAIN, Candidate, Kernel, Node, Program, walk
 from egraph.tensor.ops.parts import divided, evaluate_in_parts
 from lower.compile import WEIGHTS, CompileOptions
 from lower.cost.model import CostModel, KernelKey
 from lower.cost.rounding import UNIT_ROUNDOFF
+from lower.packing import stored_name
 from lower.targets import lowering
 from runtime.devices import device
 from runtime.feeds import DRAWN, FeedSpec, random_feeds, random_weights
@@ -44,6 +45,7 @@ from runtime.judge import TOLERANCE, Expected, Judged
 from runtime.profile import Database, Record
 from runtime.profile.jobs import ArchiveWriter, Origin
 from runtime.profile.jobs import Job as ArchivedJob
+from runtime.profile.tables import read_lines
 
 ROUNDING_TOLERANCE = 4.0
 """How far a kernel may be off that rounds its operands, in units of what rounding moves one operand, relative to the largest result."""
@@ -101,7 +103,7 @@ def import_profiles(options: Options, database: Database, progress: Progress) ->
     total = 0
     for path in options.profiles:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_lines(path)
         except (OSError, UnicodeDecodeError) as error:
             fix = "python -m runtime.profile measure jobs.zip -o records.jsonl writes such a file"
             raise ModelError(f"records cannot be read: {error}", where="--import-profiles", fix=fix) from error
@@ -160,8 +162,7 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                             database.put(Record(*key[:3], "failed", (), str(compiled)[:SHOWN_CHARACTERS], generator))
                             failed += 1
                             continue
-                        if not (job.implementation.is_generated and lowers.generator.constant_orders(job.fragment)):
-                            write_weight_specs(job, compiled, options.seed)
+                        write_weight_specs(program, job, compiled, options.seed, lowers.constant_orders)
                         if is_elsewhere:
                             write_expected(program, job, compiled, archived.feeds, options.seed)
                         else:
@@ -175,11 +176,18 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
     return Exported(kernels, failed)
 
 
-def write_weight_specs(job: Job, folder: Path, seed: int) -> None:
+def write_weight_specs(
+    program: Program, job: Job, folder: Path, seed: int, orders: Callable[[Kernel], Mapping[int, tuple[int, ...]]]
+) -> None:
     """Replace a kernel's random weights by how to draw them: they are larger than everything else that travels."""
     if (folder / WEIGHTS).exists():
         (folder / WEIGHTS).unlink()
-        drawn = {"seed": seed, "weights": [astuple(spec) for spec in weight_specs(job.fragment)]}
+        stored = {}
+        for kernel in program.kernels:
+            for position, order in orders(kernel).items():
+                digest = kernel.inputs[position].string("digest")
+                stored[stored_name(digest, order)] = digest, order
+        drawn = {"seed": seed, "weights": [astuple(spec) for spec in weight_specs(job.fragment)], "stored": stored}
         (folder / DRAWN).write_text(json.dumps(drawn), encoding="utf-8")
 
 

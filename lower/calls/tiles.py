@@ -30,10 +30,13 @@ GATES = ("Sigmoid", "HardSigmoid")
 
 @dataclass(frozen=True)
 class Matcher:
-    """What a library computes in one call: the names of its implementations by operator, and whether a fragment is such a call."""
+    """What a library computes in one call: the names of its implementations by operator, and whether a fragment is such a call.
+
+    ``match`` returns the reason where it is none.
+    """
 
     implementations: Callable[[str], tuple[str, ...]]
-    match: Callable[[Node, str], LibraryCall | Reason]
+    match: Callable[[Node, str], LibraryCall | Reason | None]
 
 
 def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]]:

@@ -95,6 +95,10 @@ class Device(Protocol):
     def is_timed(self) -> bool:
         """Return whether its clock measures kernels; where it does not, costs are estimates and reports mark them as such."""
 
+    @property
+    def keeps_time(self) -> bool:
+        """Return whether how long a program runs says how fast the device is; where programs are evaluated instead, it does not."""
+
     def key(self, threads: int) -> str:
         """Return the key that measurements are filed under: equal only where times are comparable."""
 

@@ -33,6 +33,7 @@ class CommonDevice:
     """What devices answer unless they say otherwise."""
 
     measured_on = ""
+    keeps_time = False
     lists_plans = False
 
     @property

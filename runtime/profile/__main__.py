@@ -15,7 +15,7 @@ from runtime.errors import ExecutionError
 from runtime.profile.cluster import measure_on_cluster
 from runtime.profile.database import Database
 from runtime.profile.jobs import Measured, count_statuses, measure_archive, merge
-from runtime.profile.tables import SHARED, TABLES, Record
+from runtime.profile.tables import SHARED, TABLES, Record, read_lines
 from runtime.runner import Cluster, open_runner, parse_runner
 
 EXAMPLES = """examples:
@@ -126,14 +126,14 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{time_text} {spread}  {record.implementation:20} {record.fragment}  {record.message}".rstrip())
         case "export":
             rows = (row for kind in SHARED for row in database.rows(kind))
-            lines = "".join(row.to_line() + "\n" for row in rows if arguments.device in (None, row.key[0]))
+            text = "".join(row.to_line() + "\n" for row in rows if arguments.device in (None, row.key[0]))
             if arguments.file == "-":
-                sys.stdout.write(lines)
+                sys.stdout.write(text)
             else:
-                Path(arguments.file).write_text(lines)
+                Path(arguments.file).write_text(text)
         case "import":
-            text = sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text()
-            added, skipped = database.import_lines(text.splitlines())
+            lines = sys.stdin.read().splitlines() if arguments.file == "-" else read_lines(Path(arguments.file))
+            added, skipped = database.import_lines(lines)
             print(f"{added} measurements added, {skipped} skipped")
         case "measure":
             done = measured(arguments, database)

@@ -6,12 +6,14 @@ machines may share (``SHARED``) also has a form as one JSON line.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 Status: TypeAlias = Literal["ok", "failed", "hung", "wrong"]
@@ -217,6 +219,14 @@ def read_line(line: str) -> Row:
         if raw.get("table") == kind.TABLE:
             return kind.from_values(raw)
     raise ValueError(f"table {raw.get('table')!r} is none of {', '.join(kind.TABLE for kind in SHARED)}")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of an export, of a file that may be compressed (``.gz``); OSError, UnicodeDecodeError where it cannot be read."""
+    if path.suffix != ".gz":
+        return path.read_text(encoding="utf-8").splitlines()
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
 
 
 def create(kind: type[Row]) -> str:

@@ -21,7 +21,7 @@ from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
 from lower.cost.rounding import ROUNDED_OPERATORS, usual_error
 from lower.eoperator.request import KernelRequest
-from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, multiplies_in, supports, write
+from lower.targets.cuda.generator import GeneratedKernel, compiler, constant_orders, generate, multiplies_in, supports, write
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
 from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.meaning import rounded
@@ -51,6 +51,18 @@ def products() -> list[Node]:
         apply("Transpose", apply("MatMul", leaf(0, 65, 33), leaf(1, 33, 129)), perm=(1, 0)),
         apply("Relu", apply("Conv", leaf(0, 1, 9, 13, 11), leaf(1, 40, 9, 3, 3), layout="NCHW", **taps)),
         apply("Conv", leaf(0, 2, 7, 8, 12), leaf(1, 33, 12, 3, 3), layout="NHWC", **taps),
+        *in_parts(),
+    ]
+
+
+def in_parts() -> list[Node]:
+    """Return products of few rows and columns and long sums, which are cut into parts."""
+    taps: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
+    convolution = apply("Conv", leaf(0, 1, 100, 13, 13), leaf(1, 36, 100, 3, 3), **taps)
+    return [
+        apply("Relu", apply("Add", convolution, leaf(2, 1, 36, 1, 1))),
+        apply("Transpose", apply("MatMul", leaf(0, 2, 40, 700), leaf(1, 2, 700, 33)), perm=(0, 2, 1)),
+        apply("Relu", apply("ConvTranspose", leaf(0, 1, 48, 6, 6), leaf(1, 48, 33, 4, 4), output_padding=(0, 0), **taps)),
     ]
 
 
@@ -110,7 +122,7 @@ def test_float32_uses_no_tensor_core(kernels: Kernels) -> None:
     assert all("mma" not in kernel.text for kernel in kernels.values())
     small, sums = apply("MatMul", leaf(0, 8, 8), leaf(1, 8, 8)), apply("ReduceSum", leaf(0, 64, 64), axes=(1,))
     assert not any(multiplies_in(fragment, precision) for fragment in (small, sums) for precision in ("fp16", "bf16"))
-    assert not multiplies_in(products()[1], "tf32") and not multiplies_in(products()[1], "float32")
+    assert not multiplies_in(products()[1], "tf32") and multiplies_in(products()[1], "float32")
     for precision in ("fp16", "tf32"):
         with pytest.raises(LowerError, match=r"multiplied in|round nothing"):
             write(KernelRequest(small, precision=precision))
@@ -224,6 +236,7 @@ GOLDEN: dict[str, Node] = {
     "transpose": apply("Transpose", apply("Relu", leaf(0, 1, 40, 5, 7)), perm=(0, 2, 3, 1)),
     "softmax": apply("Softmax", leaf(0, 5, 1100), axis=1),
     "product": apply("Relu", apply("MatMul", leaf(0, 70, 50), leaf(1, 50, 67))),
+    "sum_in_parts": apply("Relu", apply("MatMul", leaf(0, 24, 640), leaf(1, 640, 20))),
     "column_sums": apply("ReduceSum", leaf(0, 600, 70), axes=(0,)),
     "padded_window": apply(
         "MaxPool", leaf(0, 1, 8, 9, 16), layout="NHWC", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1)
@@ -234,8 +247,47 @@ GOLDEN: dict[str, Node] = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_text_is_stable(name: str, golden: Callable[[str, str], None]) -> None:
     kernel = write(KernelRequest(GOLDEN[name]))
-    (launch,) = kernel.launches
-    golden(f"cuda/{name}.cu", f"// grid {launch.grid}, block {launch.block}\n{kernel.text}")
+    launches = "".join(f"// grid {launch.grid}, block {launch.block}\n" for launch in kernel.launches)
+    golden(f"cuda/{name}.cu", launches + kernel.text)
+
+
+def test_long_sums_of_few_results_are_cut_into_parts(kernels: Kernels, module: HostModule) -> None:
+    """What one launch leaves to the next one is as large as it says; what no thread wrote would be NaN."""
+    for fragment in in_parts():
+        kernel = kernels[fragment]
+        first, last = kernel.launches
+        parts, rest = divmod(kernel.scratch_bytes, 4 * fragment.type.elements)
+        assert parts > 1 and not rest and "scratch" in first.parameters and first.parameters[first.written] == "scratch"
+        assert first.grid[0] > 60 and last.parameters[last.written] == "out"
+        check(module, kernel, fragment, feeds(fragment))
+    large = write(KernelRequest(apply("MatMul", leaf(0, 2048, 640), leaf(1, 640, 2048))))
+    assert len(large.launches) == 1 and large.scratch_bytes == 0
+
+
+WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
+
+
+@pytest.mark.parametrize(
+    ("order", "fragment"),
+    [
+        ((2, 3, 1, 0), apply("Conv", leaf(0, 1, 64, 9, 9), leaf(1, 40, 64, 3, 3, constant=True), **WINDOW)),
+        ((1, 0), apply("MatMul", leaf(1, 70, 90, constant=True), leaf(0, 90, 40))),
+    ],
+)
+def test_constants_of_products_lie_as_tiles_read_them(order: tuple[int, ...], fragment: Node) -> None:
+    """Neighbouring rows, or columns, are neighbours in memory, and places of a window lie outermost."""
+    assert constant_orders(fragment) == {1: order}
+    weights = next(each for each in placeholders(fragment) if each.integer("index") == 1).type.sizes
+    strides, step = [0] * len(order), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * weights[axis]
+    request = KernelRequest(fragment, input_strides=(None, tuple(strides)))
+    kernel, arrays = write(request), feeds(fragment)
+    operands = by_name(fragment, arrays)
+    operands["in1"] = np.ascontiguousarray(operands["in1"].transpose(order))
+    found = results(compiled([kernel]), kernel, operands, np.zeros(fragment.type.sizes, np.float32))
+    np.testing.assert_allclose(found[0], expected(fragment, arrays), rtol=1e-4, atol=1e-4)
+    assert len({each.tobytes() for each in found}) == 1
 
 
 DIGEST = """

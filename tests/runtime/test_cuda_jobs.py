@@ -125,6 +125,25 @@ def test_every_plan_is_timed_and_a_faulty_one_costs_itself_alone(archive: Path, 
 
 
 @pytest.mark.usefixtures("gpu")
+def test_weights_that_a_kernel_reads_in_another_order_are_drawn_as_they_were(tmp_path: Path) -> None:
+    weights = onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((40, 48, 3, 3), dtype=np.float32), "w")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, size, 6, 6)) for name, size in (("x", 48), ("y", 40)))
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=(1, 1, 1, 1))
+    graph = onnx.helper.make_graph([node], "convolution", [x], [y], [weights])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)])
+    optimised(tmp_path, made, "--database", tmp_path / "p.sqlite", "--export-jobs", tmp_path / "jobs.zip")
+    opened_archive, reordered = Archive.open(tmp_path / "jobs.zip"), set()
+    for number, job in enumerate(opened_archive.jobs):
+        opened_archive.unpack(job, tmp_path / str(number))
+        drawn = tmp_path / str(number) / "drawn.json"
+        if not job.library and drawn.exists() and json.loads(drawn.read_text())["stored"]:
+            reordered.add(number)
+    assert reordered
+    done = measured(tmp_path / "jobs.zip", tmp_path / "records.jsonl", only=reordered)
+    assert {record.status for record in done.records} == {"ok"} and not done.lacking, done
+
+
+@pytest.mark.usefixtures("gpu")
 def test_measuring_ends_in_time_and_goes_on(archive: Path, tmp_path: Path) -> None:
     output, jobs = tmp_path / "records.jsonl", Archive.open(archive).jobs
     assert measured(archive, output, seconds=0.0).remaining == len(jobs) and output.read_text() == ""

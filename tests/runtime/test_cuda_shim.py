@@ -10,7 +10,7 @@ import pytest
 from bench.cuda_judge import BARRIER, without_barriers
 from egraph.tensor import Node
 from lower.eoperator.request import KernelRequest
-from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, write
+from lower.targets.cuda.generator import OUTPUT, SCRATCH, GeneratedKernel, write
 from runtime.devices.cuda import shim
 from runtime.devices.cuda.shim import ORDERS, HostModule, Order, compile_for_host
 from runtime.errors import KernelError
@@ -179,14 +179,17 @@ REDUNDANT: dict[str, str] = {}
 """Barriers without which results stay right, ``<symbol>:<position>``, with the reason why they stand there all the same."""
 
 
-def is_noticed(module: HostModule, kernel: GeneratedKernel, symbol: str, fragment: Node) -> bool:
-    """Return whether a kernel fails, or is wrong, in some order."""
+def is_noticed(module: HostModule, kernel: GeneratedKernel, suffix: str, fragment: Node) -> bool:
+    """Return whether a kernel, of symbols with a suffix, fails, or is wrong, in some order."""
     arrays = feeds(fragment)
-    wanted, launch = expected(fragment, arrays), kernel.launches[0]
+    wanted = expected(fragment, arrays)
     for order in ORDERS:
         memory = {**by_name(fragment, arrays), OUTPUT: np.zeros(fragment.type.sizes, fragment.type.dtype)}
+        memory[SCRATCH] = np.full(kernel.scratch_bytes // 4, np.nan, np.float32)
         try:
-            module.launch(symbol, launch.grid, launch.block, 0, [memory[name] for name in launch.parameters], order)
+            for launch in kernel.launches:
+                operands = [memory[name] for name in launch.parameters]
+                module.launch(f"{launch.symbol}{suffix}", launch.grid, launch.block, 0, operands, order)
         except KernelError:
             return True
         scale = np.abs(wanted).max()
@@ -203,7 +206,7 @@ def test_every_barrier_of_generated_kernels_is_needed() -> None:
     unnoticed = [
         f"{kernels[fragment].launches[0].symbol}:{k}"
         for fragment, texts in changed.items()
-        for k, (_, symbol) in enumerate(texts)
-        if not is_noticed(module, kernels[fragment], symbol, fragment)
+        for k, (_, suffix) in enumerate(texts)
+        if not is_noticed(module, kernels[fragment], suffix, fragment)
     ]
     assert unnoticed == sorted(REDUNDANT)

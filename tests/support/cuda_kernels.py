@@ -8,7 +8,7 @@ import numpy as np
 
 from egraph.tensor import Node, placeholders
 from egraph.tensor.ops.reference import evaluate
-from lower.targets.cuda.generator import OUTPUT, GeneratedKernel
+from lower.targets.cuda.generator import OUTPUT, SCRATCH, GeneratedKernel
 from runtime.devices.cuda.shim import ORDERS, HostModule, compile_for_host
 
 TOLERANCE = 1e-5
@@ -24,7 +24,7 @@ def results(module: HostModule, kernel: GeneratedKernel, operands: Mapping[str, 
     """Return what a kernel makes of ``out``, in each order."""
     found = []
     for order in ORDERS:
-        memory = {**operands, OUTPUT: out.copy()}
+        memory = {**operands, OUTPUT: out.copy(), SCRATCH: np.full(kernel.scratch_bytes // 4, np.nan, np.float32)}
         for launch in kernel.launches:
             arrays = [memory[name] for name in launch.parameters]
             module.launch(launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, order, seed=1)

@@ -1,8 +1,9 @@
-"""The cost model of kernels on a GPU: estimates alone, nothing was timed.
+"""The cost model of kernels on a GPU, for kernels that no GPU has timed.
 
 A launch has a floor; bytes move at the bandwidth that was measured on an H100, scaled to the GPU by its data sheet; contractions run in
-waves of tiles over the multiprocessors. Where NVIDIA's own model of matrix products is installed (``nvidia-matmul-heuristics``), it
-takes the place of the waves, for convolutions too, as the products that they are.
+waves of tiles over the multiprocessors: those of libraries in float32 at the rates that were measured, generated ones by the model that
+their tiles are chosen by. In lower precisions NVIDIA's own model of matrix products (``nvidia-matmul-heuristics``) takes the place of the
+waves where it is installed, for convolutions too, as the products that they are.
 """
 
 from __future__ import annotations
@@ -14,22 +15,19 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from egraph.tensor import PLAIN, Candidate, Node, walk
+from egraph.tensor import PLAIN, Candidate, Implementation, Node, walk
 from egraph.tensor.ops import OPS
 from lower.roofline import ADDITIONS_A_FUNCTION, DeviceSpeed, Work
+from lower.targets.cuda.generator.products import CYCLES_A_US, LEAST_SIDE, Sum, tiling_of
 from runtime.devices.cuda.gpus import H100, Gpu
 
+REPLAYED_LAUNCH_US = 1.2
+"""A small kernel inside of a replayed graph, in microseconds: measured on an H100, where an empty one takes 0.98."""
 MEASURED_H100: Sequence[tuple[int, float]] = (
-    (8 << 10, 1.4), (64 << 10, 12.0), (1 << 20, 179.0), (4 << 20, 639.0), (16 << 20, 1584.0), (64 << 20, 2343.0), (1 << 30, 3126.0),
+    (1 << 18, 1.13), (1 << 20, 1.81), (1 << 21, 2.44), (1 << 22, 3.29), (1 << 23, 4.79), (1 << 24, 7.89), (1 << 25, 14.15),
+    (1 << 26, 26.36), (1 << 28, 100.1), (1 << 30, 384.0),
 )  # fmt: skip
-"""Bytes that a kernel moves and the gigabytes a second that it reaches, launch included: measured on an H100, published in XLA's
-gpu_dot_fusion_cost_model.cc."""
-MEASURED_FLOOR_US = 5.3
-"""What those kernels took besides moving, in microseconds: the two smallest sizes differ by nothing else."""
-SMALL = 2
-"""Measured sizes, the first ones, that say what the floor is and nothing about moving."""
-REPLAYED_LAUNCH_US = 2.0
-"""A kernel's launch and end inside of a replayed graph, in microseconds: a guess between XLA's 1 and the floor above."""
+"""Bytes that a kernel moves and the microseconds that it takes, launch included, from and to memory (``bench.gpu_rates``)."""
 CALL_US = 12.0
 """Launching a graph, copying small inputs and outputs and waiting, in microseconds: a guess."""
 HOST_STEP_US = 40.0
@@ -44,13 +42,22 @@ TILE_EFFICIENCY = {32: 0.35, 64: 0.6, 128: 0.85}
 """Share of a multiprocessor's peak that a tile reaches, by its smaller side: 64 rows take 0.63 of what 128 reach (XLA, Hopper)."""
 SPLITS = (1, 2, 4, 8, 16)
 """Parts that the summed axis is cut in, each a block of its own."""
-HEURISTIC_TYPES = {"float32": "SSS", "tf32": "TST", "bf16": "TST", "fp16": "TST"}
+PLAIN_RATES = {
+    "cudnn.convolution": (128, 64, 37.0, 2.0), "cudnn.deconvolution": (128, 64, 90.0, 2.0), "cublas.matmul": (64, 64, 17.0, 3.0),
+}  # fmt: skip
+"""Rows and columns of the tiles of a library's kernels in float32, the nanoseconds of a term of the sum, and the microseconds beside the
+sum: fitted to what the kernels of seven networks took on an H100. cuDNN cuts no sum into parts."""
+CUT_TERMS, CUT_TERM = 1024, 1.5
+"""Terms of the sum from which cuBLAS cuts it where multiprocessors would idle, and what a term of a part takes more."""
+HEURISTIC_TYPES = {"tf32": "TST", "bf16": "TST", "fp16": "TST"}
 """What NVIDIA's model calls the types of a product, by precision; 16 bits gain no more than tf32 where operands lie in float32."""
 LAUNCHED = (16, 64, 128, 256)
 """Sizes of square products of which the model's shortest time is that of a launch; the smallest takes it longer than the largest."""
 VENDOR = ("cudnn", "cublas")
-GENERATED_EFFICIENCY = 0.4
-"""What a generated contraction reaches of a library's speed: a guess."""
+UNTILED_SHARE = 0.015
+"""What a generated contraction of a few rows reaches of the peak: a hundredth to a thirtieth of it was measured on an H100."""
+ATTENTION_TIMES = 4.0
+"""What attention in one kernel takes, in times of what its two products take alone: measured on an H100, of a band of scores."""
 TENSOR_EFFICIENCY = 0.2
 """What one on tensor cores reaches of a library's speed in tf32: a guess, since its operands are staged without overlap."""
 
@@ -87,6 +94,17 @@ def product_of(node: Node) -> Product | None:
     return None
 
 
+def gathered(node: Node, product: Product) -> Product:
+    """Return a contraction's product as a generated kernel computes it.
+
+    A transposed convolution gathers: each result adds up all taps, also those that meet no element of the operand.
+    """
+    if node.op != "ConvTranspose":
+        return product
+    _, outputs, *taps = node.inputs[1].type.sizes
+    return Product(product.count, node.type.elements // (outputs * product.count), outputs, product.summed * math.prod(taps))
+
+
 @cache
 def _heuristics(gpu: str) -> Any:
     """Return NVIDIA's model of products on a GPU; None where it is not installed or does not know the GPU."""
@@ -104,7 +122,7 @@ def _heuristics(gpu: str) -> Any:
 
 
 @lru_cache(maxsize=1 << 14)
-def heuristic_us(gpu: str, product: Product, precision: str) -> float | None:
+def product_us(gpu: str, product: Product, precision: str) -> float | None:
     """Return what NVIDIA's model says that a product takes, without its launch; None where there is no such model."""
     interface = _heuristics(gpu)
     if interface is None:
@@ -130,7 +148,7 @@ class GpuSpeed(DeviceSpeed):
 
     def moving_us(self, size_bytes: float) -> float:
         """Return the time of moving bytes, interpolated linearly between the measured sizes."""
-        points = [(0, 0.0), *((size, max(0.0, size / rate / 1e3 - MEASURED_FLOOR_US)) for size, rate in MEASURED_H100[SMALL:])]
+        points = [(0, 0.0), *((size, max(0.0, time_us - REPLAYED_LAUNCH_US)) for size, time_us in MEASURED_H100)]
         scale = H100.memory_gigabytes_s / self.gpu.memory_gigabytes_s
         for (low, start_us), (high, end_us) in pairwise(points):
             if size_bytes <= high:
@@ -155,21 +173,46 @@ class GpuSpeed(DeviceSpeed):
                 times.append(waves * 2 * rows * columns * -(-product.summed // parts) / speed + added_us)
         return min(times)
 
+    def library_us(self, product: Product, implementation: Implementation) -> float:
+        """Return what a library's kernel takes for a product, besides its launch."""
+        precision = implementation.precision
+        if precision == PLAIN:
+            rows, columns, term_ns, begin_us = PLAIN_RATES[implementation.name.partition("#")[0]]
+            tiles = product.count * -(-product.rows // rows) * -(-product.columns // columns)
+            waves, terms = -(-tiles // self.gpu.multiprocessors), float(product.summed)
+            if implementation.library == "cublas" and terms > CUT_TERMS:
+                terms = min(terms, max(CUT_TERMS, CUT_TERM * terms / max(1, self.gpu.multiprocessors // tiles)))
+            return begin_us + waves * terms * term_ns / 1e3 * H100.clock_khz / self.gpu.clock_khz
+        heuristic_us = product_us(self.gpu.name, product, precision)
+        return self.waves_us(product, precision) if heuristic_us is None else heuristic_us
+
+    def tiled_us(self, product: Product) -> float:
+        """Return what a generated kernel in tiles takes, besides its launch."""
+        sizes = product.count, product.rows, product.columns, Sum(1, product.summed, is_flat=False)
+        return tiling_of(*sizes).cycles(*sizes) / CYCLES_A_US * H100.clock_khz / self.gpu.clock_khz
+
     def kernel_us(self, candidate: Candidate, amount: Work) -> float:
         if candidate.implementation.is_opaque:
             return HOST_STEP_US + amount.size_bytes / HOST_GIGABYTES_S / 1e3 + amount.flops / HOST_GIGAFLOPS_S / 1e3
-        products = [product for node in walk((candidate.fragment,)) if (product := product_of(node)) is not None]
-        is_library = candidate.implementation.library in VENDOR
+        products = [(node, product) for node in walk((candidate.fragment,)) if (product := product_of(node)) is not None]
+        implementation = candidate.implementation
         computing_us = 0.0
-        for product in products:
-            precision = candidate.implementation.precision
-            heuristic = heuristic_us(self.gpu.name, product, precision) if is_library else None
-            computing_us += self.waves_us(product, precision) if heuristic is None else heuristic
+        for node, product in products:
+            tiled = gathered(node, product)
+            if implementation.library in VENDOR:
+                computing_us += self.library_us(product, implementation)
+            elif implementation.precision == PLAIN and min(tiled.rows, tiled.columns) >= LEAST_SIDE:
+                computing_us += self.tiled_us(tiled)
+            elif implementation.precision == PLAIN:
+                flops = 2 * tiled.count * tiled.rows * tiled.columns * tiled.summed
+                computing_us += flops / (UNTILED_SHARE * self.gpu.float32_gigaflops_s * 1e3)
+            else:
+                computing_us += self.waves_us(product, implementation.precision) / TENSOR_EFFICIENCY
+        if implementation.library == "attention":
+            computing_us *= ATTENTION_TIMES
         contractions = [node for node in walk((candidate.fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
         if len(contractions) > len(products):  # an expression with sums of its own
             computing_us += amount.flops / (self.gpu.float32_gigaflops_s * 1e3)
-        if not is_library:
-            computing_us /= GENERATED_EFFICIENCY if candidate.implementation.precision == PLAIN else TENSOR_EFFICIENCY
         if not products:
             additions = max(0.0, amount.flops - amount.functions) / ADDITIONS_A_FUNCTION
             computing_us += (amount.functions + additions) * ADDITIONS_A_FUNCTION / (self.gpu.float32_gigaflops_s * 1e3 / 4)

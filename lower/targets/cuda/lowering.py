@@ -6,21 +6,21 @@ import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import perf_counter
 
 from egraph.errors import LowerError
-from egraph.tensor import PLAIN, Implementation, Node, Target
+from egraph.tensor import Implementation, Node, Target
+from lower.calls.tiles import Matcher, library_tiles
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.tile import Tile, Tiling
 from lower.eoperator import KernelRequest
 from lower.eoperator.request import may_overwrite
 from lower.targets import Compiler, Generator, Library, Lowering
 from lower.targets.cuda.costs import GpuSpeed
-from lower.targets.cuda.generator import generate, multiplies_in, supports
-from lower.targets.cuda.generator.functions import TENSOR_TYPES
+from lower.targets.cuda.generator import constant_orders, generate, multiplies_in, supports
 from runtime.devices.cuda import kernels
 from runtime.devices.cuda.gpus import GPUS, Gpu
 
@@ -30,6 +30,8 @@ LIBRARIES = (
     "attention",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on CUDA, and attention: modules beside this file, each with its ``library``."""
+MULTIPLIED = ("MatMul", "Conv", "ConvTranspose")
+"""Operators whose kernels are generated as tiles of products."""
 DEFAULT_GPU = "h100"
 
 
@@ -80,7 +82,7 @@ class _Compiler:
 def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
     made = generate(request, target)
     architecture, registers = (target.architecture, made.report.registers) if made.report else ("", 0)
-    return kernels.Kernel(made.text, made.launches, architecture, registers, made.cubin)
+    return kernels.Kernel(made.text, made.launches, architecture, registers, made.cubin, made.scratch_bytes)
 
 
 @cache
@@ -96,14 +98,22 @@ def _digest() -> str:
 def _tiles(
     tiling: Tiling, supports: Callable[[Node], str | None], implementation: Implementation
 ) -> Iterator[tuple[int, Tile]]:
-    """Yield generated kernels; in the further precisions that may be offered, what libraries compute in one call, on tensor cores."""
+    """Yield generated kernels: what memory bounds, and products and convolutions, whose epilogues grow as those of libraries do."""
     yield from eoperator_tiles(tiling, supports, implementation)
-    rounding = [tiling.implementation(implementation.in_precision(each).text) for each in tiling.target.precisions if each in TENSOR_TYPES]
-    for name in LIBRARIES if rounding else ():
-        for number, tile in _library(name, replace(tiling.target, precisions=())).tiles(tiling):
-            for each in rounding if tile.implementation.precision == PLAIN else ():
-                if multiplies_in(tile.fragment, each.precision):
-                    yield number, replace(tile, implementation=each)
+    yield from library_tiles(tiling, PRODUCTS)
+
+
+def _multiplied(op: str) -> tuple[str, ...]:
+    return (kernels.GENERATED_STEP,) if op in MULTIPLIED else ()
+
+
+def _as_product(fragment: Node, implementation: str) -> str | None:
+    """Return why a fragment is no product that is generated in a precision; None where it is one."""
+    precision = Implementation.parse(implementation).precision
+    return None if multiplies_in(fragment, precision) else f"this is no product in {precision}, or too small a one"
+
+
+PRODUCTS = Matcher(_multiplied, _as_product)
 
 
 @cache
@@ -115,7 +125,8 @@ def _library(name: str, target: Target) -> Library:
 def _lowering(gpu: Gpu) -> Lowering:
     target = Target("cuda", gpu.architecture, (gpu.name,))
     generator = Generator(
-        _tiles, supports, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE
+        _tiles, supports, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE,
+        constant_orders=constant_orders,
     )
     return Lowering(
         target,

@@ -69,6 +69,7 @@ class Cpu(CommonDevice):
 
     name = "cpu"
     is_timed = True
+    keeps_time = True
     measured_on = "cpu"
 
     def key(self, threads: int) -> str:

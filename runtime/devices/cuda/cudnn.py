@@ -109,6 +109,8 @@ class Graph:
         placement: dict[str, Any] = {"handle": handle} if gpu is None else {
             "device_property": cudnn.create_device_properties(gpu.cudnn_properties())
         }  # fmt: skip
+        self.lacking = ""
+        """Which plan was asked for that this version of the library does not offer; its favourite took the place."""
         self.graph = graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real, **placement)
         self.uids: dict[str, int] = {}
 
@@ -168,19 +170,29 @@ class Graph:
         return EnginePlan(int(match[1]), knobs, int(self.graph.get_workspace_size()))
 
     def build(self, spec: Mapping[str, Any], precision: str) -> int:
-        """Build the plan that a step names, or the library's favourite where it names none; return its workspace in bytes."""
+        """Build the plan that a step names; return its workspace in bytes.
+
+        Where none is named, or this version of the library does not offer it, its favourite is built: then ``lacking`` says so.
+        """
         is_named = spec.get("engine") is not None
         named = EnginePlan(spec["engine"], spec["knobs"], 0) if is_named else None
-        built = 0
+        favourite: tuple[int, int] | None = None
         for plan in self.built(precision):
-            if named is None or plan.key == named.key:
-                return int(self.graph.get_workspace_size())
-            built += 1
-        if named is None or not built:
-            raise ArtefactError("cuDNN has no plan for a step here", fix="optimise the model for this device again")
-        choices = ", ".join(f"{name}={value}" for name, value in named.knobs.items())
-        what = f"cuDNN {self._cudnn.backend_version()} does not offer engine {named.engine} ({choices}) for a step"
-        raise ArtefactError(what, fix="optimise the model again with the version of cuDNN that this machine has")
+            if named is not None and plan.key == named.key:
+                return plan.workspace_bytes
+            if favourite is None and plan.workspace_bytes <= WORKSPACE_BYTES:
+                favourite = self._index, plan.workspace_bytes
+                if named is None:
+                    return plan.workspace_bytes
+        if favourite is None:
+            what = f"cuDNN {self._cudnn.backend_version()} has no plan for a step within {WORKSPACE_BYTES} bytes of workspace"
+            raise ArtefactError(what, fix="optimise the model for this device again")
+        if named is not None:
+            choices = ", ".join(f"{name}={value}" for name, value in named.knobs.items())
+            self.lacking = f"cuDNN {self._cudnn.backend_version()} does not offer engine {named.engine} ({choices})"
+        self._index, workspace_bytes = favourite
+        self.graph.build_plan_at_index(self._index)
+        return workspace_bytes
 
     def run(self, addresses: Mapping[str, int], workspace: int) -> None:
         """Launch the plan that was built on the stream of its handle."""

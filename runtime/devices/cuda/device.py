@@ -69,6 +69,7 @@ class CudaDevice(_PlanningDevice):
 
     name: str = "cuda"
     is_timed: bool = False
+    keeps_time: bool = True
 
     @property
     def measured_key(self) -> str:

@@ -35,6 +35,10 @@ class LibraryCall(Protocol):
     @property
     def workspace_bytes(self) -> int: ...
 
+    @property
+    def lacking(self) -> str:
+        """Return which plan was asked for that the library does not offer, so that its favourite is run; empty for none."""
+
 
 class Driver(Protocol):
     """CUDA, for one device and one program."""

@@ -15,6 +15,9 @@ FILE = "kernels.json"
 GENERATED_STEP = "cuda"
 """The kind of steps that launch generated kernels; ``symbol`` in their recipe is the kernel's name in the file."""
 
+OUTPUT, SCRATCH = "out", "scratch"
+"""The names of the parameters that are a kernel's result, and memory by which its launches pass on what they computed."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -30,6 +33,11 @@ class Launch:
     def threads(self) -> int:
         return self.block[0] * self.block[1] * self.block[2]
 
+    @property
+    def written(self) -> int:
+        """Return the position of the parameter that it writes."""
+        return self.parameters.index(OUTPUT if OUTPUT in self.parameters else SCRATCH)
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -40,12 +48,16 @@ class Kernel:
     architecture: str = ""
     registers: int = 0
     cubin: bytes | None = None
+    scratch_bytes: int = 0
 
     def stored(self) -> dict[str, Any]:
         """Return the kernel as JSON data."""
         launches = [{**vars(launch)} for launch in self.launches]
         code = base64.b64encode(self.cubin).decode() if self.cubin else None
-        return {"text": self.text, "launches": launches, "architecture": self.architecture, "registers": self.registers, "cubin": code}
+        return {
+            "text": self.text, "launches": launches, "architecture": self.architecture, "registers": self.registers, "cubin": code,
+            "scratch_bytes": self.scratch_bytes,
+        }  # fmt: skip
 
 
 def write(path: Path, kernels: Mapping[str, Kernel]) -> None:
@@ -68,4 +80,5 @@ def _kernel(stored: Mapping[str, Any]) -> Kernel:
         for each in stored["launches"]
     )
     cubin = base64.b64decode(stored["cubin"]) if stored["cubin"] else None
-    return Kernel(stored["text"], launches, stored["architecture"], int(stored["registers"]), cubin)
+    scratch_bytes = int(stored.get("scratch_bytes", 0))
+    return Kernel(stored["text"], launches, stored["architecture"], int(stored["registers"]), cubin, scratch_bytes)

@@ -25,6 +25,8 @@ from runtime.storage import Areas, Storage, byte_range, extent, is_contiguous, w
 LIBRARY_STEPS = (CUDNN_STEP, CUBLAS_STEP)
 MOST_COPIES = 64
 """Copies of a program's memory that are run in turn while it is timed, at most."""
+REPEATED_LAUNCHES = 20
+"""Launches of a step in the graph that times it: they share what launching a graph takes."""
 WARM_UP_REPLAYS = 10
 """Replays before the first that is timed: clocks rise under load."""
 Command = Callable[[int], None]
@@ -53,7 +55,8 @@ class CudaProgram:
         self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], driver: Driver, generated: Path | None
     ) -> None:
         self.plan, self.driver = plan, driver
-        self.implementations: Mapping[int, str] = {}
+        self.implementations: dict[int, str] = {}
+        """By step: which plan of its library is not offered here, so that the library's favourite computes it."""
         self.copies: Counter[str] = Counter(to_device=0, to_host=0)
         """Copies for steps that run on the host, one by one."""
         Storage(plan, weights, lambda size_bytes: np.empty(0, np.uint8))  # refuses windows that leave their areas
@@ -69,7 +72,7 @@ class CudaProgram:
         self._commands: dict[int, Command] = {}
         self._workspace_bytes = 0
         for index in sorted(native):
-            self._commands[index] = self._command(plan.steps[index])
+            self._commands[index] = self._command(index)
         self._streams = streams_of(plan)
         self._schedules: dict[tuple[int, int], Schedule] = {}
         self._workspaces = {
@@ -114,7 +117,8 @@ class CudaProgram:
                 packed[_packed_name(buffer)] = np.moveaxis(window_over(buffer, self._weights[buffer.key].reshape(-1), buffer.offset), 1, -1)
         return packed
 
-    def _command(self, step: Step) -> Command:
+    def _command(self, index: int) -> Command:
+        step = self.plan.steps[index]
         operands = [self.plan.buffers[i] for i in step.inputs]
         output = self.plan.buffers[step.outputs[0]]
         driver = self.driver
@@ -123,7 +127,7 @@ class CudaProgram:
         if step.kind == kernel_file.GENERATED_STEP:
             return self._generated(step, operands, output)
         if step.kind in LIBRARY_STEPS:
-            return self._library(step, operands, output)
+            return self._library(index, operands, output)
         fix = "optimise the model for this device: --target cuda:h100"
         raise ArtefactError(f"a CUDA device knows no steps of kind {step.kind!r}", where=step.name, fix=fix)
 
@@ -132,18 +136,24 @@ class CudaProgram:
         if kernel is None:
             raise ArtefactError(f"the plan needs the kernel {step.spec['symbol']!r}, and the artefact has none", where=step.name)
         code = self.driver.load(step.spec["symbol"], kernel)
-        named = {f"in{i}": buffer for i, buffer in enumerate(operands)} | {"out": output}
+        named = {f"in{i}": buffer for i, buffer in enumerate(operands)} | {kernel_file.OUTPUT: output}
+        self._workspace_bytes = max(self._workspace_bytes, kernel.scratch_bytes)
+        scratch = Buffer("float32", (kernel.scratch_bytes // 4,), (1,), "arena")
 
         def run(stream: int) -> None:
+            locations = {name: self.location(buffer) for name, buffer in named.items()}
+            locations[kernel_file.SCRATCH] = Location(scratch, self._workspaces[stream])
             for launch in kernel.launches:
-                arguments = [self.location(named[name]) for name in launch.parameters]
-                self.driver.launch(code, launch, arguments, launch.parameters.index("out"), stream)
+                self.driver.launch(code, launch, [locations[name] for name in launch.parameters], launch.written, stream)
 
         return run
 
-    def _library(self, step: Step, operands: Sequence[Buffer], output: Buffer) -> Command:
-        packed, driver = with_packed(step.spec, operands), self.driver
+    def _library(self, index: int, operands: Sequence[Buffer], output: Buffer) -> Command:
+        step, driver = self.plan.steps[index], self.driver
+        packed = with_packed(step.spec, operands)
         call = driver.plan(step.kind, step.spec, packed, output)
+        if call.lacking:
+            self.implementations[index] = f"{step.kind}: {call.lacking}: the library's favourite runs"
         self._workspace_bytes = max(self._workspace_bytes, call.workspace_bytes)
         moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
         staged = {buffer: self._staged(buffer) for buffer in (*packed, output) if step.kind == CUDNN_STEP and not _is_aligned(buffer)}
@@ -327,7 +337,26 @@ class CudaProgram:
         return _Memory(driver.allocate(self.plan.arena_bytes, "another arena"), ports, constants)
 
     def profile(self, count: int) -> list[list[int]]:
-        return [[self._timed(index, index + 1) for index in range(len(self.plan.steps))] for _ in range(count)]
+        """Return the nanoseconds of each step, ``count`` times: a mean of launches of it that follow each other in one graph.
+
+        A step that overwrites its operand does so again and again: what lies in memory afterwards is of no use.
+        """
+        graphs = [self._repeated(index) for index in range(len(self.plan.steps))]
+        return [
+            [round(self._elapsed_ns(partial(self.driver.replay, graph, COMPUTE)) / REPEATED_LAUNCHES) for graph in graphs]
+            for _ in range(count)
+        ]
+
+    def _repeated(self, index: int) -> object:
+        self._run(index, index + 1)  # what a library makes once is made before anything is captured
+        self.driver.synchronise(COMPUTE)
+        self.driver.begin_capture(COMPUTE)
+        try:
+            for _ in range(REPEATED_LAUNCHES):
+                self._run(index, index + 1)
+        finally:
+            graph = self.driver.end_capture(COMPUTE)
+        return graph
 
     def _timed(self, first: int, last: int) -> int:
         return self._elapsed_ns(partial(self.launch, first, last))

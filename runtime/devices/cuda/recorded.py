@@ -93,6 +93,7 @@ class RecordedCall:
     kind: str
     spec: Mapping[str, Any]
     workspace_bytes: int
+    lacking: str = ""
 
 
 @cache

@@ -27,6 +27,8 @@
 #define __CUDA_ARCH__ 900
 
 struct einsat_uint3 { unsigned x, y, z; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 static einsat_uint3 threadIdx, blockIdx, blockDim, gridDim;
 static const int warpSize = 32;
 

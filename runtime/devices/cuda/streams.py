@@ -10,7 +10,8 @@ from runtime.plan import Buffer, Plan
 from runtime.storage import byte_range
 
 NOTE = "streams"
-"""The plan's note of how many streams its steps run on; without it, one."""
+"""The plan's note of how many streams its steps run on at most; without it, as many as there are. A network with branches took 209 us on
+four and 388 us on one, on an H100: few of its kernels occupy all of it."""
 Span = tuple[str, str, int, int]
 """An area, its key, and the first and the last byte of a window in it."""
 
@@ -45,7 +46,7 @@ class Schedule:
 
 def streams_of(plan: Plan) -> int:
     """Return on how many streams a plan's steps run."""
-    return max(1, min(int(plan.notes.get(NOTE, 1)), 1 + len(BRANCHES)))
+    return max(1, min(int(plan.notes.get(NOTE, 1 + len(BRANCHES))), 1 + len(BRANCHES)))
 
 
 def schedule(plan: Plan, first: int, last: int, most: int) -> Schedule:

@@ -6,7 +6,7 @@ the result. Each points at the first element; shapes and strides are compiled in
 Nothing may overlap, except where ``may_overwrite(fragment)`` names the placeholder.
 """
 
-from lower.targets.cuda.generator.generate import generate, multiplies_in, supports, write
-from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Report
+from lower.targets.cuda.generator.generate import constant_orders, generate, multiplies_in, supports, write
+from lower.targets.cuda.generator.kernel import OUTPUT, SCRATCH, GeneratedKernel, Report
 
-__all__ = ["OUTPUT", "GeneratedKernel", "Report", "generate", "multiplies_in", "supports", "write"]
+__all__ = ["OUTPUT", "SCRATCH", "GeneratedKernel", "Report", "constant_orders", "generate", "multiplies_in", "supports", "write"]

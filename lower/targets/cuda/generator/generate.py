@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -11,12 +11,12 @@ from egraph.errors import LowerError
 from egraph.tensor import PLAIN, Node, Target, walk
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
-from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports_by_parts
+from lower.eoperator.request import OUTPUT_CHANNELS, KernelRequest, kernel_of, may_overwrite, supports_by_parts
 from lower.targets.cuda.generator.attention import AttentionRequest, write_attention
 from lower.targets.cuda.generator.compiler import MULTIPROCESSORS, compile_text
 from lower.targets.cuda.generator.functions import PREAMBLE, TENSOR_TYPES, TYPES, preamble
-from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Report
-from lower.targets.cuda.generator.schedules import Scheduler
+from lower.targets.cuda.generator.kernel import OUTPUT, SCRATCH, GeneratedKernel, Report
+from lower.targets.cuda.generator.schedules import Scheduler, Shape
 from lower.targets.cuda.generator.writer import Writer
 from runtime.devices.cuda.kernels import Launch
 
@@ -44,15 +44,41 @@ def supports(fragment: Node) -> str | None:
 
 @lru_cache(maxsize=1 << 14)
 def multiplies_in(fragment: Node, precision: str) -> bool:
-    """Return whether a fragment's kernel is a product on tensor cores, whose operands are rounded to a precision."""
+    """Return whether a fragment's kernel is in tiles of products, whose operands are rounded to a precision."""
     contractions = [node for node in walk((fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
-    if precision not in TENSOR_TYPES or len(contractions) != 1:
+    if precision not in (PLAIN, *TENSOR_TYPES) or len(contractions) != 1 or supports(fragment) is not None:
         return False
-    try:
-        write(KernelRequest(fragment, precision=precision))
-    except LowerError:
-        return False
-    return True
+    kernel = kernel_of(KernelRequest(fragment))
+    writer = Writer({name: f"in{name}" for name in kernel.sizes}, kernel.dtypes)
+    return Scheduler(kernel, writer, precision).product(kernel) is not None
+
+
+@lru_cache(maxsize=1 << 14)
+def constant_orders(fragment: Node) -> Mapping[int, tuple[int, ...]]:
+    """Return in which order products read constants, by operand: neighbouring rows, or columns, of a tile are neighbours in memory.
+
+    What is summed lies further out, places of a window outermost: one of them is looked at for a whole stage.
+    """
+    if not multiplies_in(fragment, PLAIN):
+        return {}
+    orders: dict[int, tuple[int, ...]] = {}
+    for node in walk((fragment,)):
+        for operand, order in zip(node.inputs, _orders(node), strict=False):
+            if operand.op == "Placeholder" and operand.attribute("constant") and order != tuple(range(operand.type.rank)):
+                orders[operand.integer("index")] = order
+    return orders
+
+
+def _orders(node: Node) -> Sequence[tuple[int, ...]]:
+    """Return in which order of their axes a contraction reads its operands best, if they are constant."""
+    if node.op == "MatMul" and min(operand.type.rank for operand in node.inputs) > 1:
+        left, right = (tuple(range(operand.type.rank)) for operand in node.inputs)
+        return (*left[:-2], left[-1], left[-2]), right
+    if node.op in OUTPUT_CHANNELS:
+        data, weights = (tuple(range(operand.type.rank)) for operand in node.inputs)
+        outputs = OUTPUT_CHANNELS[node.op]
+        return data, (*weights[2:], 1 - outputs, outputs)
+    return ()
 
 
 def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
@@ -96,13 +122,28 @@ def write(request: KernelRequest) -> GeneratedKernel:
     writer = Writer(parameters, kernel.dtypes)
     if request.precision != PLAIN and request.precision not in TENSOR_TYPES:
         raise LowerError(f"tensor cores round nothing to {request.precision} here", where=request.symbol)
-    shape = Scheduler(kernel, writer, request.precision).write(kernel)
-    if shape.blocks > MOST_BLOCKS:
-        raise LowerError(f"{shape.blocks} blocks are more than a launch has", where=request.symbol)
+    scheduler = Scheduler(kernel, writer, request.precision)
+    shape, parts = scheduler.write(kernel), scheduler.parts
     alone = "" if may_overwrite(request.fragment) else " __restrict__"
-    declared = [f"const {TYPES[kernel.dtypes[name]]}*{alone} {parameters[name]}" for name in names]
-    declared.append(f"{TYPES[kernel.output_dtype]}*{alone} {OUTPUT}")
-    head = f'extern "C" __global__ void __launch_bounds__({shape.bounds}) {request.symbol}({", ".join(declared)}) {{'
+    operands = {parameters[name]: f"const {TYPES[kernel.dtypes[name]]}*{alone} {parameters[name]}" for name in names}
+    scratch = {SCRATCH: f"float* __restrict__ {SCRATCH}"}
+    result = {OUTPUT: f"{TYPES[kernel.output_dtype]}*{alone} {OUTPUT}"}
+    if parts is None:
+        launched = [_launched(request.symbol, writer, shape, operands | result)]
+    else:
+        added = {SCRATCH: f"const {scratch[SCRATCH]}"}
+        launched = [
+            _launched(f"{request.symbol}_parts", parts.writer, parts.shape, operands | scratch),
+            _launched(request.symbol, writer, shape, operands | added | result),
+        ]
+    text = preamble(request.precision) + "".join(text for text, _ in launched)
+    return GeneratedKernel(text, tuple(launch for _, launch in launched), scratch_bytes=parts.scratch_bytes if parts else 0)
+
+
+def _launched(symbol: str, writer: Writer, shape: Shape, parameters: Mapping[str, str]) -> tuple[str, Launch]:
+    """Return a function's text and its launch; ``parameters``: declarations by name."""
+    if shape.blocks > MOST_BLOCKS:
+        raise LowerError(f"{shape.blocks} blocks are more than a launch has", where=symbol)
+    head = f'extern "C" __global__ void __launch_bounds__({shape.bounds}) {symbol}({", ".join(parameters.values())}) {{'
     body = [f"  {line}" for line in writer.blocks[0].lines]
-    launch = Launch(request.symbol, (shape.blocks, 1, 1), (*shape.block, 1), 0, (*parameters.values(), OUTPUT))
-    return GeneratedKernel("\n".join([preamble(request.precision) + head, *body, "}", ""]), (launch,))
+    return "\n".join([head, *body, "}", ""]), Launch(symbol, (shape.blocks, 1, 1), (*shape.block, 1), 0, tuple(parameters))

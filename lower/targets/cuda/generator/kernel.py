@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.devices.cuda.kernels import Launch
+from runtime.devices.cuda.kernels import OUTPUT, SCRATCH, Launch
 
-OUTPUT = "out"
-"""The name of the parameter that a kernel writes; ``in<k>`` is the operand of placeholder k."""
+__all__ = ["OUTPUT", "SCRATCH", "GeneratedKernel", "Report"]
 
 
 @dataclass(frozen=True)
@@ -30,3 +29,5 @@ class GeneratedKernel:
     launches: tuple[Launch, ...]
     report: Report | None = None
     cubin: bytes | None = None
+    scratch_bytes: int = 0
+    """Memory by which launches pass on what they computed."""

@@ -1,38 +1,79 @@
 """Sums of products, in tiles: what the rows and the columns of a tile need is staged in shared memory, block by block of the sum.
 
-A matrix product is one, and so is a convolution, whatever computes its operands (prologue) and its result (epilogue).
+A matrix product is one, and so is a convolution, whatever computes its operands (prologue) and its result (epilogue). Where a device
+would idle, since the tiles are few, the sum is cut into parts, each computed by blocks of its own; a second launch adds them up.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
-from egraph.tensor.expr.index import Index, Iterator, bounds, length
+from egraph.tensor.expr.index import Index, Iterator, bounds, known, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.terms import Term, Terms, subterms
 from lower.targets.cuda.generator.functions import TENSOR_TYPES
-from lower.targets.cuda.generator.writer import Value, Writer
+from lower.targets.cuda.generator.kernel import SCRATCH
+from lower.targets.cuda.generator.writer import Value, Writer, plus
 
-SIDE = 64
-"""Rows and columns of a tile."""
-LANES = 16
-"""Threads along each side of a tile; a thread computes every sixteenth row and column of it."""
-EACH = SIDE // LANES
-DEPTH = 16
+SHAPES = (
+    (8, 8, 16, 16), (4, 8, 16, 16), (8, 4, 16, 16), (8, 8, 8, 16), (8, 8, 16, 8), (8, 8, 8, 8), (4, 8, 8, 16), (8, 4, 16, 8),
+    (4, 8, 8, 8), (8, 4, 8, 8), (4, 4, 16, 16), (4, 4, 8, 8), (2, 8, 8, 16), (8, 2, 16, 8), (2, 8, 8, 8), (8, 2, 8, 8), (2, 4, 8, 16),
+    (4, 2, 16, 8), (1, 8, 8, 16), (8, 1, 16, 8), (1, 4, 8, 16), (4, 1, 16, 8),
+)  # fmt: skip
+"""Tiles: rows and columns that one thread computes, and threads along the rows and along the columns."""
+DEPTHS = (8, 16, 32)
 """Terms of the sum that are staged at once."""
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Into how many parts a sum may be cut."""
+MOST_SCRATCH_BYTES = 32 << 20
+"""Memory that parts of a sum may take, in bytes: it is the workspace that libraries get, too."""
+MOST_STAGED = 32
+"""Elements of a stage that a thread keeps in registers, at most."""
+MOST_SHARED_BYTES = 48 << 10
 PADDING = 4
-"""Elements between the stages' rows, so that a stage's columns lie in different banks."""
+"""Elements between the stages' rows: so many words at once are read, and neighbouring rows lie in different banks."""
+MULTIPROCESSORS = 132
+"""Of the GPUs that tiles are chosen for: texts are the same for all, and others have about as many."""
+REGISTERS = 1 << 16
+OTHER_REGISTERS = 40
+"""Registers of a thread besides its sums, its factors and what it stages."""
+MOST_RESIDENT = 8
+"""Blocks that a multiprocessor is asked to hold, at most."""
+CYCLES_A_US = 1755.0
+"""Of the device that these numbers are fitted to: a thousand kernels of 24 products, in all these tiles, on an H100, are off by a tenth."""
+BEGIN_CYCLES = 3800
+"""Besides the stages: a launch, the first operands from memory, the result."""
+LATENCY_CYCLES = 1220
+"""What a stage takes at least."""
+WAITING = 1.1
+"""An instruction of one warp waits for so many more cycles; those of other warps take their place."""
+STAGE_INSTRUCTIONS = 32
+"""A barrier, tests, and which part of the operands a stage is."""
+STAGED_INSTRUCTIONS, FLAT_INSTRUCTIONS = 2.4, 54
+"""To stage an element: where neighbouring terms lie evenly spaced, and where the place of each is computed."""
+READ_CYCLES = 0.84
+"""Of shared memory, to read a word for each thread of a warp."""
+SECOND_LAUNCH_CYCLES = 1330
+"""A launch and the latency of one more read."""
+ADDED_BYTES_A_CYCLE = 1470
+"""What parts are written and read again at, by the cache."""
+SIDE = 64
+"""Rows and columns of a tile for tensor cores."""
 PAIRS = 16
 """Pairs of terms that are staged at once for tensor cores: twice what one of their products sums."""
 TENSOR_THREADS = 128
 """Threads of a block that multiplies on tensor cores."""
-LEAST_SIDE = 32
+LEAST_SIDE = 8
 """Rows, and columns, from which tiles pay: with fewer, half of the threads idle."""
+LEAST_TENSOR_SIDE = 32
+"""Rows, and columns, from which tiles of tensor cores pay."""
 LEAST_TERMS = 32
 """Terms from which staging pays."""
 
@@ -50,7 +91,100 @@ class Product:
     batch: tuple[Iterator, ...]
 
 
-def product_of(table: Terms, sizes: Mapping[str, int], iterators: Sequence[Iterator], term: Term) -> Product | None:
+@dataclass(frozen=True)
+class Sum:
+    """How a sum is walked along: ``inner`` terms that lie evenly spaced, ``outer`` times; or, flat, all by their numbers."""
+
+    outer: int
+    inner: int
+    is_flat: bool
+
+    def stages(self, depth: int) -> int:
+        return self.outer * -(-self.inner // depth)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A tile of ``down`` by ``across`` threads that compute so many rows and columns each, ``depth`` terms at a time, in one of ``parts``.
+
+    A part of the sum is a number of stages.
+    """
+
+    rows_each: int
+    columns_each: int
+    down: int
+    across: int
+    depth: int
+    parts: int
+
+    @property
+    def rows(self) -> int:
+        return self.down * self.rows_each
+
+    @property
+    def columns(self) -> int:
+        return self.across * self.columns_each
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across
+
+    @property
+    def staged(self) -> int:
+        """Return how many elements of a stage a thread keeps in registers."""
+        return (self.rows + self.columns) * self.depth // self.threads
+
+    @property
+    def shared_bytes(self) -> int:
+        return 8 * self.depth * (self.rows + self.columns + 2 * PADDING)
+
+    @property
+    def resident(self) -> int:
+        """Return how many blocks a multiprocessor is to hold at once, which bounds their registers."""
+        registers = self.rows_each * self.columns_each + self.rows_each + self.columns_each + self.staged + OTHER_REGISTERS
+        return max(1, min(REGISTERS // (registers * self.threads), MOST_RESIDENT))
+
+    @property
+    def is_possible(self) -> bool:
+        evenly = all(side * self.depth % self.threads == 0 for side in (self.rows, self.columns))
+        return evenly and self.staged <= MOST_STAGED and self.shared_bytes <= MOST_SHARED_BYTES
+
+    def cycles(self, batch: int, rows: int, columns: int, walk: Sum) -> float:
+        """Return about how many cycles a product takes: a model of multiprocessors that start an instruction of four warps a cycle."""
+        a, b = self.rows_each, self.columns_each
+        blocks = -(-batch * -(-rows // self.rows) * -(-columns // self.columns) * self.parts // MULTIPROCESSORS)
+        together = min(blocks, self.resident)
+        warps = together * self.threads / 128  # of each of the four
+        staging = self.staged / self.depth * (FLAT_INSTRUCTIONS if walk.is_flat else STAGED_INSTRUCTIONS)
+        starting, reading = a * b + (a + b) / 4 + staging, 4 * READ_CYCLES * (a + b)
+        stage = max((warps + WAITING) * (self.depth * max(starting, reading) + STAGE_INSTRUCTIONS), LATENCY_CYCLES)
+        total = BEGIN_CYCLES + -(-blocks // together) * -(-walk.stages(self.depth) // self.parts) * stage
+        if self.parts > 1:
+            total += SECOND_LAUNCH_CYCLES + 8 * self.parts * batch * rows * columns / ADDED_BYTES_A_CYCLE
+        return total
+
+
+@cache
+def tiling_of(batch: int, rows: int, columns: int, walk: Sum) -> Tiling:
+    """Return the tiles of a product that are estimated to take the least."""
+    best: tuple[float, Tiling] | None = None
+    for shape, depth, parts in itertools.product(SHAPES, DEPTHS, PARTS):
+        tiling = Tiling(*shape, depth, parts)
+        stages = walk.stages(depth)
+        if not tiling.is_possible or -(-stages // -(-stages // parts)) != parts:
+            continue  # of so many parts, the last would be empty
+        if parts > 1 and 4 * parts * batch * rows * columns > MOST_SCRATCH_BYTES:
+            continue
+        cycles = tiling.cycles(batch, rows, columns, walk)
+        if best is None or cycles < best[0]:
+            best = cycles, tiling
+    assert best is not None
+    return best[1]
+
+
+def product_of(
+    table: Terms, sizes: Mapping[str, int], iterators: Sequence[Iterator], term: Term, least_side: int = LEAST_SIDE
+) -> Product | None:
     """Return the only reduction of a kernel as a product that is worth tiles, None where it is none."""
     factors = _factors(table, sizes, term.children[0]) if term.data[0] == Reduction.SUM else None
     if factors is None:
@@ -63,7 +197,7 @@ def product_of(table: Terms, sizes: Mapping[str, int], iterators: Sequence[Itera
     batch = tuple(i for i in iterators if i not in (*rows, *columns))
     if set(batch) - term.free:
         return None  # elements that differ in these alone would compute the sum again
-    enough = min(_count(rows), _count(columns)) >= LEAST_SIDE and _count(term.data[1]) >= LEAST_TERMS
+    enough = min(_count(rows), _count(columns)) >= least_side and _count(term.data[1]) >= LEAST_TERMS
     return Product(term, term.data[1], left, right, rows, columns, batch) if enough else None
 
 
@@ -99,39 +233,221 @@ def _count(iterators: Sequence[Iterator]) -> int:
     return math.prod(map(length, iterators))
 
 
-def write_product(writer: Writer, product: Product, store: Callable[[], None]) -> tuple[int, int]:
-    """Write a product's kernel; ``store`` stores an element where all iterators are bound. Return its blocks and their threads."""
-    rows, columns, terms = _count(product.rows), _count(product.columns), _count(product.summed)
-    tiles = -(-rows // SIDE), -(-columns // SIDE)
-    writer.line(f"__shared__ float lefts[{DEPTH}][{SIDE + PADDING}];")
-    writer.line(f"__shared__ float rights[{DEPTH}][{SIDE + PADDING}];")
-    writer.line(f"const int row = (int)(blockIdx.x / {tiles[1]}u % {tiles[0]}u) * {SIDE};")
-    writer.line(f"const int column = (int)(blockIdx.x % {tiles[1]}u) * {SIDE};")
-    writer.bind_digits(product.batch, f"blockIdx.x / {tiles[0] * tiles[1]}u" if product.batch else "0")
-    writer.line(f"const int y = threadIdx.x / {LANES}, x = threadIdx.x % {LANES};")
-    writer.line(f"float sums[{EACH}][{EACH}] = {{}};")
-    with writer.braces(f"for (int first = 0; first < {terms}; first += {DEPTH})"):
-        _stage(writer, "lefts", product.left, product.rows, "row", product.summed)
-        _stage(writer, "rights", product.right, product.columns, "column", product.summed)
-        writer.line("__syncthreads();")
-        with writer.braces(f"for (int k = 0; k < {DEPTH}; ++k)"):
-            writer.line(f"float left[{EACH}], right[{EACH}];")
-            each = f"for (int i = 0; i < {EACH}; ++i)"
-            writer.line(f"{each} left[i] = lefts[k][y + i * {LANES}];")
-            writer.line(f"{each} right[i] = rights[k][x + i * {LANES}];")
-            writer.line(f"{each} for (int j = 0; j < {EACH}; ++j) sums[i][j] += left[i] * right[j];")
+@dataclass(frozen=True)
+class Arrangement:
+    """A product's tiles, how its sum is walked along, and the sum's iterators in that order, the inner one last."""
+
+    tiling: Tiling
+    walk: Sum
+    summed: tuple[Iterator, ...]
+
+    @property
+    def outer(self) -> tuple[Iterator, ...]:
+        """Return the iterators that a stage has one place of."""
+        return () if self.walk.is_flat else self.summed[:-1]
+
+    @property
+    def inner(self) -> tuple[Iterator, ...]:
+        """Return the iterators whose places are the terms of a stage."""
+        return self.summed if self.walk.is_flat else self.summed[-1:]
+
+
+def arranged(product: Product) -> Arrangement:
+    """Return the arrangement of a product that is estimated to take the least."""
+    sizes = _count(product.batch), _count(product.rows), _count(product.columns)
+    longest = max(product.summed, key=length)
+    others = tuple(i for i in product.summed if i is not longest)
+    walks = [(Sum(_count(others), length(longest), is_flat=False), (*others, longest))]
+    if others:
+        walks.append((Sum(1, _count(product.summed), is_flat=True), product.summed))
+    tiled = [Arrangement(tiling_of(*sizes, walk), walk, summed) for walk, summed in walks]
+    return min(tiled, key=lambda each: each.tiling.cycles(*sizes, each.walk))
+
+
+def scratch_bytes(product: Product, tiling: Tiling) -> int:
+    """Return how much memory the parts of a product's sums take."""
+    return 4 * tiling.parts * _count(product.batch) * _count(product.rows) * _count(product.columns)
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """One operand of a product: what a stage of it is, and where that lies."""
+
+    name: str
+    term: Term
+    across: tuple[Iterator, ...]
+    """The iterators of a tile's rows, or columns."""
+    start: str
+    """The variable of the tile's first row or column."""
+    side: int
+    each: int
+    lane: str
+
+
+def write_product(writer: Writer, product: Product, arrangement: Arrangement, store: Callable[[str], None]) -> int:
+    """Write a product's kernel and return its blocks.
+
+    ``store(text)`` stores an element of that value where all iterators are bound, or, of a sum that is cut into parts, where the variables
+    ``part``, ``m`` and ``n`` say which it is.
+    """
+    rows, columns, batch = _count(product.rows), _count(product.columns), _count(product.batch)
+    tiling, walk = arrangement.tiling, arrangement.walk
+    tiles = -(-rows // tiling.rows), -(-columns // tiling.columns)
+    stages = walk.stages(tiling.depth)
+    factors = (
+        _Factor("left", product.left, product.rows, "row", tiling.rows, tiling.rows_each, "y"),
+        _Factor("right", product.right, product.columns, "column", tiling.columns, tiling.columns_each, "x"),
+    )
+    for factor in factors:  # while one stage is multiplied, the next one is stored
+        writer.line(f"alignas(16) __shared__ float {factor.name}s[2][{tiling.depth}][{factor.side + PADDING}];")
+    writer.line(f"const int row = (int)(blockIdx.x / {tiles[1]}u % {tiles[0]}u) * {tiling.rows};")
+    writer.line(f"const int column = (int)(blockIdx.x % {tiles[1]}u) * {tiling.columns};")
+    if tiling.parts > 1:
+        width = -(-stages // tiling.parts)
+        writer.line(f"const int part = (int)(blockIdx.x / {tiles[0] * tiles[1] * batch}u);")
+        writer.line(f"const int begin = part * {width}, end = min(begin + {width}, {stages});")
+    else:
+        writer.line(f"const int begin = 0, end = {stages};")
+    writer.bind_digits(product.batch, f"blockIdx.x / {tiles[0] * tiles[1]}u % {batch}u" if product.batch else "0")
+    down = 4 if tiling.across >= 8 else 8  # threads of a warp lie four by eight: its reads of shared memory are few
+    warps_across, lanes = tiling.across // (32 // down), 32 // down
+    writer.line("const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;")
+    writer.line(f"const int y = (int)(warp / {warps_across}u * {down} + lane / {lanes}u);")
+    writer.line(f"const int x = (int)(warp % {warps_across}u * {lanes} + lane % {lanes}u);")
+    for factor in factors:
+        writer.line(f"float {factor.name}_staged[{factor.side * tiling.depth // tiling.threads}];")
+    writer.line(f"float sums[{tiling.rows_each}][{tiling.columns_each}] = {{}};")
+    # What is loaded for a stage is stored after the one before it was multiplied: loads take longer than that.
+    with writer.braces("for (int stage = begin; stage <= end; ++stage)"):
+        with writer.braces("if (stage < end)", barrier=True):
+            for factor in factors:
+                _load(writer, factor, arrangement)
+        with writer.braces("if (stage > begin)", barrier=True):
+            writer.line("const int half = (stage - 1) % 2;")
+            writer.line("#pragma unroll")
+            with writer.braces(f"for (int k = 0; k < {tiling.depth}; ++k)"):
+                for factor in factors:
+                    _read(writer, factor)
+                writer.line("#pragma unroll")
+                with writer.braces(f"for (int i = 0; i < {tiling.rows_each}; ++i)"):
+                    writer.line("#pragma unroll")
+                    writer.line(f"for (int j = 0; j < {tiling.columns_each}; ++j) sums[i][j] += left[i] * right[j];")
+        with writer.braces("if (stage < end)", barrier=True):
+            for factor in factors:
+                _keep(writer, factor, arrangement)
         writer.line("__syncthreads();")
     writer.line("#pragma unroll")
-    with writer.braces(f"for (int i = 0; i < {EACH}; ++i)"):
+    with writer.braces(f"for (int i = 0; i < {tiling.rows_each}; ++i)"):
         writer.line("#pragma unroll")
-        with writer.braces(f"for (int j = 0; j < {EACH}; ++j)"):
-            writer.line(f"const int m = row + y + i * {LANES}, n = column + x + j * {LANES};")
+        with writer.braces(f"for (int j = 0; j < {tiling.columns_each}; ++j)"):
+            m, n = _place("i", "y", tiling.rows_each, tiling.down), _place("j", "x", tiling.columns_each, tiling.across)
+            writer.line(f"const int m = row + {m}, n = column + {n};")
             with writer.braces(f"if (m < {rows} && n < {columns})", barrier=True):
-                writer.bind_digits(product.rows, "m")
-                writer.bind_digits(product.columns, "n")
-                writer.give(product.term, Value("sums[i][j]", "float"))
-                store()
-    return _count(product.batch) * tiles[0] * tiles[1], LANES * LANES
+                if tiling.parts == 1:
+                    writer.bind_digits(product.rows, "m")
+                    writer.bind_digits(product.columns, "n")
+                store("sums[i][j]")
+    return batch * tiles[0] * tiles[1] * tiling.parts
+
+
+def write_part(writer: Writer, product: Product, text: str) -> None:
+    """Store an element of a part of a product's sums, where ``write_product`` asks for it."""
+    rows, columns = _count(product.rows), _count(product.columns)
+    batch = _number(writer, product.batch)
+    size = _count(product.batch) * rows * columns
+    writer.line(f"{SCRATCH}[part * {size} + ({batch}) * {rows * columns} + m * {columns} + n] = {text};")
+
+
+def add_parts(writer: Writer, product: Product, tiling: Tiling) -> str:
+    """Write the sum of an element's parts, where all iterators are bound, and return its name."""
+    rows, columns = _count(product.rows), _count(product.columns)
+    size = _count(product.batch) * rows * columns
+    batch, m, n = (_number(writer, each) for each in (product.batch, product.rows, product.columns))
+    total, place = writer.name("sum"), writer.name("place")
+    writer.line(f"const int {place} = ({batch}) * {rows * columns} + ({m}) * {columns} + {n};")
+    writer.line(f"float {total} = 0.0f;")
+    writer.line("#pragma unroll")
+    writer.line(f"for (int part = 0; part < {tiling.parts}; ++part) {total} += {SCRATCH}[part * {size} + {place}];")
+    return total
+
+
+def _number(writer: Writer, iterators: Sequence[Iterator]) -> str:
+    """Return the number whose digits iterators are: what ``bind_digits`` binds them to."""
+    text = "0"
+    for iterator in iterators:
+        digit = plus(iterator.name, -known(iterator.low))
+        text = digit if text == "0" else f"({text}) * {length(iterator)} + {digit}"
+    return text
+
+
+def _vector(each: int) -> int:
+    """Return how many neighbouring rows, or columns, a thread reads at once."""
+    return min(each, 4)
+
+
+def _place(number: str, lane: str, each: int, lanes: int) -> str:
+    """Return which row, or column, of the tile is a thread's ``number``-th."""
+    vector = _vector(each)
+    return f"{number} / {vector} * {lanes * vector} + {lane} * {vector} + {number} % {vector}"
+
+
+def _read(writer: Writer, factor: _Factor) -> None:
+    """Read a thread's rows or columns of one term from shared memory."""
+    vector, lanes = _vector(factor.each), factor.side // factor.each
+    writer.line(f"float {factor.name}[{factor.each}];")
+    for k in range(0, factor.each, vector):
+        place = f"{factor.name}s[half][k][{k * lanes} + {factor.lane} * {vector}]"
+        if vector == 1:
+            writer.line(f"{factor.name}[{k}] = {place};")
+            continue
+        at_once = writer.name("read")
+        writer.line(f"const float{vector} {at_once} = *(const float{vector}*)&{place};")
+        for component, element in zip("xyzw", range(k, k + vector), strict=False):
+            writer.line(f"{factor.name}[{element}] = {at_once}.{component};")
+
+
+def _staged_at(factor: _Factor, arrangement: Arrangement) -> str:
+    """Return the statement that says which term and which row or column a thread stages: neighbours what is contiguous."""
+    tiling, by_terms = arrangement.tiling, _by_terms(factor.term, factor.across, arrangement.summed)
+    inner, outer = ("k", "m") if by_terms else ("m", "k")
+    size = tiling.depth if by_terms else factor.side
+    place = f"threadIdx.x + j * {tiling.threads}u"
+    return f"const int {inner} = (int)(({place}) % {size}u), {outer} = (int)(({place}) / {size}u);"
+
+
+def _load(writer: Writer, factor: _Factor, arrangement: Arrangement) -> None:
+    """Compute a factor for a tile's rows or columns and a stage of the sum."""
+    tiling, walk = arrangement.tiling, arrangement.walk
+    extent, count = _count(factor.across), factor.side * tiling.depth // tiling.threads
+    chunks = -(-walk.inner // tiling.depth)
+    tests = [f"{factor.start} + m < {extent}"] if extent % factor.side else []
+    tests += [f"term < {walk.inner}"] if walk.inner % tiling.depth else []
+    with writer.braces(""):
+        if arrangement.outer:
+            writer.bind_digits(arrangement.outer, f"(unsigned)stage / {chunks}u")
+            writer.line(f"const int first = (int)((unsigned)stage % {chunks}u) * {tiling.depth};")
+        else:
+            writer.line(f"const int first = stage * {tiling.depth};")
+        writer.line("#pragma unroll")
+        with writer.braces(f"for (int j = 0; j < {count}; ++j)"):
+            writer.line(_staged_at(factor, arrangement))
+            writer.line("const int term = first + k;")
+            writer.line("float staged = 0.0f;")
+            with writer.braces(f"if ({' && '.join(tests)})" if tests else "", barrier=True):
+                writer.line(f"const int across = {factor.start} + m;")
+                writer.bind_digits(factor.across, "across")
+                writer.bind_digits(arrangement.inner, "term")
+                writer.line(f"staged = {writer.value(factor.term).text};")
+            writer.line(f"{factor.name}_staged[j] = staged;")
+
+
+def _keep(writer: Writer, factor: _Factor, arrangement: Arrangement) -> None:
+    """Store what a thread has loaded where all threads of the block read it."""
+    tiling = arrangement.tiling
+    writer.line("#pragma unroll")
+    with writer.braces(f"for (int j = 0; j < {factor.side * tiling.depth // tiling.threads}; ++j)"):
+        writer.line(_staged_at(factor, arrangement))
+        writer.line(f"{factor.name}s[stage % 2][k][m] = {factor.name}_staged[j];")
 
 
 def write_tensor_product(precision: str, writer: Writer, product: Product, store: Callable[[], None]) -> tuple[int, int]:
@@ -199,22 +515,6 @@ def _by_terms(factor: Term, across: Sequence[Iterator], summed: Sequence[Iterato
     """Return whether a factor's operands are contiguous along the terms rather than along the tile."""
     reads = [term.data[1] for term in subterms((factor,)) if term.kind == "read"]
     return _contiguous(reads, summed[-1]) > _contiguous(reads, across[-1])
-
-
-def _stage(writer: Writer, name: str, factor: Term, across: Sequence[Iterator], start: str, summed: Sequence[Iterator]) -> None:
-    """Compute a factor for a tile's rows or columns and a stretch of the sum, neighbouring threads along what is contiguous."""
-    extent, terms = _count(across), _count(summed)
-    with writer.braces(f"for (int place = threadIdx.x; place < {SIDE * DEPTH}; place += {LANES * LANES})"):
-        k, m = (f"place % {DEPTH}", f"place / {DEPTH}") if _by_terms(factor, across, summed) else (f"place / {SIDE}", f"place % {SIDE}")
-        writer.line(f"const int k = {k}, m = {m};")
-        writer.line("float staged = 0.0f;")
-        with writer.braces(f"if ({start} + m < {extent} && first + k < {terms})", barrier=True):
-            writer.line(f"const int across = {start} + m, term = first + k;")
-            writer.bind_digits(across, "across")
-            writer.bind_digits(summed, "term")
-            value = writer.value(factor)
-            writer.line(f"staged = {value.text};")
-        writer.line(f"{name}[k][m] = staged;")
 
 
 def _contiguous(reads: Sequence[Index], iterator: Iterator) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from egraph.errors import LowerError
 from egraph.tensor import PLAIN
@@ -25,7 +24,18 @@ from lower.eoperator.terms import Term, indices_of, subterms
 from lower.eoperator.transforms import merge, simplify_reductions, split_digits, with_reciprocals
 from lower.targets.cuda.generator.functions import TYPES
 from lower.targets.cuda.generator.kernel import OUTPUT
-from lower.targets.cuda.generator.products import product_of, write_product, write_tensor_product
+from lower.targets.cuda.generator.products import (
+    LEAST_SIDE,
+    LEAST_TENSOR_SIDE,
+    Product,
+    add_parts,
+    arranged,
+    product_of,
+    scratch_bytes,
+    write_part,
+    write_product,
+    write_tensor_product,
+)  # fmt: skip
 from lower.targets.cuda.generator.writer import STRETCH, Value, Writer, plus
 
 WARP = 32
@@ -51,8 +61,8 @@ WARP_TERMS = 1024
 """The most terms that one warp reduces; a longer row takes a block."""
 WARPS = 4
 """Warps of a block, each with a row of its own."""
-PRODUCT_BLOCKS = 2
-"""Blocks of products that a multiprocessor must hold: 128 registers a thread. Left alone, ptxas once took 40 and spilled."""
+TENSOR_BLOCKS = 2
+"""Blocks of products on tensor cores that a multiprocessor must hold. Left alone, ptxas once took 40 registers and spilled."""
 ENOUGH_THREADS = 1 << 16
 """Threads that keep a device busy: reductions of so many columns are not shared."""
 
@@ -72,11 +82,21 @@ class Shape:
         return f"{self.block[0] * self.block[1]}" + (f", {self.resident}" if self.resident else "")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """A launch before the last one, which writes parts of sums to memory of ``scratch_bytes`` bytes."""
+
+    writer: Writer
+    shape: Shape
+    scratch_bytes: int
+
+
 class Scheduler:
     """Writes one kernel; afterwards ``shape`` and the writer's lines are complete."""
 
     def __init__(self, kernel: Kernel, writer: Writer, precision: str = PLAIN) -> None:
         self.table, self.writer, self.dtype, self.precision = kernel.table, writer, kernel.output_dtype, precision
+        self.parts: Parts | None = None
 
     def write(self, kernel: Kernel) -> Shape:
         """Write the body that stores the kernel's root at its offset for all values of its iterators."""
@@ -85,18 +105,13 @@ class Scheduler:
             shape = self._tables(iterators, root, offset)
             if shape is not None:
                 return shape
-            root = spelled_out(self.table, root)
-        root = with_reciprocals(self.table, simplify_reductions(self.table, root))
-        iterators, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
-        if replace:
-            root, offset = self.table.substitute(root, replace), self.table.index(offset, replace)
-        reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
-        if len(reduces) == 1 and reduces[0] in unconditional(root):
-            product = product_of(self.table, kernel.sizes, iterators, reduces[0])
-            if product is not None:
-                write_tiles = write_product if self.precision == PLAIN else partial(write_tensor_product, self.precision)
-                blocks, threads = write_tiles(self.writer, product, lambda: self._store(root, offset))
-                return Shape(blocks, (threads, 1), PRODUCT_BLOCKS)
+        iterators, root, offset = self._arranged(iterators, root, offset)
+        product = self._product_of(kernel, iterators, root)
+        if product is not None and self.precision == PLAIN:
+            return self._product(iterators, root, offset, product)
+        if product is not None:
+            blocks, threads = write_tensor_product(self.precision, self.writer, product, lambda: self._store(root, offset))
+            return Shape(blocks, (threads, 1), TENSOR_BLOCKS)
         if self.precision != PLAIN:
             raise LowerError(f"nothing is multiplied in {self.precision}: this is no product, or too small a one")
         shared = shared_reductions(iterators, root)
@@ -107,11 +122,51 @@ class Scheduler:
             return self._squares(iterators, root, offset, *transposed)
         return self._elements(iterators, root, offset)
 
+    def product(self, kernel: Kernel) -> Product | None:
+        """Return the product that a kernel is written as, None where it is none."""
+        iterators, root, _ = self._arranged(*split_digits(self.table, kernel.iterators, kernel.root, kernel.offset))
+        return self._product_of(kernel, iterators, root)
+
+    def _arranged(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
+        """Return an expression without tables, whose reductions are narrowed and whose iterators are merged where they can be."""
+        root = with_reciprocals(self.table, simplify_reductions(self.table, spelled_out(self.table, root)))
+        iterators, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
+        if replace:
+            root, offset = self.table.substitute(root, replace), self.table.index(offset, replace)
+        return tuple(iterators), root, offset
+
+    def _product_of(self, kernel: Kernel, iterators: Sequence[Iterator], root: Term) -> Product | None:
+        reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
+        if len(reduces) != 1 or reduces[0] not in unconditional(root):
+            return None
+        least_side = LEAST_SIDE if self.precision == PLAIN else LEAST_TENSOR_SIDE
+        return product_of(self.table, kernel.sizes, iterators, reduces[0], least_side)
+
     def _store(self, root: Term, offset: Index) -> None:
         kind = TYPES[self.dtype]
         value = self.writer.value(root, "bool" if self.dtype == "bool" else kind)
         text = value.text if value.kind == kind else f"({kind}){value.text}"
         self.writer.line(f"{OUTPUT}[{self.writer.index(offset)}] = {text};")
+
+    # Tiles of products
+
+    def _product(self, iterators: Sequence[Iterator], root: Term, offset: Index, product: Product) -> Shape:
+        """Write a product, or, where its sums are cut into parts, these as a launch of its own, and then their sum."""
+        arrangement, writer = arranged(product), self.writer
+        tiling = arrangement.tiling
+
+        def store(text: str) -> None:
+            writer.give(product.term, Value(text, "float"))
+            self._store(root, offset)
+
+        if tiling.parts == 1:
+            return Shape(write_product(writer, product, arrangement, store), (tiling.threads, 1), tiling.resident)
+        first = Writer(writer.parameters, writer.dtypes)
+        blocks = write_product(first, product, arrangement, lambda text: write_part(first, product, text))
+        self.parts = Parts(first, Shape(blocks, (tiling.threads, 1), tiling.resident), scratch_bytes(product, tiling))
+        shape = self._flat(iterators, THREADS)
+        store(add_parts(writer, product, tiling))
+        return shape
 
     # A thread an element
 

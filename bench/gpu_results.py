@@ -1,0 +1,165 @@
+"""Put on record what a GPU answered: ``python -m bench.gpu_results contact.jsonl [compiled.jsonl ...] [--records records.jsonl]``.
+
+Writes bench/results/cuda_contact.json and .md: a row a network and batch, beside PyTorch and XLA in the same precision. Of several files
+the later answers count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.environment import commit
+from bench.gpu_first_contact import COMPILED, XLA
+from bench.record import RESULTS, record
+
+COLUMNS = (
+    "network", "batch", "error", "kernels", "one stream", "streams", "predicted", "PyTorch", "compiled", "XLA", "over the best",
+    "PyTorch tf32", "PyTorch fp16", "roofline share",
+)  # fmt: skip
+Answers = Mapping[str, Mapping[str, Any]]
+PLAIN = "float32"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network at a batch; times are microseconds of a replayed graph, None where there is none."""
+
+    network: str
+    batch: int
+    error: float | None
+    """The largest of launched, captured and replayed, relative to the largest output."""
+    one_stream_us: float | None
+    streams_us: dict[str, float]
+    """By the number of streams, where steps run beside each other."""
+    predicted_us: float | None
+    steps: int
+    pytorch_us: dict[str, float | str]
+    """Eager, cuDNN in benchmark mode, by precision; a text says why there is no time."""
+    compiled_us: dict[str, float | str]
+    """By torch.compile, max-autotune."""
+    xla_us: dict[str, float | str]
+    roofline_share: float | None
+    why: str = ""
+
+    @property
+    def best_us(self) -> float | None:
+        """Return what the program takes on as many streams as are the fastest."""
+        times_us = [time_us for time_us in (self.one_stream_us, *self.streams_us.values()) if time_us is not None]
+        return min(times_us, default=None)
+
+    @property
+    def best_peer_us(self) -> float | None:
+        """Return the time of the fastest peer that computes in float32."""
+        times_us = (peer.get(PLAIN) for peer in (self.pytorch_us, self.compiled_us, self.xla_us))
+        return min((time_us for time_us in times_us if isinstance(time_us, float)), default=None)
+
+    @property
+    def over_best_peer(self) -> float | None:
+        return self.best_peer_us / self.best_us if self.best_us and self.best_peer_us else None
+
+
+def read(paths: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
+    """Return answers by their questions; one without a result does not replace one that has it."""
+    answers: dict[str, Mapping[str, Any]] = {}
+    for path in paths:
+        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            if line["status"] == "ok" or answers.get(line["question"], {}).get("status") != "ok":
+                answers[line["question"]] = line
+    return answers
+
+
+def rows(answers: Answers) -> list[Row]:
+    """Return a row for each network of which outputs were asked for."""
+    found = []
+    for question in answers:
+        name, _, what = question.partition(": ")
+        if what != "outputs":
+            continue
+        network, _, batch = name.partition(".")
+        outputs, times = answers[question], answers.get(f"{name}: times", {})
+        errors = outputs.get("relative_errors", [])
+        found.append(Row(
+            network, int(batch or 1), max(errors, default=None), times.get("replay_us"), times.get("replay_on_streams_us", {}),
+            times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{name}: PyTorch", {}).get("replay_us", {}),
+            answers.get(f"{name}{COMPILED}", {}).get("replay_us", {}), answers.get(f"{name}{XLA}", {}).get("queued_us", {}),
+            times.get("roofline_share", {}).get(PLAIN), str(outputs.get("why", times.get("why", ""))),
+        ))  # fmt: skip
+    return sorted(found, key=lambda row: (row.batch, row.network))
+
+
+def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], where: Mapping[str, Any]) -> str:
+    """Return the page."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
+    lines = [
+        "# Networks on a GPU", "", f"`{where['command']}`, {where['date']}, commit {where['commit']},",
+        f"{where['device']}; Python {where['python']}, {versions}.", "",
+        f"Programs, in float32 without tensor cores, were chosen elsewhere {where['chosen']}. Times are medians of replayed",
+        "CUDA graphs in microseconds, without copies from and to the host; weights and inputs stay where the last replay left them, in the",
+        "cache if they fit. PyTorch runs eagerly, captured as a graph, with cuDNN in benchmark mode; `tf32` and `fp16` are for scale, they",
+        "compute something else. `predicted` is what the program was chosen by; `over the best` compares with the fastest peer in float32.",
+        "",
+        f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|",
+    ]  # fmt: skip
+    for row in found:
+        error = f"{row.error:.0e}" if row.error is not None else row.why.replace("\n", " ")[:80]
+        streams = ", ".join(f"{count}: {time_us:.0f}" for count, time_us in row.streams_us.items())
+        peers = [_time(peer.get(PLAIN)) for peer in (row.pytorch_us, row.compiled_us, row.xla_us)]
+        over = f"{row.over_best_peer:.2f}" if row.over_best_peer else ""
+        share = f"{100 * row.roofline_share:.0f} %" if row.roofline_share else ""
+        cells = [
+            row.network, str(row.batch), error, str(row.steps or ""), _time(row.one_stream_us), streams, _time(row.predicted_us), *peers,
+            over, _time(row.pytorch_us.get("tf32")), _time(row.pytorch_us.get("fp16")), share,
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    if "rates" in answers:
+        rates = answers["rates"]
+        lines += ["", f"A launch inside of a replayed graph takes {rates['launch_us']:.2f} us. Bytes, read and written together, take:", ""]
+        lines += ["| bytes | from memory | from the cache |", "|---|---|---|"]
+        cached = {size: f"{time_us:.2f} us" for size, time_us in rates["from_cache_us"]}
+        lines += [f"| {size} | {time_us:.2f} us | {cached.get(size, '')} |" for size, time_us in rates["from_memory_us"]]
+    if measured:
+        counted = ", ".join(f"{count} {status}" for status, count in sorted(measured.items()))
+        lines += ["", f"Kernels and plans of libraries, each compared with float64 before it was timed: {counted}."]
+    return "\n".join(lines) + "\n"
+
+
+def _time(time_us: float | str | None) -> str:
+    return "" if time_us is None else f"{time_us:.0f}" if isinstance(time_us, float) else "none"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page and its data."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu_results", description=__doc__)
+    parser.add_argument("answers", nargs="+", type=Path, help="files that bench.gpu_first_contact wrote")
+    parser.add_argument("--records", nargs="*", type=Path, default=[], help="kernel times that it wrote, which are counted")
+    chosen_help = "the programs were chosen by kernel times that such a GPU had measured, rather than by estimates"
+    parser.add_argument("--by-times", action="store_true", help=chosen_help)
+    parser.add_argument("--date", required=True, help="when it was asked: YYYY-MM-DD")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the page is written (default bench/results)")
+    arguments = parser.parse_args(argv)
+    answers = read(arguments.answers)
+    versions = answers.get("versions", {})
+    where = {
+        "command": "python -m bench.gpu_first_contact FOLDER", "date": arguments.date, "commit": commit(),
+        "device": ", ".join(versions.get("gpus", [])), "python": versions.get("python"), "packages": versions.get("packages", {}),
+        "chosen": "by the times of kernels that it had measured" if arguments.by_times else "by estimates, before it had timed anything",
+        "rates": {key: value for key, value in answers.get("rates", {}).items() if key.endswith("_us")},
+    }  # fmt: skip
+    lines = {line for path in arguments.records for line in path.read_text(encoding="utf-8").splitlines()}
+    measured = Counter(json.loads(line)["status"] for line in lines)
+    found = rows(answers)
+    text = page(answers, found, measured, where)
+    record(arguments.results, "cuda_contact", {**where, "kernels": dict(measured)}, found, text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

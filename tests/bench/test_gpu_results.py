@@ -1,0 +1,46 @@
+"""What a GPU answered becomes a page: ours beside the fastest peer that computes in the same precision."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import gpu_results
+
+VERSIONS = {"question": "versions", "status": "ok", "python": "3.12", "packages": {"torch": "2"}, "gpus": ["NVIDIA X"]}
+RATES = {
+    "question": "rates", "status": "ok", "launch_us": 1.0,
+    "from_memory_us": [[8192, 1.5], [1 << 30, 400.0]], "from_cache_us": [[8192, 1.1]],
+}  # fmt: skip
+OUTPUTS = {"question": "net.16: outputs", "status": "ok", "relative_errors": [1e-6, 2e-6, 1e-6]}
+TIMES = {
+    "question": "net.16: times", "status": "ok", "replay_us": 50.0, "replay_on_streams_us": {"2": 40.0}, "estimated_us": 45.0,
+    "steps": [["a", 1.0, 1.0]], "roofline_share": {"float32": 0.25},
+}  # fmt: skip
+EAGER = {"question": "net.16: PyTorch", "status": "ok", "replay_us": {"float32": 100.0, "tf32": 30.0, "fp16": "no kernel"}}
+COMPILED = {"question": "net.16: PyTorch, compiled", "status": "ok", "replay_us": {"float32": 80.0}}
+FAILED = {"question": "other: outputs", "status": "failed", "why": "KernelError: illegal\nmemory access"}
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = written(tmp_path / "contact.jsonl", [VERSIONS, RATES, OUTPUTS, TIMES, EAGER, FAILED])
+    second = written(tmp_path / "compiled.jsonl", [COMPILED, {"question": "net.16: times", "status": "skipped", "why": "the time is over"}])
+    records = written(tmp_path / "records.jsonl", [{"status": "ok"}, {"status": "ok", "n": 2}, {"status": "failed"}])
+    arguments = [str(first), str(second), "--date", "2026-01-02", "--results", str(tmp_path), "--records", str(records)]
+    assert gpu_results.main(arguments) == 0
+    page = (tmp_path / "cuda_contact.md").read_text()
+    assert page in capsys.readouterr().out
+    rows = {row["network"]: row for row in json.loads((tmp_path / "cuda_contact.json").read_text())["rows"]}
+    assert rows["net"]["batch"] == 16 and rows["net"]["error"] == 2e-6 and rows["net"]["one_stream_us"] == 50.0
+    assert "| net | 16 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 |  | 2.00 | 30 | none | 25 % |" in page
+    assert "| other | 1 | KernelError: illegal memory access |" in page, "what went wrong stands in its row"
+    assert "by estimates, before it had timed anything" in page
+    assert "takes 1.00 us" in page and "| 1073741824 | 400.00 us |  |" in page and "1 failed, 2 ok" in page
