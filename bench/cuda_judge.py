@@ -96,7 +96,9 @@ def random_operands(request: KernelRequest) -> dict[Node, np.ndarray]:
     size = calls_of(request)[0].arguments[0].window.shape[-1] ** -0.25 if isinstance(request, AttentionRequest) else 1.0
     for leaf in placeholders(request.fragment):
         dtype = numpy_dtype(leaf.type.dtype)
-        value = size * random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
+        is_weight = leaf.attribute("constant") and leaf.type.rank > 1  # scaled as trained ones are: no activation saturates
+        scale = size / math.sqrt(math.prod(leaf.type.sizes[1:])) if is_weight else size
+        value = scale * random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
         values[leaf] = np.asarray(value).astype(dtype)
     return with_small_scores(request.fragment, values) if isinstance(request, AttentionRequest) else values
 

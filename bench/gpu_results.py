@@ -141,13 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", nargs="*", type=Path, default=[], help="kernel times that it wrote, which are counted")
     chosen_help = "the programs were chosen by kernel times that such a GPU had measured, rather than by estimates"
     parser.add_argument("--by-times", action="store_true", help=chosen_help)
+    parser.add_argument("--commit", help="at which it was asked (default: this one)")
     parser.add_argument("--date", required=True, help="when it was asked: YYYY-MM-DD")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the page is written (default bench/results)")
     arguments = parser.parse_args(argv)
     answers = read(arguments.answers)
     versions = answers.get("versions", {})
     where = {
-        "command": "python -m bench.gpu_first_contact FOLDER", "date": arguments.date, "commit": commit(),
+        "command": "python -m bench.gpu_first_contact FOLDER", "date": arguments.date, "commit": arguments.commit or commit(),
         "device": ", ".join(versions.get("gpus", [])), "python": versions.get("python"), "packages": versions.get("packages", {}),
         "chosen": "by the times of kernels that it had measured" if arguments.by_times else "by estimates, before it had timed anything",
         "rates": {key: value for key, value in answers.get("rates", {}).items() if key.endswith("_us")},
