@@ -41,6 +41,8 @@ TOLERANCE = 1e-5
 """Error of an element relative to its size, or to a tenth of the largest element's: sums cancel."""
 MOST_WORK = 4e9
 """The most scalar operations of a kernel that is run; larger ones are compiled only."""
+MOST_ELEMENTS = 1 << 28
+"""The most elements of a value that the meaning of a kernel, which is run, has on the way: two GB in float64."""
 LARGEST_SCORE = 16.0
 """Scores of attention are no larger: an exponential is off by as many times a rounding as its operand is large."""
 MOST_HALVINGS = 20
@@ -327,9 +329,11 @@ def judged(
     error, agree, removed = None, None, without_barriers(kernel)
     unneeded: tuple[int, ...] = ()
     try:
-        amount = work(request)
+        amount, elements = work(request), max(node.type.elements for node in walk((request.fragment,)))
         if amount > MOST_WORK:
             exception = exception or f"not run here: about {amount:.0e} operations"
+        elif elements > MOST_ELEMENTS:
+            exception = exception or f"not run here: what it means has a value of {elements:.0e} elements"
         elif not exception:
             trial = Trial.of(request, kernel)
             outputs = [trial.output(module, order) for order in ORDERS]

@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.cuda_judge import reports_together
-from egraph.errors import LowerError
+from egraph.errors import LowerError, TypeMismatch
 from egraph.tensor import Node, Target, TensorType, make, placeholder, placeholders, rewrite, walk
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
@@ -23,6 +25,7 @@ from lower.cost.rounding import ROUNDED_OPERATORS, usual_error
 from lower.eoperator.request import KernelRequest
 from lower.targets.cuda.generator import GeneratedKernel, compiler, constant_orders, generate, multiplies_in, supports, write
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
+from lower.targets.cuda.generator.generate import compile_unspilled
 from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.meaning import rounded
 from runtime.devices.cuda.shim import HostModule
@@ -264,6 +267,40 @@ def test_long_sums_of_few_results_are_cut_into_parts(kernels: Kernels, module: H
     assert len(large.launches) == 1 and large.scratch_bytes == 0
 
 
+def drawn_product(random: Random) -> Node:
+    """Return a product or a convolution of drawn sizes, windows, groups, layout and epilogue."""
+    if random.random() < 0.4:
+        rows, terms, columns = (random.randint(*sizes) for sizes in ((8, 80), (32, 400), (8, 80)))
+        batch = random.choice([(), (random.randint(2, 5),)])
+        fragment = apply("MatMul", leaf(0, *batch, rows, terms), leaf(1, *random.choice([batch, ()]), terms, columns))
+    else:
+        group, layout = random.choice([1, 1, 2]), random.choice(["NCHW", "NHWC"])
+        inputs, outputs = group * random.randint(8, 40), random.randint(8, 40)
+        places, taps = [random.randint(5, 11) for _ in range(2)], [random.randint(1, 4) for _ in range(2)]
+        data = leaf(0, *((1, inputs, *places) if layout == "NCHW" else (1, *places, inputs)))
+        window = {"strides": tuple(random.randint(1, 3) for _ in range(2)), "pads": tuple(random.randint(0, 2) for _ in range(4))}
+        values: dict[str, Any] = {**window, "dilations": (1, random.randint(1, 2)), "group": group, "layout": layout}
+        if random.random() < 0.6:
+            fragment = apply("Conv", data, leaf(1, group * outputs, inputs // group, *taps, constant=True), **values)
+        else:
+            fragment = apply("ConvTranspose", data, leaf(1, inputs, outputs, *taps, constant=True), output_padding=(0, 0), **values)
+    return apply("Relu", fragment) if random.random() < 0.5 else fragment
+
+
+def test_drawn_products_agree_with_the_reference_in_every_order() -> None:
+    random = Random(0)
+    fragments_of_products: list[Node] = []
+    while len(fragments_of_products) < 30:
+        with suppress(TypeMismatch):  # of a window that is larger than what it looks at
+            if multiplies_in(fragment := drawn_product(random), "float32"):
+                fragments_of_products.append(fragment)
+    kernels = {fragment: write(KernelRequest(fragment)) for fragment in fragments_of_products}
+    module = compiled(list(kernels.values()))
+    assert 10 < sum(len(kernel.launches) == 2 for kernel in kernels.values()) < 30, "sums are cut, and others are not"
+    for fragment, kernel in kernels.items():
+        check(module, kernel, fragment, feeds(fragment))
+
+
 WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
 
 
@@ -359,6 +396,17 @@ def test_what_the_compiler_spills_left_to_itself_is_compiled_with_bounds() -> No
     alone = compile_text(kernel.text, kernel.launches, "sm_90")
     assert alone is not None and alone[1].spill_bytes > 0, "another compiler may not spill: find another kernel"
     assert kernel.report is not None and kernel.report.spill_bytes == 0 and kernel.text == write(request).text
+
+
+@needs_compiler
+def test_products_that_spill_leave_room_for_fewer_blocks() -> None:
+    """Bounds that let several blocks lie on a multiprocessor leave some texts too few registers."""
+    fragment = apply("Relu", apply("MatMul", leaf(0, 5, 79, 400), leaf(1, 400, 82)))
+    kernel = write(KernelRequest(apply("Transpose", fragment, perm=(0, 2, 1))))
+    alone = compile_text(kernel.text, kernel.launches, "sm_80")
+    assert alone is not None and alone[1].spill_bytes > 0, "another compiler may not spill: find another kernel"
+    compiled = compile_unspilled(kernel.text, kernel.launches, "sm_80")
+    assert compiled is not None and compiled[1].spill_bytes == 0 and compiled[1].registers > alone[1].registers
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -26,7 +26,10 @@ OF_BYTES = ("Dequantize", "DequantizeBlocks")
 MOVING = ("view", "movement")
 """Categories of operators that move elements of any type and compute nothing."""
 UNBOUNDED = re.compile(r"__launch_bounds__\((\d+)\)")
+BOUNDED = re.compile(r"__launch_bounds__\((\d+), (\d+)\)")
 TRIED_REGISTERS = (32, 64, 128)
+MOST_FEWER = 2
+"""Blocks fewer on a multiprocessor that are tried, at most, where registers are spilled."""
 REGISTERS = MULTIPROCESSORS["sm_80"].registers
 """Of a multiprocessor; as many on all that we compile for."""
 MOST_BLOCKS = (1 << 31) - 1
@@ -89,21 +92,28 @@ def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
 
 
 def compile_unspilled(text: str, launches: Sequence[Launch], architecture: str) -> tuple[bytes, Report] | None:
-    """Compile a text; where registers are spilled, also with bounds on them: return what spills least, then what occupies most.
+    """Compile a text; where registers are spilled, also with other bounds on them: return what spills least, then what occupies most.
 
-    Left to itself, ptxas takes 32 registers for a row of 21 operands and spills; told to keep to 32, it takes 24.
+    Left to itself, ptxas takes 32 registers for a row of 21 operands and spills; told to keep to 32, it takes 24. Of a kernel that is
+    bounded, fewer blocks lie on a multiprocessor then.
     """
     compiled = compile_text(text, launches, architecture)
     if compiled is None or not compiled[1].spill_bytes:
         return compiled
-    bounded = {UNBOUNDED.sub(partial(_bounds, registers), text) for registers in TRIED_REGISTERS} - {text}
-    others = [other for each in sorted(bounded) if (other := compile_text(each, launches, architecture)) is not None]
+    changed = {UNBOUNDED.sub(partial(_bounds, registers), text) for registers in TRIED_REGISTERS}
+    changed |= {BOUNDED.sub(partial(_fewer, blocks), text) for blocks in range(1, MOST_FEWER + 1)}
+    others = [other for each in sorted(changed - {text}) if (other := compile_text(each, launches, architecture)) is not None]
     return min([compiled, *others], key=lambda one: (one[1].spill_bytes, -one[1].occupancy))
 
 
 def _bounds(registers: int, found: re.Match[str]) -> str:
     """Return bounds that leave a thread so many registers."""
     return f"__launch_bounds__({found[1]}, {max(1, REGISTERS // (registers * int(found[1])))})"
+
+
+def _fewer(blocks: int, found: re.Match[str]) -> str:
+    """Return bounds that let so many blocks fewer lie on a multiprocessor."""
+    return f"__launch_bounds__({found[1]}, {max(1, int(found[2]) - blocks)})"
 
 
 def write(request: KernelRequest) -> GeneratedKernel:
