@@ -36,7 +36,7 @@ def rates() -> dict[str, Any]:
     device = cupy.cuda.Device()
     blocks = BLOCKS_A_MULTIPROCESSOR * int(device.attributes["MultiProcessorCount"])
     cache_bytes = int(device.attributes["L2CacheSize"])
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream, random = cupy.cuda.Stream(non_blocking=True), cupy.random.default_rng(0)
 
     def each_us(launches: Sequence[Callable[[], object]]) -> float:
         with stream:
@@ -57,7 +57,8 @@ def rates() -> dict[str, Any]:
 
     def moving(size_bytes: int) -> Callable[[], object]:
         count = size_bytes // 32
-        source, target = cupy.ones(4 * count, cupy.float32), cupy.empty(4 * count, cupy.float32)
+        source = random.standard_normal(4 * count, dtype=cupy.float32)
+        target = cupy.empty_like(source)
         grid = max(1, min(blocks, -(-count // 256)))
         return lambda: move((grid,), (256,), (source, target, cupy.int32(count)))
 
