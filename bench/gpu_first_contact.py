@@ -338,16 +338,17 @@ def cublas_kernels(artefact: Artefact) -> Answer:
 def _planned(plan: Plan, kind: str) -> Answer:
     from runtime.devices.cuda.cupy_driver import CupyDriver
 
-    driver, workspace_bytes, refused, lacking = CupyDriver(), [], [], []
+    driver, workspace_bytes, refused, unavailable = CupyDriver(), [], [], []
     for step in _steps(plan, kind):
         operands = cudnn.with_packed(step.spec, [plan.buffers[i] for i in step.inputs])
         try:
             call = driver.plan(kind, step.spec, operands, plan.buffers[step.outputs[0]])
             workspace_bytes.append(call.workspace_bytes)
-            lacking += [f"{step.name}: {call.lacking}"] if call.lacking else []
+            unavailable += [f"{step.name}: {call.unavailable_plan}"] if call.unavailable_plan else []
         except Exception as error:  # every plan's error is an answer
             refused.append(f"{step.name}: {error}")
-    return {"planned": len(workspace_bytes), "workspace_bytes": max(workspace_bytes, default=0), "refused": refused, "lacking": lacking}
+    most_bytes = max(workspace_bytes, default=0)
+    return {"planned": len(workspace_bytes), "workspace_bytes": most_bytes, "refused": refused, "unavailable": unavailable}
 
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:

@@ -195,7 +195,8 @@ def test_plans_that_this_version_does_not_have_are_left_to_the_library(folder: P
     usual = RecordedDriver.plan
 
     def planned(self: RecordedDriver, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> RecordedCall:
-        return replace(usual(self, kind, spec, operands, output), lacking="cuDNN 1 does not offer engine 41" if kind == "cudnn" else "")
+        unavailable = "cuDNN 1 does not offer engine 41" if kind == "cudnn" else ""
+        return replace(usual(self, kind, spec, operands, output), unavailable_plan=unavailable)
 
     monkeypatch.setattr(RecordedDriver, "plan", planned)
     with Session(path, on="cuda:h100") as session:

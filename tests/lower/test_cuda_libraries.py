@@ -212,11 +212,11 @@ def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(
     assert isinstance(refused, str) and "more workspace" in refused
     for plan in strict:
         again = Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu])
-        assert again.build(plan.spec, "float32") == plan.workspace_bytes and not again.lacking
+        assert again.build(plan.spec, "float32") == plan.workspace_bytes and not again.unavailable_plan
     unknown = {"engine": 10_000, "knobs": {"TILE_SIZE": 1}}
     monkeypatch.undo()
     graph, first = Graph(call.spec(), roles(call.spec(), operands), output, gpu=GPUS[gpu]), strict[0]
-    assert graph.build(unknown, "float32") == first.workspace_bytes and "does not offer engine 10000" in graph.lacking
+    assert graph.build(unknown, "float32") == first.workspace_bytes and "does not offer engine 10000" in graph.unavailable_plan
     assert graph.described() == first, "the favourite takes the place of what is not offered"
 
 

@@ -109,7 +109,7 @@ class Graph:
         placement: dict[str, Any] = {"handle": handle} if gpu is None else {
             "device_property": cudnn.create_device_properties(gpu.cudnn_properties())
         }  # fmt: skip
-        self.lacking = ""
+        self.unavailable_plan = ""
         """Which plan was asked for that this version of the library does not offer; its favourite took the place."""
         self.graph = graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real, **placement)
         self.uids: dict[str, int] = {}
@@ -172,7 +172,8 @@ class Graph:
     def build(self, spec: Mapping[str, Any], precision: str) -> int:
         """Build the plan that a step names; return its workspace in bytes.
 
-        Where none is named, or this version of the library does not offer it, its favourite is built: then ``lacking`` says so.
+        Where none is named its favourite is built, and where this version of the library does not offer the one that is: then
+        ``unavailable_plan`` says so.
         """
         is_named = spec.get("engine") is not None
         named = EnginePlan(spec["engine"], spec["knobs"], 0) if is_named else None
@@ -189,7 +190,7 @@ class Graph:
             raise ArtefactError(what, fix="optimise the model for this device again")
         if named is not None:
             choices = ", ".join(f"{name}={value}" for name, value in named.knobs.items())
-            self.lacking = f"cuDNN {self._cudnn.backend_version()} does not offer engine {named.engine} ({choices})"
+            self.unavailable_plan = f"cuDNN {self._cudnn.backend_version()} does not offer engine {named.engine} ({choices})"
         self._index, workspace_bytes = favourite
         self.graph.build_plan_at_index(self._index)
         return workspace_bytes

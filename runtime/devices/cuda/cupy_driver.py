@@ -79,7 +79,7 @@ class _Call:
     workspace_bytes: int
     names: Callable[[Sequence[Location], Location], Mapping[str, int]]
     run: Callable[[Mapping[str, int], int, int, int], None]
-    lacking: str = ""
+    unavailable_plan: str = ""
 
 
 class CupyDriver:
@@ -163,7 +163,7 @@ class CupyDriver:
             cudnn.library().set_stream(handle=self._cudnn(), stream=stream)
             graph.run(addresses, workspace)
 
-        return _Call(needed, names, run, graph.lacking)
+        return _Call(needed, names, run, graph.unavailable_plan)
 
     def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> list[cudnn.EnginePlan]:
         if kind == cublas.CUBLAS_STEP:

@@ -36,7 +36,7 @@ class LibraryCall(Protocol):
     def workspace_bytes(self) -> int: ...
 
     @property
-    def lacking(self) -> str:
+    def unavailable_plan(self) -> str:
         """Return which plan was asked for that the library does not offer, so that its favourite is run; empty for none."""
 
 

@@ -152,8 +152,8 @@ class CudaProgram:
         step, driver = self.plan.steps[index], self.driver
         packed = with_packed(step.spec, operands)
         call = driver.plan(step.kind, step.spec, packed, output)
-        if call.lacking:
-            self.implementations[index] = f"{step.kind}: {call.lacking}: the library's favourite runs"
+        if call.unavailable_plan:
+            self.implementations[index] = f"{step.kind}: {call.unavailable_plan}: the library's favourite runs"
         self._workspace_bytes = max(self._workspace_bytes, call.workspace_bytes)
         moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
         staged = {buffer: self._staged(buffer) for buffer in (*packed, output) if step.kind == CUDNN_STEP and not _is_aligned(buffer)}

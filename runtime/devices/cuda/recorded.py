@@ -93,7 +93,7 @@ class RecordedCall:
     kind: str
     spec: Mapping[str, Any]
     workspace_bytes: int
-    lacking: str = ""
+    unavailable_plan: str = ""
 
 
 @cache
