@@ -24,7 +24,7 @@ from bench.command import BadArguments, parse
 from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
 from bench.inputs import feeds_for
-from bench.interleave import EngineFailed, _reason, interleave
+from bench.interleave import EngineFailed, EngineProcess, _reason, interleave
 from bench.machine import processor
 from bench.models import MODELS, BenchModel
 from bench.products import large_product_gigaflops_s, product_flops
@@ -84,6 +84,16 @@ def test_a_row_says_what_was_measured(measured: dict[str, Any]) -> None:
     assert measured["products_us"] >= 0
     assert 0 <= measured["max_rel_err"]["einsat"] < 1e-4 and measured["commit"]
     assert bench_run.is_whole(measured, ["einsat", "onnxruntime"]) and not bench_run.is_whole(measured, ["openvino"])
+
+
+def test_an_engine_s_last_words_are_awaited(tmp_path: Path) -> None:
+    """Its answers end before the text of its error is written."""
+    late = "import os, sys, time; os.close(1); time.sleep(0.5); sys.stderr.write('ValueError: late')"
+    engine = EngineProcess("late", tmp_path, tmp_path, 1)
+    with (tmp_path / "late.log").open("w+") as engine.errors:
+        engine.process = subprocess.Popen([sys.executable, "-c", late], stdout=subprocess.PIPE, stderr=engine.errors, text=True)
+        with engine.process, pytest.raises(EngineFailed, match="stopped: ValueError: late"):
+            engine._answer(60.0)
 
 
 def test_rows_name_no_places(measured: dict[str, Any]) -> None:

@@ -79,6 +79,26 @@ def test_a_sum_that_libraries_do_not_cut_costs_less_in_generated_parts() -> None
     assert cost_us(many, "cuda") > 0.5 * cost_us(many, "cudnn.convolution")
 
 
+def test_a_generated_transposed_convolution_is_charged_for_all_its_taps() -> None:
+    values: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)}
+    node = apply("ConvTranspose", placeholder(0, float32(1, 64, 8, 8)), placeholder(1, float32(64, 32, 4, 4)), layout="NCHW", **values)
+    assert product_of(node) == Product(1, 64, 32 * 16, 64)
+    assert cost_us(node, "cuda") == pytest.approx(REPLAYED_LAUNCH_US + SPEED.tiled_us(Product(1, 256, 32, 64 * 16)))
+
+
+def test_cublas_cuts_long_sums_of_few_tiles() -> None:
+    short, long = (apply("MatMul", placeholder(0, float32(49, terms)), placeholder(1, float32(terms, 128))) for terms in (1024, 14336))
+    assert cost_us(short, "cublas.matmul") <= cost_us(long, "cublas.matmul") < 2 * cost_us(short, "cublas.matmul")
+    many = apply("MatMul", placeholder(0, float32(4096, 14336)), placeholder(1, float32(14336, 4096)))
+    assert cost_us(many, "cublas.matmul") > 2 * 4096**2 * 14336 / (H100.float32_gigaflops_s * 1e3), "nothing idles: nothing is gained"
+
+
+def test_attention_in_one_kernel_costs_more_than_its_products() -> None:
+    scores = apply("MatMul", placeholder(0, float32(8, 128, 64)), placeholder(1, float32(8, 64, 128)))
+    attention = apply("MatMul", apply("Softmax", scores, axis=2), placeholder(2, float32(8, 128, 64)))
+    assert cost_us(attention, "attention.blocks") > 3 * cost_us(scores, "cuda")
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_every_described_target_has_its_own_speed(name: str) -> None:
     way = lowering(f"cuda:{name}")

@@ -21,7 +21,7 @@ from runtime.devices.cuda import kernels, recorded
 from runtime.devices.cuda.driver import BRANCHES, COMPUTE, COPIES, STREAMS, Location
 from runtime.devices.cuda.gpus import GPUS, H100
 from runtime.devices.cuda.kernels import Kernel, Launch
-from runtime.devices.cuda.program import CudaProgram
+from runtime.devices.cuda.program import REPEATED_LAUNCHES, CudaProgram
 from runtime.devices.cuda.recorded import Event, RecordedDriver, check_live_ranges
 from runtime.devices.cuda.streams import NOTE, schedule
 from runtime.errors import ArtefactError, ExecutionError, KernelError
@@ -68,6 +68,24 @@ def test_a_program_runs_captured_and_not(tmp_path: Path) -> None:
     assert not executable.device.is_timed
     with pytest.raises(KernelError, match="nothing is timed"):
         executable.run_native(1)
+
+
+def test_a_step_is_timed_by_launches_that_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What launching a graph takes is shared by the launches in it; afterwards the program computes what it did."""
+    executable = opened(chain(), tmp_path)
+    loaded = executable.loaded
+    assert isinstance(loaded, CudaProgram) and isinstance(loaded.driver, RecordedDriver)
+    executable.run({"x": X})
+    monkeypatch.setattr(RecordedDriver, "elapsed_us", lambda *_: 40.0)
+    before = loaded.driver.launches
+    assert loaded.profile(2) == [[40_000 // REPEATED_LAUNCHES] * 3] * 2
+    assert loaded.driver.launches - before == 3 * (1 + 2 * REPEATED_LAUNCHES)
+    np.testing.assert_array_equal(executable.run({"x": X})["y"], 8 * X)
+
+
+def test_what_a_program_takes_says_something_where_a_device_runs_it() -> None:
+    clocks = {name: device(name).keeps_time for name in ("cpu", "cuda", "cuda:h100", "reference")}
+    assert clocks == {"cpu": True, "cuda": True, "cuda:h100": False, "reference": False}
 
 
 @pytest.mark.parametrize("name", GRAPHS)

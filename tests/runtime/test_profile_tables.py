@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import multiprocessing
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from runtime.profile import CheckRow, Database, DerivationRow, ProofRow, RaceTime, Record, SearchRow
-from runtime.profile.tables import TABLES, Row, read_line
+from runtime.profile.tables import TABLES, Row, read_line, read_lines
 from tests.support.paths import ROOT
 
 ROWS: tuple[Row, ...] = (
@@ -43,6 +44,17 @@ def test_every_table_keeps_its_rows(tmp_path: Path) -> None:
             assert list(database.rows(type(row))) == [row]
             assert database.find(type(row), *row.key[:-1], "another") is None
         assert list(database.records()) == [ROWS[0]]
+
+
+def test_lines_may_be_compressed(tmp_path: Path) -> None:
+    lines = [row.to_line() for row in ROWS[:2]]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write("\n".join(lines))
+    assert read_lines(tmp_path / "a.jsonl") == read_lines(tmp_path / "a.jsonl.gz") == lines
+    (tmp_path / "b.jsonl.gz").write_text("\n".join(lines))
+    with pytest.raises(OSError, match="gzip"):
+        read_lines(tmp_path / "b.jsonl.gz")
 
 
 def test_columns_refuse_values_of_other_types(tmp_path: Path) -> None:
