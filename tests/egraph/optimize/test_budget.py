@@ -141,9 +141,10 @@ def test_a_program_is_compiled_as_far_as_there_is_time(monkeypatch: pytest.Monke
 def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A compiler that others hold up is stopped when nothing can be raced any more."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    stopped = threading.Event()
+    held_up, stopped = threading.Event(), threading.Event()
 
     def hold_up(compiler: Compiler, *_: object) -> tuple[list[str], str]:
+        held_up.set()
         assert stopped.wait(60.0)
         return [], "compiling was interrupted"
 
@@ -154,6 +155,7 @@ def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: p
     with compiling_ahead(
         [_plain()], tmp_path, CompileOptions(threads=1), lambda count, seconds: compiled.append(count), time_left=lambda: 0.05
     ) as end:
+        assert held_up.wait(60.0), "what ends before anything is compiled ends by itself"
         end()
         assert stopped.is_set() and not sum(compiled)
 
