@@ -47,6 +47,8 @@ class Budget:
     """How many generated kernels were compiled together, and in how many seconds."""
     plain_kernels: int = 0
     """Kernels of the program without rules that are still to be compiled."""
+    fold_seconds: float = 0.0
+    """How long folding a program took: a second or two where it has a thousand kernels."""
     unmeasured: int = 0
     """Kernels that the search chose and has not measured."""
     given: int = 0
@@ -103,6 +105,10 @@ class Budget:
         """Record how long compiling took. The first batch, which started the compiler, is dropped once there is another."""
         if kernels:
             self.compilations.append((kernels, seconds))
+
+    def folded(self, seconds: float) -> None:
+        """Record how long folding a program took."""
+        self.fold_seconds = max(self.fold_seconds, seconds)
 
     def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
         """Count the kernels of programs that are going to be compiled whatever the search finds."""
@@ -163,11 +169,12 @@ class Budget:
     def after_search_seconds(self, unmeasured: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet.
 
-        What is shipped has to be compiled; the program without rules gives way to measuring.
+        What is shipped has to be folded, compiled and linked, which takes about as long as folding; the program without rules gives
+        way to measuring.
         """
         most_seconds = self.policy.budget.compile_share * self.seconds
         compile_seconds = self.seconds_to_compile(unmeasured) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
-        return compile_seconds + self.race_seconds + self.check_seconds
+        return 2 * self.fold_seconds + compile_seconds + self.race_seconds + self.check_seconds
 
     def compiling_seconds(self) -> float:
         """Return how long compiling may go on: a program that is compiled later cannot be raced and checked."""

@@ -306,7 +306,10 @@ class Run:
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
             target, generator = self.lowering.target, self.lowering.generator_digest
-            needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), self.folder.fold(plain)]
+            left_seconds = self.budget.left_seconds
+            folded = self.folder.fold(plain)
+            self.budget.folded(left_seconds - self.budget.left_seconds)
+            needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), folded]
         with compiling_ahead(
             needed, self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure, self.budget.compiling_seconds
         ) as end:

@@ -133,13 +133,19 @@ def compile_all(
     """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
 
     The most promising one is while there is time to check a program afterwards, the others while there is time to race them, too. So
-    kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget.
+    kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget. Folding takes seconds where a
+    program has a thousand kernels: none is folded that would be compiled too late.
     """
     sizes_bytes: dict[str, int] = {}
     failed: dict[str, str] = {}
     for rank, entry in enumerate(by_importance(entries)):
-        entry = entry.folded(folder)
         kept_seconds = budget.check_seconds + (budget.race_seconds if rank else budget.least_race_seconds)
+        left_seconds = budget.left_seconds
+        if left_seconds < kept_seconds + budget.fold_seconds:
+            failed[entry.contender.name] = NO_TIME_TO_COMPILE
+            continue
+        entry = entry.folded(folder)
+        budget.folded(left_seconds - budget.left_seconds)
         is_late = budget.left_seconds < kept_seconds + (budget.seconds_of(entry.program, options) if rank else 0.0)
         if is_late or not budget.compile([entry.program], work, options, kept_seconds):
             failed[entry.contender.name] = NO_TIME_TO_COMPILE

@@ -17,10 +17,11 @@ import onnx
 import pytest
 
 from egraph.errors import EinsatError, LowerError
-from egraph.optimize import budget, measuring
+from egraph.optimize import budget, measuring, trial
 from egraph.optimize import race as finalists
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked
 from egraph.optimize.check import CheckResult, check, find_feeds
+from egraph.optimize.folding import Folder
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
@@ -68,6 +69,42 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
     known.plain_kernels = 10_000
     most_seconds = BudgetPolicy.compile_share * 60.0 + known.race_seconds + known.check_seconds
     assert known.after_search_seconds() == pytest.approx(most_seconds), "measuring is worth more than the program without rules"
+
+
+def test_the_best_program_is_given_the_time_that_folding_and_linking_it_take() -> None:
+    known = schedule()
+    before_seconds = known.after_search_seconds()
+    known.folded(1.5)
+    known.folded(0.5)
+    assert known.after_search_seconds() == pytest.approx(before_seconds + 2 * 1.5)
+
+
+def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Folding two more programs took the seconds in which the best one, eight times as fast as the model, could have been raced."""
+    clock, folded = Clockwork(), list[str]()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(trial, "compile_entry", lambda entry, options: 1000)
+    monkeypatch.setattr(budget, "uncompiled", lambda programs, options: [])
+    known = schedule()
+    program = _plain()
+    names = [trial.PLAIN, "program 1", "program 2"]
+    entries = [trial.Entry(Contender(name, name, "einsat", str(tmp_path / name)), program) for name in names]
+
+    def fold(entry: trial.Entry, folder: Folder) -> trial.Entry:
+        folded.append(entry.contender.name)
+        clock.now += 2.0
+        return entry
+
+    monkeypatch.setattr(trial.Entry, "folded", fold)
+    folder = Folder(program.graph)
+    clock.now = 60.0 - known.check_seconds - known.race_seconds - 1.0
+    sizes_bytes, failed = trial.compile_all(entries, folder, known, tmp_path, CompileOptions(threads=1))
+    assert folded == ["program 1"] == [*sizes_bytes] and known.fold_seconds == 2.0
+    assert failed == dict.fromkeys([trial.PLAIN, "program 2"], NO_TIME_TO_COMPILE)
+    folded.clear()
+    clock.now = 0.0
+    sizes_bytes, failed = trial.compile_all(entries, folder, known, tmp_path, CompileOptions(threads=1))
+    assert folded == ["program 1", trial.PLAIN, "program 2"] and not failed
 
 
 def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None:
