@@ -64,6 +64,12 @@ def stored(fragment: Node) -> Stored:
     return Stored(rewrite((inner,), change)[inner], operands, inner is not fragment)
 
 
+def stored_types(fragment: Node) -> set[str]:
+    """Return the element types in which a fragment's operands and its result are stored, where they are converted."""
+    types = {node.inputs[0].type.dtype for node in walk((fragment,)) if node.op == WIDEN}
+    return types | ({fragment.type.dtype} if fragment.op == NARROW else set())
+
+
 def _leaf(old: Node, type: TensorType) -> Node:
     """Return a placeholder of another type."""
     return placeholder(old.integer("index"), type, constant=bool(old.attribute("constant")))

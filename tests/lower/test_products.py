@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from egraph.onnx.exporter import serialized
-from egraph.tensor import Node, placeholder, walk
+from egraph.optimize.kernels import kernel_program
+from egraph.tensor import Implementation, Node, TensorType, make, placeholder, rewrite, walk
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.storage import narrow, widen
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
-from lower.targets.cpu.products.match import MATMUL, match
+from lower.targets import lowering
+from lower.targets.cpu import products
+from lower.targets.cpu.products.match import MATMUL, match, operand_precisions
 from lower.views import Window
 from runtime import Session
+from runtime.devices.cpu.native.build import build
 from runtime.devices.cpu.packing import KIND, PackedConstants
 from runtime.devices.cpu.program import CpuProgram
 from runtime.errors import KernelError
 from runtime.executable import Executable
-from tests.support.lowering import Model, check, choose, float32
+from tests.support.lowering import SEED, Model, check, choose, float32
 
 SLOW = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "Relu": {}, "LeakyRelu": {"alpha": 0.1}, "Clip": {"min": -0.5, "max": 0.75}, "Sigmoid": {}, "HardSwish": {}, "Tanh": {}, "Neg": {},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "Gelu": {"approximate": "none"}, "Round": {},
 }  # fmt: skip
+ROUNDED = f"{MATMUL}@bf16"
 ENDS = ("nothing", "bias", "bias and function", "residual", "column of rows", "bias, residual and function")
 
 
@@ -152,7 +160,102 @@ def test_results_are_written_with_gaps_between_rows_and_not_between_columns() ->
 def test_what_the_kernel_does_not_compute_is_refused(one: Node, reason: str) -> None:
     said = match(one, MATMUL)
     assert isinstance(said, str) and reason in said, said
-    assert "float32" in str(match(fragment(), f"{MATMUL}@bf16"))
+    assert "float32 and bf16" in str(match(fragment(), f"{MATMUL}@fp16"))
+
+
+def in_bfloat16(array: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def stored_kernel(y: Node, stored: frozenset[str], operands: Mapping[str, Node]) -> Node:
+    """Return a fragment with some operands, and the result where ``y`` is among the names, stored in bfloat16."""
+
+    def change(old: Node, below: tuple[Node, ...]) -> Node:
+        name = next((name for name, operand in operands.items() if operand is old), "")
+        if name not in stored:
+            return make(old.op, below, old.attributes, old.type)
+        narrower = TensorType("bfloat16", old.type.shape)
+        return widen(placeholder(old.integer("index"), narrower, constant=bool(old.attribute("constant"))), "float32")
+
+    new = rewrite((y,), change)[y]
+    return narrow(new, "bfloat16") if "y" in stored else new
+
+
+def run_rounded(y: Node, folder: Path, values: Mapping[int, np.ndarray], *, threads: int, is_plain: bool) -> np.ndarray:
+    """Run a fragment in bf16; ``is_plain``: by the code for processors without the vector instructions of this one."""
+    program = kernel_program(y, Implementation.parse(ROUNDED, lowering("cpu").target), seed=0)
+    plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))
+    weights = {buffer.key: values[1] for buffer in plan.buffers if buffer.area == "weight" and buffer.shape == values[1].shape}
+    assert len({buffer.key for buffer in plan.buffers if buffer.area == "weight"}) == len(weights) == 1
+    source = Path(products.__file__).with_name("products.c")
+    plain = build(source, ("-U__x86_64__",)) if is_plain else None
+    executable = Executable(plan, weights, threads=threads, libraries=lambda file: plain or folder / file)
+    result: np.ndarray = executable.run({port.name: values[at] for port, at in zip(plan.inputs, sorted({*values} - {1}), strict=True)})[
+        plan.outputs[0].name
+    ]
+    executable.close()
+    return result
+
+
+@SLOW
+@given(
+    rows=st.sampled_from([(1,), (6,), (53,), (3, 1, 30), (200,)]), size=st.sampled_from([1, 2, 37, 96, 701]),
+    columns=st.sampled_from([1, 9, 16, 50, 130]), each=st.booleans(), threads=st.sampled_from([1, 2]), is_plain=st.booleans(),
+    stored=st.frozensets(st.sampled_from(["x", "w", "r", "y"])),
+)  # fmt: skip
+def test_products_of_rounded_operands(
+    tmp_path: Path, rows: tuple[int, ...], size: int, columns: int, each: bool, threads: int, is_plain: bool, stored: frozenset[str]
+) -> None:
+    """relu(bf16(x) bf16(w) + r), summed in float32, wherever x, w, r and the result lie in bfloat16."""
+    random = np.random.default_rng(SEED)
+    shapes = {"x": (*rows, size), "w": (*(rows[:-1] if each else ()), size, columns), "r": (*rows, columns)}
+    leaves = {name: placeholder(at, float32(*shape), constant=name == "w") for at, (name, shape) in enumerate(shapes.items())}
+    y = apply("Relu", apply("Add", apply("MatMul", leaves["x"], leaves["w"]), leaves["r"]))
+    arrays = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    given = {name: array.astype(ml_dtypes.bfloat16) if name in stored else array for name, array in arrays.items()}
+    got = run_rounded(
+        stored_kernel(y, stored, leaves), tmp_path, dict(enumerate(given.values())), threads=threads, is_plain=is_plain,
+    )  # fmt: skip
+    x, w = (in_bfloat16(arrays[name]).astype(np.float64) for name in "xw")
+    expected = np.maximum(x @ w + given["r"].astype(np.float64), 0)
+    assert got.dtype == (ml_dtypes.bfloat16 if "y" in stored else np.float32)
+    bound = 2.0**-8 * np.abs(expected) if "y" in stored else 0.0
+    assert np.all(np.abs(got.astype(np.float64) - expected) <= bound + 2e-6 * size**0.5 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("side", ["x", "w"])
+def test_operands_are_rounded_to_the_nearest(tmp_path: Path, side: str, is_plain: bool) -> None:
+    """Of two the even one; infinities stay, what is no number stays none. One operand is one, so that a result is a rounded number."""
+    bits = [0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x7F7FFFFF, 0xBF808000, 0x7F800000, 0xFF800000, 0x7F800001, 0x3]
+    numbers = np.array(bits, np.uint32).view(np.float32)
+    rows, columns = (len(numbers), 1) if side == "x" else (1, len(numbers))
+    x = numbers[:, None] if side == "x" else np.ones((1, 1), np.float32)
+    w = numbers[None] if side == "w" else np.ones((1, 1), np.float32)
+    y = apply("MatMul", placeholder(0, float32(rows, 1)), placeholder(1, float32(1, columns), constant=True))
+    got = run_rounded(y, tmp_path, {0: x, 1: w}, threads=1, is_plain=is_plain)
+    expected = in_bfloat16(numbers).ravel()
+    np.testing.assert_array_equal(got.ravel()[:-1], expected[:-1])
+    assert abs(got.ravel()[-1]) < 1e-37
+
+
+def test_only_operands_of_products_are_rounded() -> None:
+    y = apply("Add", fragment(), placeholder(2, float32(7, 20)))
+    exact, rounded = frozenset({"float32"}), frozenset({"bf16"})
+    assert operand_precisions(y, ROUNDED) == {0: rounded, 1: rounded, 2: exact}
+    assert operand_precisions(y, MATMUL) == {0: exact, 1: exact, 2: exact}
+    halves = narrow(y, "bfloat16")
+    assert "read and write no bfloat16" in str(match(halves, MATMUL)) and isinstance(match(halves, ROUNDED), LibraryCall)
+
+
+def test_a_packed_copy_of_rounded_weights_takes_half_the_memory() -> None:
+    elements = {}
+    for name in (MATMUL, ROUNDED):
+        call = match(fragment(size=12, columns=20), name)
+        assert isinstance(call, LibraryCall)
+        elements[name] = call.parameters["pack"]["elements"]
+    assert elements == {MATMUL: 12 * 32, ROUNDED: 6 * 32}
 
 
 def test_programs_of_the_same_weights_share_their_packed_copies(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@
 #define MOST_STEPS 16
 #define Octets NAME(Octets)
 #define OctetsU NAME(OctetsU)
+#define Halfwords NAME(Halfwords)
 
 enum { ADD, SUBTRACT, MULTIPLY, DIVIDE, RELU, CLIP, LOGISTIC, SWISH, HARD_LOGISTIC, HARD_SWISH, ROUND, LINEAR, TANH, GELU, GELU_TANH };
-enum { SIGNED, UNSIGNED, FLOAT }; /* DLDataTypeCode */
+enum { SIGNED, UNSIGNED, FLOAT, BFLOAT = 4 }; /* DLDataTypeCode */
 
 /* The place of each row of a tensor; without ``even``, rows have no common distance. */
 typedef struct {
@@ -86,6 +87,7 @@ static int integers_of(const Value *arguments, int count) {
 
 typedef int8_t Octets __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef uint8_t OctetsU __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint16_t Halfwords __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 
 TARGETED INLINE Bits NAME(every)(int32_t value) {
     Bits result;
@@ -116,7 +118,16 @@ TARGETED INLINE Bits NAME(integers)(const Rows *rows, const char *from, int64_t 
     return result;
 }
 
+/* Numbers that lie in bfloat16. */
+TARGETED INLINE Vector NAME(from_halves)(const char *from, int64_t count) {
+    if (count >= LANES) return (Vector)(__builtin_convertvector(*(const Halfwords *)from, Bits) << 16);
+    Bits result = NAME(every)(0);
+    for (int64_t i = 0; i < count; i++) result[i] = (int32_t)((uint32_t)((const uint16_t *)from)[i] << 16);
+    return (Vector)result;
+}
+
 TARGETED INLINE Vector NAME(numbers)(const Rows *rows, const char *from, int64_t count) {
+    if (rows->tensor->code == BFLOAT) return NAME(from_halves)(from, count);
     if (rows->tensor->code != FLOAT) return __builtin_convertvector(NAME(integers)(rows, from, count), Vector);
     if (count >= LANES) return LOAD((const float *)from);
     Vector result = NAME(all)(0.0f);

@@ -16,7 +16,7 @@ from typing import Any
 
 from egraph.tensor import ELEMENT_TYPES, PLAIN, Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
-from egraph.tensor.storage import NARROW, WIDEN, stored
+from egraph.tensor.storage import stored, stored_types
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Resolver, Spine, first_call, unsized
@@ -99,7 +99,7 @@ def match(
     if precision == IN_BYTES:
         parts = quantised(fragment)
         return parts if isinstance(parts, str) else match(parts.fragment, implementation, destination=destination)
-    types, fragment = _stored_types(fragment), stored(fragment).fragment
+    types, fragment = stored_types(fragment), stored(fragment).fragment
     if is_integer(fragment) and (reason := unsuitable_integers(fragment)):
         return reason
     if (reason := unsized(fragment)) is not None:
@@ -127,12 +127,6 @@ def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, froz
     if implementation.endswith(f"@{IN_BYTES}"):
         return precisions_in_bytes(fragment)
     return call.precisions(lambda argument: implementation.partition("@")[2] if argument.dtype else PLAIN)
-
-
-def _stored_types(fragment: Node) -> set[str]:
-    """Return the element types in which a fragment's operands and its result are stored, where they are converted."""
-    types = {node.inputs[0].type.dtype for node in walk((fragment,)) if node.op == WIDEN}
-    return types | ({fragment.type.dtype} if fragment.op == NARROW else set())
 
 
 def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -> LibraryCall | Reason:

@@ -10,7 +10,7 @@ from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Library
 from lower.targets.cpu.epilogue import recipe
-from lower.targets.cpu.products.match import implementations, match
+from lower.targets.cpu.products.match import implementations, match, operand_precisions
 from lower.views import Window
 
 
@@ -21,4 +21,6 @@ def writes(kernel: Kernel, window: Window) -> int:
 
 TILES = partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match)))
 LAUNCH = partial(launch_call, match=match, recipe=recipe)
-LIBRARY = Library("products", TILES, LAUNCH, source=Path(__file__).with_name("products.c"), writes=writes)
+LIBRARY = Library(
+    "products", TILES, LAUNCH, source=Path(__file__).with_name("products.c"), writes=writes, reads=operand_precisions
+)

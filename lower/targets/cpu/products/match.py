@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from egraph.tensor import PLAIN, Node, placeholders, walk
+from egraph.tensor import ELEMENT_TYPES, PLAIN, Node, placeholders, walk
+from egraph.tensor.storage import stored, stored_types
 from lower.calls.call import Base, LibraryCall
 from lower.calls.epilogue import spine, unsized
 from lower.targets.cpu.epilogue import misplaced, product_operands, steps_of
@@ -14,6 +15,8 @@ from lower.views import Reason, Window, contiguous, lying
 
 MATMUL = "products.matmul"
 OPERATORS = ("MatMul", "Conv")
+ROUNDED = "bf16"
+"""The precision that operands of products may be rounded to; pairs of them lie in 32 bits of a packed column."""
 PANEL = 16
 """The columns of a panel, as products.c has them."""
 MOST_SUMMED = 1 << 14
@@ -29,8 +32,12 @@ def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
     """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
-    if implementation != MATMUL:
-        return "products are computed in float32"
+    precision = implementation.partition("@")[2]
+    if precision not in ("", ROUNDED):
+        return f"products are computed in float32 and {ROUNDED}"
+    types, narrow, fragment = stored_types(fragment), stored(fragment).operands, stored(fragment).fragment
+    if others := types - {ELEMENT_TYPES[precision] if precision else ""}:
+        return f"products of {precision or PLAIN} read and write no {', '.join(sorted(others))}"
     strange = next((node.type.dtype for node in walk((fragment,)) if node.type.dtype != PLAIN), None)
     if refused := f"it holds {strange}" if strange is not None else unsized(fragment):
         return refused
@@ -51,6 +58,15 @@ def match(
     if refused := misplaced(matched.destination, arguments):
         return refused
     count = math.prod(matrices)
-    pack: dict[str, Any] = {"operand": 1, "function": "products_pack", "elements": count * inputs * -(-columns // PANEL) * PANEL}
-    parameters = {"function": "products_matmul", "pack": pack, "integers": [count, 0, *steps[0]]}
+    depth = -(-inputs // 2) if precision else inputs  # of a packed column, in 32 bits
+    elements = count * depth * -(-columns // PANEL) * PANEL * (2 if weights.operand in narrow else 1)
+    suffix = f"_{precision}" if precision else ""
+    pack: dict[str, Any] = {"operand": 1, "function": f"products_pack{suffix}", "elements": elements}
+    parameters = {"function": f"products_matmul{suffix}", "pack": pack, "integers": [count, 0, *steps[0]]}
     return LibraryCall("products_matmul", parameters, arguments, matched.destination)
+
+
+def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
+    """Return to what a call rounds each operand of a fragment."""
+    call, precision = match(fragment, implementation), implementation.partition("@")[2]
+    return call if isinstance(call, str) else call.precisions(lambda argument: (precision if argument.role else "") or PLAIN)

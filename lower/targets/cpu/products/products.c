@@ -9,6 +9,10 @@
  * how many matrices there are, which share the rows evenly, and the steps (epilogue.h). All tensors have the same axes of rows, with any
  * strides, zero where they repeat; elements along the last axis lie side by side, or an operand repeats.
  *
+ * ``products_pack_bf16`` and ``products_matmul_bf16`` round both operands to bfloat16, to the nearest, of two the even one, and add up in
+ * float32. All tensors but sums may lie in bfloat16. Two inputs of a column share 32 bits of a panel, the first one the lower half. Rows of
+ * x are rounded once for all panels. Where the processor has no instructions for bfloat16, halves are widened in registers.
+ *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
 #include "../epilogue.h"
@@ -25,21 +29,50 @@
 #define CHUNK (1 << 17)                                    /* numbers of x that the second cache holds beside a panel, about */
 #define SET_BYTES 2048                                     /* rows so far apart share few lines of the first cache */
 #define SERIAL_OPERATIONS 60000.0                          /* less than this is done before another thread has started */
+#define SERIAL_ROUNDED (1 << 14)                           /* fewer numbers are rounded before another thread has started */
 
 static const float zeros[MOST_PANELS * PANEL] __attribute__((aligned(64)));
 
+enum { SINGLE, WIDENED, DOTS }; /* how sums are computed: of float32, of bfloat16 that is widened, or by instructions for pairs of it */
+
 typedef struct Problem {
     Rows x, out;
-    const float *packed;
+    const char *packed;
+    char *rounded; /* the rows of x as sums of bfloat16 read them; 0 where those are read where they lie */
     int64_t inputs, columns, panels;
+    int64_t depth; /* 32-bit numbers of a packed column */
     int64_t rows, of_matrix; /* all of them, and those of one matrix */
     Steps steps;
     int (*compute)(const struct Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end);
-    int rows_at_once;
+    void (*round)(const struct Problem *problem, int64_t first, int64_t last);
+    int rows_at_once, rounded_bytes; /* of a number */
 } Problem;
 
 /* How many of the rows that are left are next: the last two blocks are about as large. */
 static int64_t next_rows(int64_t left, int64_t most) { return left >= 2 * most || left == most ? most : left > most ? (left + 1) / 2 : left; }
+
+static const char *rounded_row(const Problem *problem, int64_t row) {
+    return problem->rounded + row * 2 * problem->depth * problem->rounded_bytes;
+}
+
+/* The nearest bfloat16 of a number, given by its bits. */
+static uint16_t half_of(uint32_t bits) {
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#if defined(__x86_64__)
+/* Whether there are instructions for pairs of bfloat16. Asked once. */
+static int multiplies_halves(void) {
+    static int known = 0;
+    unsigned a, b, c, d;
+    if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) {
+        const int has = instructions() == AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 5 & 1;
+        __atomic_store_n(&known, 1 + has, __ATOMIC_RELAXED);
+    }
+    return __atomic_load_n(&known, __ATOMIC_RELAXED) - 1;
+}
+#endif
 
 #define KERNEL "products/products.c"
 #include "../instruction_sets.h"
@@ -58,29 +91,47 @@ static int work(int task, const Environment *environment, void *data) {
         problem->panels * column / across, problem->panels * (column + 1) / across);
 }
 
-EXPORT int products_pack(void *self, const Value *arguments, int32_t count, Value *result) {
-    (void)self, (void)result;
+static int round_share(int task, const Environment *environment, void *data) {
+    const Problem *problem = data;
+    problem->round(problem, problem->rows * task / environment->num_task, problem->rows * (task + 1) / environment->num_task);
+    return 0;
+}
+
+/* The bits of a number of W in float32. */
+static uint32_t bits_of(const char *from, int size) {
+    uint32_t bits = 0;
+    memcpy((char *)&bits + 4 - size, from, (size_t)size);
+    return bits;
+}
+
+static int pack(const Value *arguments, int32_t count, int is_rounded) {
     if (count != 2) return 2;
     const Tensor *weights = arguments[0].tensor;
     const int axes = weights->rank - 2;
     const int64_t inputs = weights->shape[axes], columns = weights->shape[axes + 1], step = weights->strides[axes + 1];
+    const int64_t depth = is_rounded ? (inputs + 1) / 2 : inputs;
     const Rows rows = rows_of(weights, axes + 1);
     int64_t matrices = 1;
     for (int axis = 0; axis < axes; axis++) matrices *= weights->shape[axis];
-    const int64_t needed = matrices * inputs * ((columns + PANEL - 1) / PANEL) * PANEL;
-    if (arguments[1].tensor->rank != 1 || arguments[1].tensor->shape[0] != needed) return 3;
-    float *to = arguments[1].tensor->data;
+    const int64_t needed = matrices * depth * ((columns + PANEL - 1) / PANEL) * PANEL;
+    const Tensor *packed = arguments[1].tensor;
+    if (packed->rank != 1 || packed->shape[0] * packed->bits != needed * 32) return 3;
+    uint32_t *to = packed->data;
     for (int64_t matrix = 0; matrix < matrices; matrix++)
         for (int64_t column = 0; column < columns; column += PANEL)
-            for (int64_t k = 0; k < inputs; k++, to += PANEL) {
-                const float *from = (const float *)row_of(&rows, matrix * inputs + k) + column * step;
-                for (int64_t i = 0; i < PANEL; i++) to[i] = column + i < columns ? from[i * step] : 0.0f;
+            for (int64_t k = 0; k < depth; k++, to += PANEL) {
+                const char *from = row_of(&rows, matrix * inputs + (is_rounded ? 2 * k : k)) + column * step * rows.size;
+                const char *next = is_rounded && 2 * k + 1 < inputs ? row_of(&rows, matrix * inputs + 2 * k + 1) + column * step * rows.size : 0;
+                for (int64_t i = 0; i < PANEL; i++) {
+                    const int64_t at = i * step * rows.size;
+                    to[i] = column + i < columns ? bits_of(from + at, rows.size) : 0;
+                    if (is_rounded) to[i] = half_of(to[i]) | (next && column + i < columns ? (uint32_t)half_of(bits_of(next + at, rows.size)) << 16 : 0);
+                }
             }
     return 0;
 }
 
-EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Value *result) {
-    (void)self, (void)result;
+static int multiply(const Value *arguments, int32_t count, int is_rounded) {
     const int integers = integers_of(arguments, count);
     if (integers < 2 || count - integers < 3) return 2;
     const Value *codes = arguments + count - integers;
@@ -94,11 +145,46 @@ EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Va
     if (codes->integer < 1 || problem.rows % codes->integer) return 4;
     problem.of_matrix = problem.rows / codes->integer;
     if (read_steps(&problem.steps, codes + 1, integers - 1, arguments, 2, axes) + 1 != count - integers) return 3;
+    problem.depth = is_rounded ? (problem.inputs + 1) / 2 : problem.inputs;
     problem.compute = FOR_PROCESSOR(compute), problem.rows_at_once = FOR_PROCESSOR(rows_at_once);
-    if (__TVMBackendParallelLaunch && (double)problem.rows * (double)problem.inputs * (double)problem.columns > SERIAL_OPERATIONS)
-        return __TVMBackendParallelLaunch(work, &problem, 0);
+    const int is_parallel =
+        __TVMBackendParallelLaunch && (double)problem.rows * (double)problem.inputs * (double)problem.columns > SERIAL_OPERATIONS;
     const Environment alone = {0, 1};
-    return work(0, &alone, &problem);
+    if (is_rounded) {
+        problem.compute = FOR_PROCESSOR(compute_widened), problem.round = FOR_PROCESSOR(round), problem.rounded_bytes = 4;
+#if defined(__x86_64__)
+        if (multiplies_halves()) problem.compute = compute_dots_avx512, problem.round = round_halves_avx512, problem.rounded_bytes = 2;
+#endif
+        if (problem.rounded_bytes != 2 || problem.x.size != 2 || problem.inputs % 2) {
+            problem.rounded = malloc((size_t)(problem.rows * 2 * problem.depth * problem.rounded_bytes));
+            if (!problem.rounded) return 5;
+            if (is_parallel && problem.rows * problem.inputs > SERIAL_ROUNDED) __TVMBackendParallelLaunch(round_share, &problem, 0);
+            else round_share(0, &alone, &problem);
+        }
+    }
+    const int status = is_parallel ? __TVMBackendParallelLaunch(work, &problem, 0) : work(0, &alone, &problem);
+    free(problem.rounded);
+    return status;
+}
+
+EXPORT int products_pack(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return pack(arguments, count, 0);
+}
+
+EXPORT int products_pack_bf16(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return pack(arguments, count, 1);
+}
+
+EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return multiply(arguments, count, 0);
+}
+
+EXPORT int products_matmul_bf16(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return multiply(arguments, count, 1);
 }
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
@@ -108,23 +194,90 @@ EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Va
 
 static const int NAME(rows_at_once) = ROWS;
 
+/* The bfloat16 nearest to numbers, as float32. */
+TARGETED INLINE Bits NAME(nearest)(Vector x) {
+    const Bits bits = (Bits)x, is_number = (Bits)(x == x), nearest = bits + 0x7fff + ((bits >> 16) & 1);
+    return ((is_number & nearest) | (~is_number & (bits | 0x400000))) & (int32_t)0xffff0000u;
+}
+
+#if LANES == 16
+/* sums += the products of both halves of each 32 bits */
+#define DOT(sums, one, two) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(one), "v"(two))
+#define NARROW(halves, x) __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(x))
+#else
+#define DOT(sums, one, two) (void)0
+#define NARROW(halves, x) (void)0
+#endif
+
+/* Write the first of some numbers in bfloat16, the nearest; with instructions for it, subnormal ones are zero. */
+TARGETED INLINE void NAME(put_halves)(char *to, Vector x, int64_t count, const int kind) {
+    Halfwords halves;
+    if (kind == DOTS) NARROW(halves, x);
+    else halves = __builtin_convertvector(NAME(nearest)(x) >> 16, Halfwords);
+    if (count >= LANES) *(Halfwords *)to = halves;
+    else
+        for (int64_t i = 0; i < count; i++) memcpy(to + 2 * i, (const char *)&halves + 2 * i, 2);
+}
+
+TARGETED INLINE void NAME(put)(char *to, Vector x, int64_t count) {
+    if (count >= LANES) STORE((float *)to, x);
+    else
+        for (int64_t i = 0; i < count; i++) memcpy(to + 4 * i, (const char *)&x + 4 * i, 4);
+}
+
+TARGETED INLINE void NAME(round_rows)(const Problem *problem, int64_t first, int64_t last, const int kind) {
+    const int64_t inputs = problem->inputs, rounded = 2 * problem->depth;
+    for (int64_t row = first; row < last; row++) {
+        const char *from = row_of(&problem->x, row);
+        char *to = (char *)rounded_row(problem, row);
+        for (int64_t k = 0; k < rounded; k += LANES) {
+            const Vector x = k < inputs ? NAME(numbers)(&problem->x, from + k * problem->x.size, inputs - k) : NAME(all)(0.0f);
+            if (kind == DOTS) NAME(put_halves)(to + 2 * k, x, rounded - k, kind);
+            else NAME(put)(to + 4 * k, (Vector)NAME(nearest)(x), rounded - k);
+        }
+    }
+}
+
+/* Rows of x rounded to bfloat16, as float32. */
+TARGETED static void NAME(round)(const Problem *problem, int64_t first, int64_t last) { NAME(round_rows)(problem, first, last, WIDENED); }
+
+#if LANES == 16
+TARGETED static void NAME(round_halves)(const Problem *problem, int64_t first, int64_t last) {
+    NAME(round_rows)(problem, first, last, DOTS);
+}
+#endif
+
 /* out[row][..] = added[..] + sum of x[row][k] * packed[k][..] over all inputs, for a few rows and panels. */
 TARGETED INLINE void NAME(sums)(
-    const float *const *x, int64_t inputs, const float *packed, const float *added, float *const *out, int64_t column, const int rows,
-    const int panels) {
+    const char *const *x, int64_t depth, const char *packed, const float *added, float *const *out, int64_t column, const int rows,
+    const int panels, const int kind) {
     Vector sums[MOST_ROWS][MOST_PANELS * VECTORS];
     const float *from[MOST_ROWS];
     UNROLLED (int row = 0; row < rows; row++) {
-        from[row] = x[row];
+        from[row] = (const float *)x[row];
         UNROLLED (int v = 0; v < panels * VECTORS; v++) sums[row][v] = LOAD(added + v * LANES);
     }
-    for (int64_t k = 0; k < inputs; k++) {
+    for (int64_t k = 0; k < depth; k++) {
         Vector columns[MOST_PANELS * VECTORS];
         UNROLLED (int v = 0; v < panels * VECTORS; v++)
-            columns[v] = LOAD(packed + (v / VECTORS * inputs + k) * PANEL + v % VECTORS * LANES);
-        UNROLLED (int row = 0; row < rows; row++) {
-            const Vector one = NAME(all)(from[row][k]);
-            UNROLLED (int v = 0; v < panels * VECTORS; v++) sums[row][v] += one * columns[v];
+            columns[v] = LOAD((const float *)packed + (v / VECTORS * depth + k) * PANEL + v % VECTORS * LANES);
+        if (kind != WIDENED) {
+            UNROLLED (int row = 0; row < rows; row++) {
+                const Vector one = NAME(all)(from[row][k]);
+                UNROLLED (int v = 0; v < panels * VECTORS; v++)
+                    if (kind == SINGLE) sums[row][v] += one * columns[v];
+                    else DOT(sums[row][v], one, columns[v]);
+            }
+            continue;
+        }
+        UNROLLED (int half = 0; half < 2; half++) {
+            Vector wide[MOST_PANELS * VECTORS];
+            UNROLLED (int v = 0; v < panels * VECTORS; v++)
+                wide[v] = (Vector)(half ? (Bits)columns[v] & (int32_t)0xffff0000u : (Bits)columns[v] << 16);
+            UNROLLED (int row = 0; row < rows; row++) {
+                const Vector one = NAME(all)(from[row][2 * k + half]);
+                UNROLLED (int v = 0; v < panels * VECTORS; v++) sums[row][v] += one * wide[v];
+            }
         }
     }
     UNROLLED (int row = 0; row < rows; row++)
@@ -134,19 +287,19 @@ TARGETED INLINE void NAME(sums)(
 #if LANES == 16
 #define CASE(rows) \
     case rows: \
-        if (panels == 1) NAME(sums)(x, inputs, packed, added, out, column, rows, 1); \
-        else if (panels == 2) NAME(sums)(x, inputs, packed, added, out, column, rows, 2); \
-        else NAME(sums)(x, inputs, packed, added, out, column, rows, 3); \
+        if (panels == 1) NAME(sums)(x, depth, packed, added, out, column, rows, 1, kind); \
+        else if (panels == 2) NAME(sums)(x, depth, packed, added, out, column, rows, 2, kind); \
+        else NAME(sums)(x, depth, packed, added, out, column, rows, 3, kind); \
         break;
 #else
 #define CASE(rows) \
-    case rows: NAME(sums)(x, inputs, packed, added, out, column, rows, 1); break;
+    case rows: NAME(sums)(x, depth, packed, added, out, column, rows, 1, kind); break;
 #endif
 
 /* Sums of up to ROWS rows. */
-TARGETED static void NAME(block)(
-    const float *const *x, int64_t inputs, const float *packed, const float *added, float *const *out, int64_t column, int64_t rows,
-    int64_t panels) {
+TARGETED INLINE void NAME(block)(
+    const char *const *x, int64_t depth, const char *packed, const float *added, float *const *out, int64_t column, int64_t rows,
+    int64_t panels, const int kind) {
     (void)panels;
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4)
@@ -160,29 +313,33 @@ TARGETED static void NAME(block)(
 }
 #undef CASE
 
-TARGETED INLINE void NAME(write)(const float *from, int64_t count, float *to) {
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) STORE(to + i, LOAD(from + i));
-    for (; i < count; i++) to[i] = from[i];
+/* Write results, in float32 or bfloat16. */
+TARGETED INLINE void NAME(write)(const float *from, int64_t count, char *to, int size, const int kind) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        const Vector x = LOAD(from + i); /* of a panel, which is whole */
+        if (size == 2) NAME(put_halves)(to + 2 * i, x, count - i, kind);
+        else NAME(put)(to + 4 * i, x, count - i);
+    }
 }
 
 /* Rows by panels. Steps are applied to a few blocks at a time: in the result, unless its rows or the panel do not allow that. */
-TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
+TARGETED INLINE int NAME(compute_by)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end, const int kind) {
     float sums[BLOCKS * MOST_ROWS * MOST_PANELS * PANEL] __attribute__((aligned(64)));
-    const float *x[MOST_CHUNK];
+    const char *x[MOST_CHUNK];
     float *places[MOST_CHUNK], *held[BLOCKS * MOST_ROWS];
-    const int64_t inputs = problem->inputs, fit = CHUNK / inputs, most = least(fit < LEAST_CHUNK ? LEAST_CHUNK : fit, MOST_CHUNK) / ROWS * ROWS;
+    const int64_t depth = problem->depth, fit = CHUNK / depth, most = least(fit < LEAST_CHUNK ? LEAST_CHUNK : fit, MOST_CHUNK) / ROWS * ROWS;
     const Step *steps = problem->steps.each, *after = steps + problem->steps.count;
-    const int has_bias = problem->steps.count && steps->kind == ADD && steps->repeats && steps->along;
-    const int is_separate = after - steps > has_bias && (!problem->out.even || problem->out.distance * 4 % SET_BYTES == 0);
+    const int has_bias = problem->steps.count && steps->kind == ADD && steps->repeats && steps->along && steps->operand.size == 4;
+    const int is_separate =
+        problem->out.size != 4 || (after - steps > has_bias && (!problem->out.even || problem->out.distance * 4 % SET_BYTES == 0));
     for (int64_t line = first, lines; line < last; line += lines) {
         const int64_t left = least(last - line, problem->of_matrix - line % problem->of_matrix);
         lines = least((next_rows(left, most) + ROWS - 1) / ROWS * ROWS, left);
         for (int64_t row = 0; row < lines; row++) {
-            x[row] = (const float *)row_of(&problem->x, line + row);
+            x[row] = kind != SINGLE && problem->rounded ? rounded_row(problem, line + row) : row_of(&problem->x, line + row);
             places[row] = (float *)row_of(&problem->out, line + row);
         }
-        const float *matrix = problem->packed + line / problem->of_matrix * problem->panels * inputs * PANEL;
+        const char *matrix = problem->packed + line / problem->of_matrix * problem->panels * depth * PANEL * 4;
         for (int64_t at = panel, count; at < end; at += count) {
             count = next_rows(end - at, PANELS);
             const int64_t column = at * PANEL, width = count * PANEL, columns = least(width, problem->columns - column);
@@ -194,20 +351,38 @@ TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t
             for (int64_t row = 0, ready = 0, rows; row < lines; row += rows) {
                 rows = next_rows(lines - row, ROWS);
                 NAME(block)(
-                    x + row, inputs, matrix + column * inputs, added, is_held ? held + row - ready : places + row, column, rows, count);
+                    x + row, depth, matrix + column * depth * 4, added, is_held ? held + row - ready : places + row, column, rows, count,
+                    kind);
                 const int64_t done = row + rows;
                 if (done - ready + ROWS <= BLOCKS * ROWS && done < lines) continue;
                 for (const Step *step = next; step < after; step++)
                     NAME(apply)(
                         step, (is_held ? held[0] : places[ready]) + column, line + ready, done - ready, column, columns, width,
                         is_held ? width : problem->out.distance);
-                for (int64_t r = ready; is_held && r < done; r++) NAME(write)(held[r - ready] + column, columns, places[r] + column);
+                for (int64_t r = ready; is_held && r < done; r++)
+                    NAME(write)(held[r - ready] + column, columns, (char *)places[r] + column * problem->out.size, problem->out.size, kind);
                 ready = done;
             }
         }
     }
     return 0;
 }
+
+TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
+    return NAME(compute_by)(problem, first, last, panel, end, SINGLE);
+}
+
+TARGETED static int NAME(compute_widened)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
+    return NAME(compute_by)(problem, first, last, panel, end, WIDENED);
+}
+
+#if LANES == 16
+TARGETED static int NAME(compute_dots)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
+    return NAME(compute_by)(problem, first, last, panel, end, DOTS);
+}
+#endif
 #undef UNROLLED
 #undef VECTORS
+#undef DOT
+#undef NARROW
 #endif
