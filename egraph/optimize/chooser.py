@@ -82,17 +82,17 @@ class Chooser:
             return self.choose(count, most_seconds=spare_seconds)
         if self.settled and self.needed_seconds(1, greedy=True) > spare_seconds:
             return self.settled
-        newest = self._with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds))
+        newest = self.with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds), 2)
         # What was settled may be older than kernels that were measured since, and what is chosen now may hold estimates.
         return tuple(sorted((*newest, *self.repriced(self.settled)), key=lambda selection: selection.cost_us)[:count])
 
-    def _with_exact(self, selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
-        """Return the best program, and where it rounds its operands one that does not: the first may be too far off."""
-        best, policy = selections[0], self.budget.policy.extract
-        if all(candidate.implementation.precision == PLAIN for candidate in best.chosen.values()):
-            return selections
+    def with_exact(self, selections: tuple[Selection, ...], most: int) -> tuple[Selection, ...]:
+        """Return ``most`` selections, among them one that does not round its operands: all others may be too far off."""
+        policy = self.budget.policy.extract
+        if not selections or any(_is_exact(selection) for selection in selections[:most]):
+            return selections[:most]
         exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
-        return (best, *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
+        return (*selections[: max(1, most - 1)], *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
         """Return selections at the costs that are believed, whatever they were chosen by: a candidate's once, their sum for all blocks."""
@@ -164,6 +164,10 @@ class Chooser:
                 measurer.measure_candidates(self.model, to_measure, time_left, self.budget.progress.update)
                 self.budget.unmeasured = sum(not self.model.is_settled(candidate) for candidate in to_measure)
         return settled
+
+
+def _is_exact(selection: Selection) -> bool:
+    return all(candidate.implementation.precision == PLAIN for candidate in selection.chosen.values())
 
 
 def worth_measuring(

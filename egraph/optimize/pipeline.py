@@ -53,6 +53,7 @@ from egraph.optimize.repeats import Outline, outlined
 from egraph.optimize.search import Search, plain_program, search
 from egraph.optimize.storage import Storage
 from egraph.optimize.trial import (
+    NO_TIME_TO_COMPILE,
     ORIGINAL,
     PLAIN,
     Entry,
@@ -138,7 +139,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
                 results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
-                Rounding(reference.samples, options.threads, options.device), Storage(target_lowering),
+                Rounding(reference.samples, options.threads, options.device, folder.fold), Storage(target_lowering),
                 Ranges(user_inputs.feeds, options.threads, user_inputs.key if options.precision == "int8" else ""),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes + outline.notes)
@@ -389,10 +390,17 @@ class Run:
             except EinsatError:
                 raced = None  # it could be compiled once: decide for each program again
         if raced is None:
-            sizes_bytes, failed = compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)
+            sizes_bytes, failed = self._compiled(by_importance(entries))
             if (closer := self._within(searched, entries, failed, self._calibrated(None, device))) is not None:
                 self._file(closer, key, device)
                 return self._timed(closer, plain, key, device, is_measured=is_measured)
+            others = entries[1:]
+            if others and failed.keys() >= {entry.contender.name for entry in others}:  # what was compiled first was too far off
+                exact = [entry for entry in others if not rounding_kernels(entry.program)]
+                late = [entry for entry in exact if failed[entry.contender.name] == NO_TIME_TO_COMPILE]
+                more_bytes, still_failed = self._compiled(late)
+                sizes_bytes |= more_bytes
+                failed = {name: reason for name, reason in failed.items() if name not in more_bytes} | still_failed
             for entry in by_importance(entries):
                 error = None if entry.contender.name in (PLAIN, *failed) else self.repair.tested(entry)
                 if error is not None and (other := self.repair.repaired(error, searched, entry, self._calibrated(None, device))):
@@ -407,6 +415,9 @@ class Run:
             best = best and best.folded(self.folder)
             self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(searched, plain, tuple(entries), raced, best, key, preferred)
+
+    def _compiled(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
+        return compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)
 
     def _raced(self, contenders: Sequence[Contender], failed: dict[str, str], preferred: Sequence[str], device: str) -> Race:
         """Time the contenders in what the check leaves of the budget; where that is not enough, none but the original has a time."""
@@ -429,7 +440,7 @@ class Run:
         limit = self.options.tolerance.relative
 
         def time_left() -> float:
-            return self.progress.left_seconds - self.repair.seconds
+            return self.progress.left_seconds - self.repair.least_seconds
 
         for rank, entry in enumerate(by_importance(entries)):
             count = len(rounding_kernels(entry.program))

@@ -37,6 +37,7 @@ from egraph.optimize.search import Mixed, Search, program_digest, with_mixed
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import (
+    ELEMENT_TYPES,
     PLAIN,
     Candidate,
     FrozenEGraph,
@@ -48,11 +49,11 @@ from egraph.tensor import (
     TensorType,
     attributes,
     make,
+    numpy_dtype,
     rewrite,
-    walk,
 )
-from egraph.tensor.ops import apply
-from egraph.tensor.storage import without_stored
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.storage import MOVING, without_stored
 from lower.cost.model import FAILED_COST_US, CostModel
 from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF, ErrorModel, rounded_node
 from lower.quantised import PRECISION as IN_BYTES
@@ -70,7 +71,7 @@ NOTHING_FITS = 1e6
 """A scale of errors with which no kernel that rounds is accepted."""
 LEAST_SAVED_US = 1e-3
 """Microseconds that a kernel counts as saving, at least."""
-SWITCH = "einsat.switch."
+SWITCH, WEIGHTS = "einsat.switch.", "einsat.weights."
 SWITCHED_SHARE = 0.3
 """Part of the time that is left which may be spent on finding out how far each kernel moves the outputs."""
 
@@ -106,22 +107,23 @@ def contributions(
 ) -> dict[Node, float]:
     """Return how far the outputs move where one product of a program alone rounds its operands, relative to the largest.
 
-    Constant operands are not switched: their rounding is taken to move outputs as far as the other operand's. Where there is no time for
-    each product, neighbours are switched together and share what they do.
+    Where there is no time for each product, neighbours are switched together and share what they do. Constants of products in bytes are
+    not switched: their rounding is taken to move outputs as far as the other operand's.
     """
     nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
     scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
     bytes_share = UNIT_ROUNDOFF[MEASURED_IN] / UNIT_ROUNDOFF[IN_BYTES]
     with TemporaryDirectory(prefix="einsat-rounding-") as folder:
         path = Path(folder) / "switched.onnx"
-        graph, both = switched(program.graph, nodes, scales)
-        exporter.save(graph, path)
+        with_switches = switched(program.graph, nodes, scales)
+        exporter.save(with_switches.graph, path)
         session = open_onnxruntime(path, threads, optimise=False)
         names = {port.name for port in session.get_inputs()}
 
         def outputs(on: Sequence[int]) -> Sequence[Any]:
             states = {f"{SWITCH}{i}": np.array([i in on]) for i in range(len(nodes))}
-            given = {name: value for name, value in {**feeds, **states}.items() if name in names}
+            weights = {name: _coarser(value) if i in on else value for i, name, value in with_switches.weights}
+            given = {name: value for name, value in {**feeds, **states, **weights}.items() if name in names}
             results: Sequence[Any] = session.run(None, given)
             return results
 
@@ -134,8 +136,14 @@ def contributions(
         for start in range(0, len(nodes), together):
             group = range(start, min(start + together, len(nodes)))
             error = _difference(exact, outputs(group)) / math.sqrt(len(group))
-            errors |= {nodes[i]: error * (1.0 if nodes[i] in both else math.sqrt(2)) for i in group}
-    return {node: error * bytes_share if node in scales else error for node, error in errors.items()}
+            errors |= {nodes[i]: error for i in group}
+    return {node: error * math.sqrt(2) * bytes_share if node in scales else error for node, error in errors.items()}
+
+
+def _coarser(weights: np.ndarray) -> np.ndarray:
+    """Return weights rounded to ``MEASURED_IN``."""
+    rounded: np.ndarray = weights.astype(numpy_dtype(ELEMENT_TYPES[MEASURED_IN])).astype(weights.dtype)
+    return rounded
 
 
 def products(kernel: Kernel) -> list[Node]:
@@ -151,36 +159,55 @@ def products(kernel: Kernel) -> list[Node]:
     return contractions
 
 
-def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] = {}) -> tuple[Graph, frozenset[Node]]:
-    """Return the graph with a switch for each of these products that rounds its operands, and those with no constant operand.
+@dataclass(frozen=True)
+class Switched:
+    """A graph some of whose products have switches, inputs that make them round their operands."""
 
-    Those with ``scales`` quantise instead.
+    graph: Graph
+    weights: tuple[tuple[int, str, np.ndarray], ...]
+    """Constant operands, which are inputs here, each of one product: its number, the name, and the value that is not rounded.
+
+    To round all weights in each run, and take a few of them, would take longer than the run.
     """
+
+
+def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] = {}) -> Switched:
+    """Return the graph with a switch for each of these products that rounds its operands; those with ``scales`` quantise instead."""
     number = {node: i for i, node in enumerate(nodes)}
     switches = tuple(make("Input", (), attributes(name=f"{SWITCH}{i}"), TensorType("bool", (1,))) for i in range(len(nodes)))
-    is_constant: dict[Node, bool] = {}
+    weights: dict[Node, tuple[int, str, np.ndarray]] = {}
     roots = list(dict.fromkeys(graph.roots))
-    for node in walk(roots):
-        is_constant[node] = node.op == "Constant" or (bool(node.inputs) and all(is_constant[operand] for operand in node.inputs))
+
+    def coarser(product: Node, position: int, operand: Node) -> Node:
+        at, constant = number[product], moved_constant(operand)
+        if product in scales:
+            if constant is not None:
+                return operand
+            return make("Where", (switches[at], quantised_operand(operand, scales[product]), operand), (), operand.type)
+        if constant is not None:
+            leaf = make("Input", (), attributes(name=f"{WEIGHTS}{at}.{position}"), constant.type)
+            weights[leaf] = at, leaf.string("name"), graph.tensors[constant.string("digest")]
+            in_place = rewrite((operand,), lambda old, below: leaf if old is constant else make(old.op, below, old.attributes, old.type))
+            return in_place[operand]
+        return make("Where", (switches[at], rounded_operand(operand, MEASURED_IN), operand), (), operand.type)
 
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
         if old in number:
-            state, pairs = switches[number[old]], zip(old.inputs, operands, strict=True)
-
-            def coarser(node: Node) -> Node:
-                return quantised_operand(node, scales[old]) if old in scales else rounded_operand(node, MEASURED_IN)
-
-            operands = tuple(
-                make("Where", (state, coarser(new), new), (), new.type) if i < 2 and not is_constant[before] else new
-                for i, (before, new) in enumerate(pairs)
-            )
+            operands = tuple(coarser(old, i, new) if i < 2 else new for i, new in enumerate(operands))
         return make(old.op, operands, old.attributes, old.type)
 
     new = rewrite(roots, change)
     tensors = {**graph.tensors, **{node.string("digest"): value for scale in scales.values() for node, value in scale.constants.items()}}
     outputs = tuple((name, new[node]) for name, node in graph.outputs)
-    changed = replace(graph, inputs=graph.inputs + switches, outputs=outputs, tensors=tensors if scales else graph.tensors)
-    return changed, frozenset(node for node in nodes if not any(is_constant[operand] for operand in node.inputs[:2]))
+    inputs = (*graph.inputs, *switches, *weights)
+    return Switched(replace(graph, inputs=inputs, outputs=outputs, tensors=tensors if scales else graph.tensors), tuple(weights.values()))
+
+
+def moved_constant(node: Node) -> Node | None:
+    """Return the constant whose numbers a value is, in any order; None where it is computed."""
+    while node.op != "Constant" and node.op in OPS and OPS[node.op].category in MOVING and len(node.inputs) == 1:
+        (node,) = node.inputs
+    return node if node.op == "Constant" else None
 
 
 @dataclass
@@ -191,6 +218,8 @@ class Rounding:
     threads: int
     on: str | None = None
     """The device that programs are for, which may be described alone."""
+    fold: Callable[[Program], Program] = lambda program: program
+    """Computes what a program derives from its weights alone."""
     programs: dict[str, RoundedProgram] = field(default_factory=dict)
     """By their digests."""
     raised: int = 0
@@ -244,6 +273,7 @@ class Rounding:
     ) -> None:  # fmt: skip
         """Keep how far each chosen product moves the outputs: one of equal blocks, the root mean square of what it does in all of them."""
         feeds, _ = self.samples()[0]
+        program = self.fold(program)
         alone = contributions(program, feeds, self.threads, time_left)
         self.whole, self.moved = selection if outline.runs else None, {}
         for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):

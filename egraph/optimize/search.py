@@ -224,7 +224,7 @@ def search_again(
     if chosen:
         space.rehearse(outline, rehearsal, chosen, run)
     model.caution = budget.policy.extract.caution
-    selections = space.everything.choose_in_time(finalists, is_timed=True)
+    selections = space.everything.with_exact(space.everything.choose_in_time(finalists, is_timed=True), finalists)
     by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
     model.caution = 1.0
     selections, by_rules = space.everything.repriced(selections), space.first.repriced(by_rules) if space.first else ()
@@ -390,6 +390,7 @@ class Choosing:
         progress.stage("extract")
         model.caution = budget.policy.extract.caution
         selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
+        selections = everything.with_exact(selections, finalists)
         by_rules: tuple[Selection, ...] = ()
         if everything is first:
             selections, by_rules = (), selections

@@ -130,15 +130,15 @@ def compile_cheapest(entries: Sequence[Entry], folder: Folder, options: CompileO
 def compile_all(
     entries: Sequence[Entry], folder: Folder, budget: Budget, work: Path, options: CompileOptions
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
+    """Compile every program, the most promising first; return the sizes, and the reasons of those that cannot be compiled.
 
-    The most promising one is while there is time to check a program afterwards, the others while there is time to race them, too. So
+    The first one is while there is time to check a program afterwards, the others while there is time to race them, too. So
     kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget. Folding takes seconds where a
     program has a thousand kernels: none is folded that would be compiled too late.
     """
     sizes_bytes: dict[str, int] = {}
     failed: dict[str, str] = {}
-    for rank, entry in enumerate(by_importance(entries)):
+    for rank, entry in enumerate(entries):
         kept_seconds = budget.check_seconds + (budget.race_seconds if rank else budget.least_race_seconds)
         left_seconds = budget.left_seconds
         if left_seconds < kept_seconds + budget.fold_seconds:

@@ -87,7 +87,7 @@ def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytes
     monkeypatch.setattr(budget, "uncompiled", lambda programs, options: [])
     known = schedule()
     program = _plain()
-    names = [trial.PLAIN, "program 1", "program 2"]
+    names = ["program 1", trial.PLAIN, "program 2"]
     entries = [trial.Entry(Contender(name, name, "einsat", str(tmp_path / name)), program) for name in names]
 
     def fold(entry: trial.Entry, folder: Folder) -> trial.Entry:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -24,13 +25,22 @@ from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
-from egraph.optimize.precision import NOTHING_FITS, SAFETY, Rounding, contributions, products, program_error, rounding_kernels
+from egraph.optimize.precision import (
+    NOTHING_FITS,
+    SAFETY,
+    Rounding,
+    contributions,
+    moved_constant,
+    products,
+    program_error,
+    rounding_kernels,
+)
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
 from egraph.optimize.repeats import outlined
 from egraph.optimize.search import Choice, Search, program_digest, programs_of, read_choice
-from egraph.optimize.trial import Entry
+from egraph.optimize.trial import NO_TIME_TO_COMPILE, Entry, compile_all
 from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, Program
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
@@ -136,6 +146,24 @@ def test_contributions_say_which_product_moves_the_outputs() -> None:
     assert low == pytest.approx(1e-3 * high, rel=0.7)
     shared = contributions(program, feeds_of(graph), 1, iter([1.0, 0.9, 0.3 * 0.1]).__next__)
     assert len(set(shared.values())) == 1
+
+
+def test_weights_are_rounded_with_the_operands_that_they_multiply() -> None:
+    """y = s (1 W) + s (1 (W' transposed)): ones are not rounded, so all that moves the outputs is what becomes of the weights."""
+    b = Model()
+    ones = [b.input(4, 64), b.input(4, 64)]
+    left = apply("MatMul", ones[0], b.weight(64, 48))
+    right = apply("MatMul", ones[1], apply("Transpose", b.weight(48, 64), perm=(1, 0)))
+    graph = b.graph(apply("Concat", left, right, axis=1))
+    graph.tensors["w1"][:] = 0.5
+    program = in_precision(choose(graph, "onednn.matmul"), lambda _: "bf16")
+    moved = contributions(program, {f"x{i}": np.ones((4, 64), np.float32) for i in range(2)}, 1)
+    w = graph.tensors["w0"].astype(np.float64)
+    sums, exact = w.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64).sum(axis=0), w.sum(axis=0)
+    largest = max(np.abs(exact).max(), 32.0)
+    assert moved[left] == pytest.approx(np.abs(sums - exact).max() / largest, rel=1e-3)
+    assert moved[right] == 0.0, "halves of one are numbers of bfloat16"
+    assert moved_constant(right.inputs[1]) is not None and moved_constant(left) is None
 
 
 class Prices:
@@ -281,7 +309,9 @@ def test_what_is_written_is_within_the_tolerance(
     def cost_us(model: CostModel, one: Candidate) -> float:
         rounds, record = one.implementation.precision != "float32", model.record(one)
         if rounds and record is not None and record.status == "failed":
-            pytest.skip(f"the library has no bf16 kernel on this processor: {record.message}")
+            if convolutions:
+                pytest.skip(f"the library has no bf16 kernel on this processor: {record.message}")
+            return usual(model, one)
         return usual(model, one) if not one.implementation.is_library else 1.0 if rounds else 50.0
 
     monkeypatch.setattr(CostModel, "cost_us", cost_us)
@@ -298,7 +328,7 @@ def test_what_is_written_is_within_the_tolerance(
     if found["rounded"].error > tolerance:
         assert "chosen" not in found or found["chosen"].rounding < 3
     plan = json.loads((tmp_path / "layers.einsat" / "plan.json").read_text())
-    typed = sum("types" in step["spec"] for step in plan["steps"])
+    typed = sum("types" in step["spec"] or step["spec"].get("function", "").endswith("_bf16") for step in plan["steps"])
     assert typed == sum(row.precision == "bf16" for row in outcome.kernels)
     assert typed == (found["chosen"].rounding if "chosen" in found else 0)
     told = outcome.to_json()["precision"]
@@ -306,6 +336,33 @@ def test_what_is_written_is_within_the_tolerance(
     assert Outcome.from_manifest(json.loads(json.dumps(outcome.to_manifest()))).precisions == found
     assert "error over time by precision" in (tmp_path / "layers.einsat" / "report.html").read_text()
     assert outcome.precision_text.startswith("kernels that round their operands" if typed else "nothing rounds")
+
+
+def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time was left for the most promising program alone, and there is none to return its kernels to float32."""
+    usual, compiled = CostModel.cost_us, list[list[int]]()
+
+    def cost_us(model: CostModel, one: Candidate) -> float:
+        if not one.implementation.is_library or ((record := model.record(one)) is not None and record.status == "failed"):
+            return usual(model, one)
+        return 1.0 if one.implementation.precision != "float32" else 50.0
+
+    def compile_first(entries: Sequence[Entry], *arguments: Any) -> tuple[dict[str, int], dict[str, str]]:
+        compiled.append([len(rounding_kernels(entry.program)) for entry in entries])
+        sizes_bytes, failed = compile_all(entries[:1], *arguments)
+        return sizes_bytes, failed | {entry.contender.name: NO_TIME_TO_COMPILE for entry in entries[1:]}
+
+    monkeypatch.setattr(CostModel, "cost_us", cost_us)
+    monkeypatch.setattr("egraph.optimize.pipeline.compile_all", compile_first)
+    monkeypatch.setattr(Rounding, "raise_kernels", lambda *arguments: False)
+    model = build(tmp_path / "layers.onnx", convolutions=False)
+    options = Options(
+        model, threads=1, budget_seconds=25, precision="bf16", tolerance=Tolerance(1e-5), derivations=False, database=tmp_path / "profiles",
+    )  # fmt: skip
+    outcome = optimize(options, Progress(-1, 25.0))
+    first, exact = compiled
+    assert first[0] == 3 and exact and not any(exact)
+    assert not any(row.precision == "bf16" for row in outcome.kernels) and outcome.max_rel_err < 1e-5
 
 
 def test_nothing_rounds_and_nothing_is_told_unless_asked() -> None:
