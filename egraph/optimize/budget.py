@@ -176,6 +176,10 @@ class Budget:
         compile_seconds = self.seconds_to_compile(unmeasured) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
         return 2 * self.fold_seconds + compile_seconds + self.race_seconds + self.check_seconds
 
+    def has_time_to_ship(self) -> bool:
+        """Return whether another program whose kernels are compiled can be linked, timed and checked."""
+        return self.left_seconds > self.open_seconds + self.least_race_seconds + self.check_seconds
+
     def compiling_seconds(self) -> float:
         """Return how long compiling may go on: a program that is compiled later cannot be raced and checked."""
         return self.left_seconds - self.least_race_seconds - self.check_seconds

@@ -89,7 +89,7 @@ class Chooser:
     def with_exact(self, selections: tuple[Selection, ...], most: int) -> tuple[Selection, ...]:
         """Return ``most`` selections, among them one that does not round its operands: all others may be too far off."""
         policy = self.budget.policy.extract
-        if not selections or any(_is_exact(selection) for selection in selections[:most]):
+        if not selections or any(is_exact(selection) for selection in selections[:most]):
             return selections[:most]
         exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
         return (*selections[: max(1, most - 1)], *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
@@ -166,7 +166,8 @@ class Chooser:
         return settled
 
 
-def _is_exact(selection: Selection) -> bool:
+def is_exact(selection: Selection) -> bool:
+    """Return whether no kernel of a selection rounds its operands."""
     return all(candidate.implementation.precision == PLAIN for candidate in selection.chosen.values())
 
 
@@ -199,6 +200,11 @@ class Space:
     laid: Mapping[int, tuple[Candidate, ...]]
     left_out: dict[int, float] = field(default_factory=dict)
     """Classes whose derived kernels are left out that expect as large an error, or a larger one."""
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it takes at least to extract other programs: the best one, and one that does not round."""
+        return sum(2 * chooser.needed_seconds(1, greedy=True) for chooser in (self.everything, self.first) if chooser)
 
     def leave_out(self, errors: Mapping[int, float]) -> None:
         """Leave out the derived kernels of these classes that expect such errors, beside those that are left out already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -69,7 +70,7 @@ from egraph.optimize.trial import (
     without,
 )
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Graph, Program
+from egraph.tensor import FrozenEGraph, Graph, Program, Selection
 from lower.compile import PLAN, keep_subnormals
 from lower.cost.model import CostModel
 from lower.cost.prior import shipped
@@ -322,12 +323,18 @@ class Run:
                     measurer.compile_seconds = self.budget.seconds_to_compile(1)
                 return self._calibrated(measurer, device)
 
+            def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection) -> None:
+                self.rounding.foresee(outline, frozen, selection, self._calibrated(measurer, device), self.budget.measuring_seconds)
+
             searched = search(
                 self.graph, rules, calibrated, measurer, self.budget,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(),
                 rehearsal=None if measurer is None or earlier else self.repair.rehearsal(), outline=self.repair.outline,
+                foresee=foresee if measurer is not None and options.precision in CONSTRAINED else None,
             )  # fmt: skip
+        if measurer is not None and not searched.choice.is_earlier:
+            searched = self.rounding.with_mixed(searched, self._calibrated(measurer, device), options.finalists)
         self._file(stages.dumped_search(options.dump_folder, self.graph, searched), key, device)
         if earlier and searched.choice.is_earlier:
             progress.note(earlier.describe())
@@ -437,29 +444,38 @@ class Run:
 
         What is too far off has ``failed``.
         """
-        limit = self.options.tolerance.relative
+        limit, ordered = self.options.tolerance.relative, by_importance(entries)
+        errors: dict[str, float] = {}
+        for entry in ordered:
+            count, name = len(rounding_kernels(entry.program)), entry.contender.name
+            if count and name not in failed:
+                errors[name] = self.rounding.measure(entry, model)
+                if errors[name] > limit:
+                    reason = f"{count} kernels round, and its outputs are off by {errors[name]:.2g} of the largest, more than {limit:g}"
+                    failed[name] = reason
+        best, name = ordered[0], ordered[0].contender.name
+        if errors.get(name, 0.0) <= limit or self.options.frozen:
+            return None
+        within_us = min((e.program.cost_us for e in ordered if errors.get(e.contender.name, math.inf) <= limit), default=math.inf)
+        extract_seconds = searched.space.seconds if searched.space else 0.0
 
         def time_left() -> float:
-            return self.progress.left_seconds - self.repair.least_seconds
+            return self.progress.left_seconds - self.repair.seconds - extract_seconds
 
-        for rank, entry in enumerate(by_importance(entries)):
-            count = len(rounding_kernels(entry.program))
-            if not count or entry.contender.name in failed:
-                continue
-            error = self.rounding.measure(entry, model)
-            if error <= limit:
-                continue
-            reason = f"{count} kernels round, and its outputs are off by {error:.2g} of the largest, more than {limit:g}"
-            failed[entry.contender.name] = reason
-            may_raise = rank == 0 and time_left() > 0 and not self.options.frozen
-            if may_raise and entry.contender.digest in self.storage.adds_error:
-                self.progress.note(f"{entry.contender.name}: {reason}; values that are not rounded anyway are stored in float32")
-                self.storage.is_exact = True
-                return searched
-            if may_raise and self.rounding.raise_kernels(searched, entry, error, model, time_left):
-                self.progress.note(f"{entry.contender.name}: {reason}; those that move outputs most return to float32")
-                return self.rounding.with_mixed(self.repair.extracted(searched, model), model, self.options.finalists)
-        return None
+        has_time = time_left() > 0 and math.isinf(within_us)
+        if has_time and best.contender.digest in self.storage.adds_error:
+            self.progress.note(f"{name}: {failed[name]}; values that are not rounded anyway are stored in float32")
+            self.storage.is_exact = True
+            return searched
+        closer: Search | None = None
+        if self.rounding.knows(searched):
+            if self.budget.has_time_to_ship() and self.rounding.raise_kernels(searched, best, errors[name], model, time_left):
+                closer = self.rounding.mixed_alone(searched, model, self.options.finalists, within_us)
+        elif has_time and self.rounding.raise_kernels(searched, best, errors[name], model, time_left):
+            closer = self.rounding.with_mixed(self.repair.extracted(searched, model), model, self.options.finalists)
+        if closer is not None:
+            self.progress.note(f"{name}: {failed[name]}; those that move outputs most return to float32")
+        return closer
 
     def _contender(self, name: str, digest: str) -> Contender:
         return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.repair.keep_subnormals)

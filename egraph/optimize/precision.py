@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from egraph.extract.schedule import schedule
 from egraph.onnx import exporter
 from egraph.optimize.blame import evaluate
 from egraph.optimize.check_noise import open_onnxruntime, relative_error
+from egraph.optimize.chooser import is_exact
 from egraph.optimize.kernels import quantised_operand, rounded_operand
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import RoundedProgram
@@ -63,8 +64,11 @@ from runtime import Session
 from runtime.devices import device
 from runtime.errors import ExecutionError
 
-SAFETY = 1.1
-"""By how much more programs are taken to be off than the last one was."""
+SAFETY = 1.25
+"""By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
+a few roundings: of programs that differ in the order of sums alone it was 0.9 to 1.4 times what was simulated."""
+SIMULATED = 4
+"""Choices of kernels that round, at most, of which it is simulated how far they are off together."""
 ROUNDS = 4
 """Programs that are found to be too far off, at most; then none rounds its operands any more."""
 NOTHING_FITS = 1e6
@@ -102,42 +106,58 @@ def _difference(expected: Sequence[Any], actual: Sequence[Any]) -> float:
     return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)
 
 
-def contributions(
-    program: Program, feeds: Mapping[str, Any], threads: int, time_left: Callable[[], float] = lambda: math.inf
-) -> dict[Node, float]:
-    """Return how far the outputs move where one product of a program alone rounds its operands, relative to the largest.
+class Simulation:
+    """A program in onnxruntime, with a switch for each of its products that round: says how far outputs move, relative to the largest.
 
-    Where there is no time for each product, neighbours are switched together and share what they do. Constants of products in bytes are
-    not switched: their rounding is taken to move outputs as far as the other operand's.
+    Constants of products in bytes are not switched: their rounding is taken to move outputs as far as the other operand's.
     """
-    nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
-    scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
-    bytes_share = UNIT_ROUNDOFF[MEASURED_IN] / UNIT_ROUNDOFF[IN_BYTES]
-    with TemporaryDirectory(prefix="einsat-rounding-") as folder:
-        path = Path(folder) / "switched.onnx"
-        with_switches = switched(program.graph, nodes, scales)
-        exporter.save(with_switches.graph, path)
-        session = open_onnxruntime(path, threads, optimise=False)
-        names = {port.name for port in session.get_inputs()}
 
-        def outputs(on: Sequence[int]) -> Sequence[Any]:
-            states = {f"{SWITCH}{i}": np.array([i in on]) for i in range(len(nodes))}
-            weights = {name: _coarser(value) if i in on else value for i, name, value in with_switches.weights}
-            given = {name: value for name, value in {**feeds, **states, **weights}.items() if name in names}
-            results: Sequence[Any] = session.run(None, given)
-            return results
+    def __init__(self, program: Program, inputs: Sequence[Mapping[str, Any]], threads: int) -> None:
+        self.nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
+        self._scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
+        switches = switched(program.graph, self.nodes, self._scales)
+        self._weights, self._inputs = switches.weights, inputs
+        with TemporaryDirectory(prefix="einsat-rounding-") as folder:
+            path = Path(folder) / "switched.onnx"
+            exporter.save(switches.graph, path)
+            self._session = open_onnxruntime(path, threads, optimise=False)
+        self._names = {port.name for port in self._session.get_inputs()}
+        self._exact = [self._outputs((), feeds) for feeds in inputs]
+        by_input = [self._error(range(len(self.nodes)), at) for at in range(len(inputs))]
+        self.together = max(by_input)
+        """How far the outputs move on the inputs where all products together move them most."""
+        self._worst = by_input.index(self.together)
 
-        before_seconds = time_left()
-        exact = outputs(())
+    def error(self, on: Collection[Node]) -> float:
+        """Return how far the outputs move where these products round, on those inputs."""
+        return self._error([i for i, node in enumerate(self.nodes) if node in on], self._worst)
+
+    def contributions(self, time_left: Callable[[], float] = lambda: math.inf) -> dict[Node, float]:
+        """Return how far the outputs move where one product alone rounds, on those inputs.
+
+        Where there is no time for each product, neighbours are switched together and share what they do.
+        """
+        nodes, before_seconds = self.nodes, time_left()
+        self._error((), self._worst)
         run_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
         most = max(1, int(SWITCHED_SHARE * time_left() / run_seconds)) if run_seconds > 0 else len(nodes)
         together = -(-len(nodes) // most)
-        errors: dict[Node, float] = {}
+        bytes_share = UNIT_ROUNDOFF[MEASURED_IN] / UNIT_ROUNDOFF[IN_BYTES]
+        moved: dict[Node, float] = {}
         for start in range(0, len(nodes), together):
             group = range(start, min(start + together, len(nodes)))
-            error = _difference(exact, outputs(group)) / math.sqrt(len(group))
-            errors |= {nodes[i]: error for i in group}
-    return {node: error * math.sqrt(2) * bytes_share if node in scales else error for node, error in errors.items()}
+            moved |= dict.fromkeys((nodes[i] for i in group), self._error(group, self._worst) / math.sqrt(len(group)))
+        return {node: error * math.sqrt(2) * bytes_share if node in self._scales else error for node, error in moved.items()}
+
+    def _error(self, on: Sequence[int], at: int) -> float:
+        return _difference(self._exact[at], self._outputs(on, self._inputs[at]))
+
+    def _outputs(self, on: Sequence[int], feeds: Mapping[str, Any]) -> Sequence[Any]:
+        states = {f"{SWITCH}{i}": np.array([i in on]) for i in range(len(self.nodes))}
+        weights = {name: _coarser(value) if i in on else value for i, name, value in self._weights}
+        given = {name: value for name, value in {**feeds, **states, **weights}.items() if name in self._names}
+        results: Sequence[Any] = self._session.run(None, given)
+        return results
 
 
 def _coarser(weights: np.ndarray) -> np.ndarray:
@@ -224,9 +244,13 @@ class Rounding:
     """By their digests."""
     raised: int = 0
     """How often kernels returned to float32."""
+    frozen: FrozenEGraph | None = None
     whole: Selection | None = None
-    """What rounds in equal blocks and was too far off; ``moved``: how far each kernel of its program moves the outputs, by its position."""
+    """What rounds and was too far off, of an e-graph; ``moved``: how far each kernel of its program moves the outputs, by its position."""
     moved: dict[int, float] = field(default_factory=dict)
+    simulation: Simulation | None = None
+    """Of that program, where all that it rounds is rounded to ``MEASURED_IN``; ``rounded``: its products, by the kernels' positions."""
+    rounded: dict[int, list[Node]] = field(default_factory=dict)
     mixed: dict[str, frozenset[int]] = field(default_factory=dict)
     """Programs of it whose kernels returned to float32 one by one, by their digests: the kernels that still round."""
 
@@ -258,55 +282,117 @@ class Rounding:
             errors.scale = NOTHING_FITS
             return True
         frozen, selection = place
-        uses = searched.outline.uses(frozen)
-        self._learn(errors, searched.outline, frozen, selection, without_stored(entry.program), time_left)
-        if frozen is not searched.saturation.frozen:
-            self.whole = None
+        if not self.knows(searched):
+            self._learn(errors, searched.outline, frozen, selection, without_stored(entry.program), time_left)
+        self._scale(errors, searched.outline, frozen, selection, error)
+        return True
+
+    def knows(self, searched: Search) -> bool:
+        """Return whether it is known of a program of this search how far each kernel moves the outputs."""
+        return self.whole is not None and self.frozen is searched.saturation.frozen
+
+    def foresee(
+        self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float]
+    ) -> None:
+        """Learn, before much is measured, how far each kernel of a choice moves the outputs, where all together are too far off.
+
+        onnxruntime computes the chosen program with its products' operands rounded to ``MEASURED_IN``: nothing is compiled for that, and
+        nothing is foreseen of other precisions.
+        """
+        errors, program = model.errors, outline.program(frozen, selection)
+        rounding = rounding_kernels(program)
+        if errors is None or errors.scale or {kernel.implementation.precision for kernel in rounding} != {MEASURED_IN} or time_left() <= 0:
+            return
+        accepted = errors.tolerance.relative / SAFETY
+        if (error := self._learn(errors, outline, frozen, selection, program, time_left, accepted)) > accepted:
+            self._scale(errors, outline, frozen, selection, error)
+            kernels = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
+            self.programs[program_digest(program)] = RoundedProgram(len(rounding), len(kernels), error, program.cost_us, None)
+
+    @staticmethod
+    def _scale(errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, error: float) -> None:
+        """Take programs to be as much farther off than their kernels' errors say together as this one is."""
+        uses = outline.uses(frozen)
         squares = (uses.get(number, 1) * errors.error(candidate) ** 2 for number, candidate in selection.chosen.items())
         together = math.sqrt(math.fsum(squares))
         errors.scale = SAFETY * error / together if together > 0 else NOTHING_FITS
-        return True
 
     def _learn(
         self, errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, program: Program,
-        time_left: Callable[[], float],
-    ) -> None:  # fmt: skip
-        """Keep how far each chosen product moves the outputs: one of equal blocks, the root mean square of what it does in all of them."""
-        feeds, _ = self.samples()[0]
+        time_left: Callable[[], float], accepted: float = -math.inf,
+    ) -> float:  # fmt: skip
+        """Keep how far each chosen product moves the outputs: one of equal blocks, the root mean square of what it does in all of them.
+
+        Return how far all together do; where that is ``accepted``, nothing is kept.
+        """
         program = self.fold(program)
-        alone = contributions(program, feeds, self.threads, time_left)
-        self.whole, self.moved = selection if outline.runs else None, {}
+        simulation = Simulation(program, [feeds for feeds, _ in self.samples()], self.threads)
+        if simulation.together <= accepted:
+            return simulation.together
+        alone = simulation.contributions(time_left)
+        is_simulated = all(kernel.implementation.precision == MEASURED_IN for kernel in rounding_kernels(program))
+        self.simulation, self.frozen = simulation if is_simulated else None, frozen
+        self.whole, self.moved, self.rounded = selection, {}, {}
         for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):
             node = rounded_node(candidate)
             if candidate.implementation.precision != PLAIN and node is not None:
-                squares = {at: math.fsum(alone[each] ** 2 for each in products(program.kernels[at])) for at in positions}
+                self.rounded |= {at: products(program.kernels[at]) for at in positions}
+                squares = {at: math.fsum(alone[each] ** 2 for each in self.rounded[at]) for at in positions}
                 unit = UNIT_ROUNDOFF[candidate.implementation.precision] / UNIT_ROUNDOFF[MEASURED_IN]
                 self.moved |= {at: unit * math.sqrt(square) for at, square in squares.items()}
                 errors.measured[node] = math.sqrt(math.fsum(squares.values()) / len(positions))
+        return simulation.together
 
     def with_mixed(self, searched: Search, model: CostModel, finalists: int) -> Search:
         """Return programs with one more, whose kernels return to float32 one by one, where equal blocks would return together.
 
         Those that save most time for the part of the accepted error that they use up go on rounding.
         """
+        mixed = self._mixed(searched, model)
+        return with_mixed(searched, mixed, finalists) if mixed else searched
+
+    def mixed_alone(self, searched: Search, model: CostModel, finalists: int, most_us: float) -> Search | None:
+        """Return that program with those that do not round, where it is predicted to take less than is said: nothing is extracted."""
+        mixed = self._mixed(searched, model)
+        if mixed is None or mixed.program(searched.saturation.frozen, searched.outline).cost_us >= most_us:
+            return None
+        exact = tuple(each for each in searched.choice.selections if is_exact(each))
+        return with_mixed(replace(searched, choice=replace(searched.choice, selections=exact)), mixed, finalists)
+
+    def _mixed(self, searched: Search, model: CostModel) -> Mixed | None:
         errors, frozen = model.errors, searched.saturation.frozen
-        if errors is None or self.whole is None or errors.scale >= NOTHING_FITS:
-            return searched
+        if errors is None or self.whole is None or not self.knows(searched) or errors.scale >= NOTHING_FITS:
+            return None
         kernels = searched.outline.program(frozen, self.whole).kernels
         exact = {at: kernels[at].implementation.in_precision(PLAIN) for at in self.moved}
         exact_us = {at: model.cost_us(Candidate(kernels[at].fragment, (), (), implementation)) for at, implementation in exact.items()}
-        part = {at: errors.part_of(self.moved[at]) for at in self.moved}
         saved_us = {at: exact_us[at] - kernels[at].cost_us for at in self.moved}
-        rounding: set[int] = set()
-        for at in sorted(self.moved, key=lambda at: (part[at] / max(saved_us[at], LEAST_SAVED_US), at)):
-            if saved_us[at] > 0 and math.fsum(part[each] for each in (*rounding, at)) <= 1.0:
-                rounding.add(at)
+        rounding = self._chosen(errors, saved_us)
+        for _ in range(SIMULATED):
+            error = self._simulated(rounding)
+            if error <= errors.tolerance.relative:
+                break
+            errors.scale = error / math.sqrt(math.fsum(self.moved[at] ** 2 for at in rounding))
+            rounding = self._chosen(errors, saved_us)
         mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding})
         program = mixed.program(frozen, searched.outline)
         if not rounding or any(cost_us >= FAILED_COST_US for cost_us in mixed.exact_us.values()):
-            return searched
+            return None
         self.mixed[program_digest(program)] = frozenset(rounding)
-        return with_mixed(searched, mixed, finalists)
+        return mixed
+
+    def _chosen(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
+        """Return the kernels that go on rounding: those that save most time for their part of the accepted error."""
+        part, rounding = {at: errors.part_of(self.moved[at]) for at in self.moved}, set[int]()
+        for at in sorted(self.moved, key=lambda at: (part[at] / max(saved_us[at], LEAST_SAVED_US), at)):
+            if saved_us[at] > 0 and math.fsum(part[each] for each in (*rounding, at)) <= 1.0:
+                rounding.add(at)
+        return rounding
+
+    def _simulated(self, rounding: Collection[int]) -> float:
+        """Return how far outputs are off, with a margin, where these kernels round; 0 where that cannot be simulated."""
+        nodes = {node for at in rounding for node in self.rounded[at]}
+        return SAFETY * self.simulation.error(nodes) if nodes and self.simulation else 0.0
 
     def described(self, trial: Trial, model: CostModel) -> tuple[dict[str, RoundedProgram], str]:
         """Return time and error of the programs that a report compares, and why nothing rounds where nothing does."""
@@ -314,14 +400,17 @@ class Rounding:
         plain = [entry for entry in trial.entries[1:] if not rounding_kernels(entry.program) and Path(entry.contender.path).exists()]
         if plain:
             self.measure(min(plain, key=lambda entry: (timed[entry.contender.digest], model.program_us(entry.program))), model)
+        best = trial.best
+        if best is not None and best.contender.digest not in self.programs and Path(best.contender.path).exists():
+            self.measure(best, model)  # it won an earlier race
         known = {digest: replace(program, measured_us=_finite(timed.get(digest, math.inf))) for digest, program in self.programs.items()}
         exact = [program for program in known.values() if not program.rounding]
         rounding = [program for program in known.values() if program.rounding]
         compared: dict[str, RoundedProgram] = {}
         if exact:
             compared["float32"] = min(exact, key=lambda program: program.measured_us or program.predicted_us)
-        if trial.best is not None and trial.best.contender.digest in known:
-            compared["chosen"] = known[trial.best.contender.digest]
+        if best is not None and best.contender.digest in known:
+            compared["chosen"] = known[best.contender.digest]
         if rounding:
             compared["rounded"] = max(rounding, key=lambda program: (program.rounding, -program.predicted_us))
         is_rounding = "chosen" in compared and compared["chosen"].rounding > 0

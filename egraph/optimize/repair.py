@@ -237,13 +237,8 @@ class Repair:
     @property
     def seconds(self) -> float:
         """Return how long it takes to find other programs in place of a wrong one, to compile, to time and to check them."""
-        return self.least_seconds + self.budget.race_seconds - self.budget.least_race_seconds
-
-    @property
-    def least_seconds(self) -> float:
-        """Return how long it takes where the best of the other programs alone is timed."""
         budget = self.budget
-        return 2 * budget.open_seconds + 6 * budget.run_seconds + budget.least_race_seconds + budget.check_seconds
+        return 2 * budget.open_seconds + 6 * budget.run_seconds + budget.race_seconds + budget.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
         program = entry.folded(self.folder).program

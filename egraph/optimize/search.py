@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from egraph.engine.deriving import Derivations
 from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
@@ -46,6 +47,14 @@ def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> 
             rows[key] = Refused(kind, candidate.implementation.text, key[0], record.message)
     order = list(REFUSALS)
     return tuple(sorted(rows.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))
+
+
+Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection], None]
+"""Learns how far a choice is off where it rounds."""
+
+
+FORESEEN_SHARE = 0.3
+"""Part of the time for measuring that is left for finding out how far a choice is off."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +164,14 @@ def search(
     derivations: Derivations | None = None,
     rehearsal: Rehearsal | None = None,
     outline: Outline | None = None,
+    foresee: Foresee | None = None,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
     The ``outline`` is searched in place of the graph, where one is given.
 
-    ``rehearsal`` runs what is chosen before it is compiled, and leaves out what loses digits.
+    ``rehearsal`` runs what is chosen before it is compiled, and leaves out what loses digits; ``foresee`` learns how far what is chosen
+    first is off where it rounds.
 
     ``calibrated`` gives the cost model, once the e-graph has grown. Of the budget so much is left as what comes after the search takes,
     or more.
@@ -189,7 +200,7 @@ def search(
 
     choice, space = earlier and read_choice(earlier, saturation, model), None
     if not choice:
-        choosing = Choosing(outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
+        choosing = Choosing(outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None, foresee=foresee)
         choice, space = choosing.choose(measurer, finalists)
     return _search_result(outline, saturation, choice, space, budget, finalists, is_timed=measurer is not None)
 
@@ -282,7 +293,10 @@ def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
 
 
 def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
-    """Return ``most`` distinct programs; the last ``by_rules`` of those that were found give way to none but the cheapest."""
+    """Return ``most`` distinct programs; the last ``by_rules`` of those that were found give way to none but the cheapest.
+
+    One that does not round stays, where there is one.
+    """
     programs: dict[str, Program] = {}
     for program in candidates:
         programs.setdefault(program_digest(program), program)
@@ -290,7 +304,14 @@ def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple
     remaining = [program for program in programs.values() if program not in last]
     if most == 1:
         return (min(programs.values(), key=lambda program: program.cost_us),)
-    return (*remaining[: most - len(last)], *last)
+    kept, others = remaining[: most - len(last)], remaining[most - len(last) :]
+    if len(kept) > 1 and not any(map(_is_exact, (*kept, *last))):
+        kept[-1:] = [next(filter(_is_exact, others), kept[-1])]
+    return (*kept, *last)
+
+
+def _is_exact(program: Program) -> bool:
+    return all(kernel.implementation.precision == PLAIN for kernel in program.kernels)
 
 
 def _text(choice: Choice) -> str:
@@ -341,6 +362,7 @@ class Choosing:
     rehearsal: Rehearsal | None = None
     is_timed: bool = False
     """Whether time ends what is done; without, no clock is asked."""
+    foresee: Foresee | None = None
 
     def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Mapping[int, tuple[Candidate, ...]]]:
         """Return a chooser from an e-graph, and all its candidates: fused ones as far as there is time to lay them."""
@@ -409,14 +431,28 @@ class Choosing:
         """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
         left, rehearsal = self.budget.measuring_seconds, self.rehearsal
         if space is None or space.part is None or rehearsal is None:
+            self._foresee(everything, measurer)
             return everything.settle(measurer, left, rounds, is_final=True)
         if left() > rehearsal.seconds and (expected := rehearsal.expected_errors(space.part, space.laid)):
             space.leave_out(expected)
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
             rehearsal.notes.append(f"derived programs of {len(expected)} values are left out: {reason}")
-        everything.refine(measurer, left, quick(self.budget.policy.measure))
+        kept_seconds = FORESEEN_SHARE * left() if self.foresee else 0.0
+        everything.refine(measurer, lambda: left() - kept_seconds, quick(self.budget.policy.measure))
         space.rehearse(self.outline, rehearsal)
+        self._foresee(everything, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):
             settled = everything.settle(measurer, left, rounds, is_final=True)
         return settled
+
+    def _foresee(self, everything: Chooser, measurer: Measures) -> None:
+        """Learn how far the kernels of the first choice move the outputs, where they round."""
+        left = self.budget.measuring_seconds
+        if self.foresee is None:
+            return
+        kept_seconds = FORESEEN_SHARE * left()
+        everything.refine(measurer, lambda: left() - kept_seconds, quick(self.budget.policy.measure))
+        if left() > everything.needed_seconds(1, greedy=True):
+            (selection,) = everything.repriced(everything.choose(1, greedy=True))
+            self.foresee(self.outline, everything.frozen, selection)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +29,7 @@ from egraph.optimize.precision import (
     NOTHING_FITS,
     SAFETY,
     Rounding,
-    contributions,
+    Simulation,
     moved_constant,
     products,
     program_error,
@@ -39,7 +39,7 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
 from egraph.optimize.repeats import outlined
-from egraph.optimize.search import Choice, Search, program_digest, programs_of, read_choice
+from egraph.optimize.search import Choice, Search, contending, program_digest, programs_of, read_choice
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, Entry, compile_all
 from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, Program
 from egraph.tensor.ops import apply
@@ -138,13 +138,15 @@ def test_contributions_say_which_product_moves_the_outputs() -> None:
     tensors = {**graph.tensors, scale: np.full((1, 1), 1e-3, np.float32)}
     graph = replace(graph, tensors=tensors)
     program = in_precision(choose(graph, "onednn"), lambda _: "bf16")
-    found = contributions(program, feeds_of(graph), 1)
+    simulation = Simulation(program, [feeds_of(graph)], 1)
+    found = simulation.contributions()
     assert len(found) == 2
     (low,) = (error for node, error in found.items() if node is small)
     (high,) = (error for node, error in found.items() if node is not small)
     assert 5e-4 < high < 1e-2
     assert low == pytest.approx(1e-3 * high, rel=0.7)
-    shared = contributions(program, feeds_of(graph), 1, iter([1.0, 0.9, 0.3 * 0.1]).__next__)
+    assert simulation.together == simulation.error(list(found)) == pytest.approx(high, rel=0.3) and simulation.error([small]) == low
+    shared = simulation.contributions(iter([1.0, 0.9, 0.3 * 0.1]).__next__)
     assert len(set(shared.values())) == 1
 
 
@@ -157,7 +159,9 @@ def test_weights_are_rounded_with_the_operands_that_they_multiply() -> None:
     graph = b.graph(apply("Concat", left, right, axis=1))
     graph.tensors["w1"][:] = 0.5
     program = in_precision(choose(graph, "onednn.matmul"), lambda _: "bf16")
-    moved = contributions(program, {f"x{i}": np.ones((4, 64), np.float32) for i in range(2)}, 1)
+    feeds = {f"x{i}": np.ones((4, 64), np.float32) for i in range(2)}
+    nothing = {name: np.zeros_like(value) for name, value in feeds.items()}
+    moved = Simulation(program, [nothing, feeds], 1).contributions()
     w = graph.tensors["w0"].astype(np.float64)
     sums, exact = w.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64).sum(axis=0), w.sum(axis=0)
     largest = max(np.abs(exact).max(), 32.0)
@@ -228,7 +232,8 @@ def four_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Search
     searched = Search(saturation, Choice((selection,)), (program,), "", outline)
     alone = {node: 1e-3 * 2.0**at for at, node in enumerate(dict.fromkeys(n for k in rounding_kernels(program) for n in products(k)))}
     assert len(outline.runs[0].instances) == 4 and len(alone) == 8
-    monkeypatch.setattr("egraph.optimize.precision.contributions", lambda *arguments: alone)
+    simulation = SimpleNamespace(together=1.0, contributions=lambda time_left: alone, error=lambda nodes: 0.0)
+    monkeypatch.setattr("egraph.optimize.precision.Simulation", lambda *arguments: simulation)
     return searched, Entry(Contender("program 1", program_digest(program), "einsat", str(tmp_path)), program), alone
 
 
@@ -266,6 +271,42 @@ def test_kernels_of_equal_blocks_return_to_float32_one_by_one(four_blocks: tuple
     assert rounding.raise_kernels(closer, failed, 0.3, model, lambda: math.inf) and model.errors.scale > before
     fewer = rounding.with_mixed(searched, model, 4)
     assert 0 < min(len(rounding_kernels(program)) for program in fewer.programs) < 5
+
+
+def test_it_is_foreseen_how_far_a_choice_is_off(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    """Before anything is compiled; where all together are within the tolerance, nothing is accounted. Then nothing is extracted again."""
+    searched, _, alone = four_blocks
+    (selection,), frozen = searched.choice.selections, searched.saturation.frozen
+    for tolerance, is_near in ((2.0, True), (0.1, False)):
+        model: Any = Prices(ErrorModel(Tolerance(tolerance)))
+        rounding = Rounding(lambda: [({}, [])], 1)
+        rounding.foresee(searched.outline, frozen, selection, model, lambda: math.inf)
+        assert rounding.knows(searched) is not is_near and bool(model.errors.scale) is not is_near
+    together = math.sqrt(math.fsum(error**2 for error in alone.values()))
+    assert model.errors.scale == pytest.approx(SAFETY * 1.0 / together)
+    assert [program.rounding for program in rounding.programs.values()] == [8]
+    closer = rounding.mixed_alone(searched, model, 4, math.inf)
+    assert closer is not None and closer.choice.mixed is not None and closer.choice.selections == ()
+    (mixed,) = closer.programs
+    assert 0 < len(rounding_kernels(mixed)) < 8
+    assert rounding.mixed_alone(searched, model, 4, mixed.cost_us) is None, "one that is within the tolerance takes no longer"
+    scale = model.errors.scale
+    rounding.simulation = cast(Simulation, SimpleNamespace(error=lambda nodes: 0.05 * len(nodes)))
+    closer = rounding.mixed_alone(searched, model, 4, math.inf)
+    assert closer is not None and model.errors.scale > scale
+    assert [SAFETY * 0.05 * len(rounding_kernels(program)) <= 0.1 for program in closer.programs] == [True]
+
+
+def test_one_that_does_not_round_is_among_the_finalists() -> None:
+    graph = network(1)
+    exact = choose(graph, "onednn")
+    first = in_precision(exact, lambda at: "bf16" if at == 0 else "float32")
+    second = in_precision(exact, lambda at: "bf16" if at == 1 else "float32")
+    rounding = [replace(first, cost_us=1.0), replace(second, cost_us=2.0)]
+    programs = [*rounding, replace(exact, cost_us=9.0)]
+    assert contending(programs, 0, 2) == (rounding[0], programs[2])
+    assert contending(programs[::-1], 0, 2) == (programs[2], rounding[1])
+    assert contending(rounding, 0, 2) == tuple(rounding)
 
 
 def test_the_products_of_a_kernel_are_its_own() -> None:
