@@ -26,8 +26,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from egraph.errors import ExtractError
 from egraph.extract import to_program
-from egraph.tensor import LEAVES, FrozenEGraph, Graph, Kernel, Node, Program, Selection, attributes, make, walk
+from egraph.tensor import LEAVES, Attributes, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, attributes, make, walk
 from egraph.tensor.ops import OPS
 from runtime.feeds import random_array
 
@@ -111,6 +112,53 @@ class Outline:
             counts |= dict.fromkeys(more, counts[number])
             waiting += more
         return counts
+
+    def in_order(self, frozen: FrozenEGraph) -> FrozenEGraph:
+        """Return an e-graph without e-nodes that join what is computed at different times, as the product of a block with one after it.
+
+        In the graph a block's results are leaves, so that nothing there says that they come after the block: a program with such a kernel
+        would never end to be written out.
+        """
+        if not self.runs:
+            return frozen
+        times, at = self._times(frozen), self._leaf_times
+        classes = {
+            number: kept for number, nodes in frozen.classes.items() if number in times
+            if (kept := tuple(each for each in nodes if _is_in_time(_time_of(each, at, times), times[number])))
+        }  # fmt: skip
+        if classes == frozen.classes:
+            return frozen
+        types = {number: each for number, each in frozen.types.items() if number in classes}
+        source = {number: each for number, each in frozen.source.items() if number in classes}
+        return replace(frozen, classes=classes, types=types, source=source, constants=frozen.constants & classes.keys())
+
+    @cached_property
+    def _leaf_times(self) -> Mapping[tuple[str, Attributes], int]:
+        """The times of leaves: a run's own is odd, what is known after it is even, what is known from the start is 0."""
+        after = {leaf: 2 * self.owners[node][0] + 2 for leaf, node in self.results.items()}
+        times = after | {leaf: 2 * run + 1 for leaf, (run, _, _) in self.parameters.items()}
+        return {(leaf.op, leaf.attributes): time for leaf, time in times.items()}
+
+    def _times(self, frozen: FrozenEGraph) -> Mapping[int, int]:
+        """Return when each class is known, as the graph computes it or else at the earliest; none of what is in no order."""
+        times: dict[int, int] = {}
+        of_node: dict[Node, int] = {}
+        for node in walk(frozen.source.values()):
+            operands = max((of_node[operand] for operand in node.inputs), default=0)
+            of_node[node] = self._leaf_times.get((node.op, node.attributes), operands)
+        fixed = {number: of_node[node] for number, node in frozen.source.items()}
+        times |= fixed
+        others = [number for number in frozen.classes if number not in fixed]
+        waiting = others[::-1]  # numbered from the roots: operands come first so
+        changed = True
+        while changed:
+            changed = False
+            for number in waiting:
+                of_nodes = (_time_of(each, self._leaf_times, times) for each in frozen.classes[number])
+                earliest = min((time for time in of_nodes if time is not None), default=None)
+                if earliest is not None and earliest < times.get(number, earliest + 1):
+                    times[number], changed = earliest, True
+        return times
 
     def originals(self, node: Node) -> tuple[Node, ...]:
         """Return the model's nodes that a node of the graph stands for."""
@@ -325,6 +373,25 @@ def _outline(model: Graph, runs: tuple[Run, ...], constants: frozenset[Node]) ->
     return Outline(model, graph, runs, nodes, parameters, results)
 
 
+def _time_of(node: ENode, leaves: Mapping[tuple[str, Attributes], int], times: Mapping[int, int]) -> int | None:
+    """Return when an e-node is known, by its operands; None where one is not, or what reads them belongs to no time."""
+    time = leaves.get((node.op, node.attributes), 0)
+    for child in node.children:
+        other = times.get(child)
+        if other is None:
+            return None
+        early, late = sorted((time, other))
+        if early % 2 and late != early:
+            return None  # a value of a block is read outside of it
+        time = late
+    return time
+
+
+def _is_in_time(time: int | None, needed: int) -> bool:
+    """Return whether what is known at a time serves a class that is needed at another: in the same block, or outside of all and earlier."""
+    return time == needed or (time is not None and time % 2 == 0 and time < needed)
+
+
 def _input(name: str, node: Node) -> Node:
     return make("Input", (), attributes(name=f"einsat {name}"), node.type)
 
@@ -435,11 +502,16 @@ class _Writer:
     def _write(self, node: Node, place: Place) -> Node:
         """Return a node over what the graph's leaves stand for."""
         stack = [(node, place)]
+        opened: set[tuple[Node, Place]] = set()
         while stack:
             key = stack[-1]
             alias = self._alias(*key)
             needed = [alias] if alias else [(operand, key[1]) for operand in key[0].inputs]
             if missing := [each for each in needed if each not in self._written]:
+                if key in opened:
+                    fix = "this is a defect; --policy saturation.repeats=1 searches the whole model"
+                    raise ExtractError(f"the program of equal blocks computes {key[0].op} from itself", fix=fix)
+                opened.add(key)
                 stack += reversed(missing)
                 continue
             inputs = [self._written[each] for each in needed]

@@ -194,6 +194,8 @@ def search(
 
     outline = outline or Outline(graph, graph)
     saturation = saturate(outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation)
+    by_rules = saturation.by_rules and outline.in_order(saturation.by_rules)
+    saturation = replace(saturation, frozen=outline.in_order(saturation.frozen), by_rules=by_rules)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, shipped_rules
 from egraph.optimize.repeats import Outline, outlined
-from egraph.tensor import LEAVES, Graph, Node, Program, TensorType, attributes, bind, make, walk
+from egraph.tensor import LEAVES, ENode, FrozenEGraph, Graph, Node, Program, TensorType, attributes, bind, make, walk
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
@@ -298,3 +299,48 @@ def test_a_class_of_a_block_is_used_once_an_instance() -> None:
         is_inside = node.op not in LEAVES and len(outline.originals(node)) == 4
         assert uses.get(number, 1) == (4 if is_inside or node in outline.parameters else 1) or node.op == "Constant"
     assert not Outline(outline.graph, outline.graph).uses(frozen)
+
+
+def test_no_kernel_joins_a_block_with_what_comes_after_it() -> None:
+    """The product of a block and one of its result, as one batched product: written out, its program would read itself without end."""
+
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        x = apply("Sigmoid", x)
+        for _ in range(4):
+            x = layer(weights, x, vector(weights))
+        return (apply("Exp", apply("MatMul", x, weights.matrix())),)
+
+    graph = model(build)
+    outline = outlined(graph, 0.1)
+    frozen = grown(outline.graph, ())
+    assert len(outline.runs) == 1 and outline.in_order(frozen) is frozen, "the graph itself is in order"
+    reading = [
+        [n for n, nodes in frozen.classes.items() if any(e.op == "MatMul" and _reads(frozen, e, leaves) for e in nodes)]
+        for leaves in (outline.parameters, outline.results)
+    ]
+    inside, after = reading[0][0], reading[1][0]
+    stacked = max(frozen.classes) + 1
+    both = TensorType("float32", (2 * SIZE, SIZE))
+
+    def half(at: int) -> ENode:
+        bounds = attributes(starts=(at * SIZE, 0), ends=((at + 1) * SIZE, SIZE), steps=(1, 1))
+        return ENode("Slice", bounds, (stacked,))
+
+    operands = tuple(frozen.classes[number][0].children[0] for number in (inside, after))
+    classes = {**frozen.classes, stacked: (ENode("Concat", attributes(axis=0), operands),)}
+    classes |= {number: (*frozen.classes[number], half(at)) for at, number in enumerate((inside, after))}
+    joined = replace(frozen, classes=classes, types={**frozen.types, stacked: both})
+    assert outline.in_order(joined).classes == frozen.classes
+    forced = {number: tuple(c for c in each if stacked in c.operands) or each for number, each in candidates(joined).items()}
+    (selection,) = extract(joined, estimate(forced), 1, 0.0)
+    with pytest.raises(ExtractError, match="from itself"):
+        outline.program(joined, selection)
+    alone = replace(joined, classes={**classes, stacked: (ENode("Concat", attributes(axis=0), operands[:1] * 2),)})
+    kept = outline.in_order(alone).classes
+    assert half(0) in kept[inside] and half(1) not in kept[after], "a block may read itself twice, and nothing outside may read it"
+
+
+def _reads(frozen: FrozenEGraph, node: ENode, leaves: Mapping[Node, object]) -> bool:
+    """Return whether an e-node reads one of these leaves."""
+    below = {(each.op, each.attributes) for child in node.children for each in frozen.classes[child]}
+    return any((leaf.op, leaf.attributes) in below for leaf in leaves if leaf.op == "Input")
