@@ -318,6 +318,7 @@ class Run:
 
             def calibrated() -> CostModel:
                 end()  # nothing is measured beside a compiler
+                self._look_again()
                 self.budget.foresee(needed[-1:], self.repair.compile_options)
                 if measurer is not None:
                     measurer.compile_seconds = self.budget.seconds_to_compile(1)
@@ -397,6 +398,7 @@ class Run:
             except EinsatError:
                 raced = None  # it could be compiled once: decide for each program again
         if raced is None:
+            self._look_again()
             sizes_bytes, failed = self._compiled(by_importance(entries))
             if (closer := self._within(searched, entries, failed, self._calibrated(None, device))) is not None:
                 self._file(closer, key, device)
@@ -422,6 +424,11 @@ class Run:
             best = best and best.folded(self.folder)
             self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(searched, plain, tuple(entries), raced, best, key, preferred)
+
+    def _look_again(self) -> None:
+        """Learn how busy the machine is now."""
+        feeds = dict(self.reference.raced_feeds)
+        self.budget.look_again(lambda: self.reference.session.run(None, feeds))
 
     def _compiled(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
         return compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)

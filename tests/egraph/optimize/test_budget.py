@@ -71,6 +71,25 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
     assert known.after_search_seconds() == pytest.approx(most_seconds), "measuring is worth more than the program without rules"
 
 
+def test_a_machine_that_was_busy_for_a_moment_is_looked_at_again() -> None:
+    quiet, busy = schedule(), replace(schedule(), slowdown=8.0)
+    quiet.look_again(lambda: pytest.fail("nothing is run where nothing was slow"))
+    before_seconds = busy.after_search_seconds()
+    runs: list[float] = []
+
+    def run() -> None:
+        started = time.process_time()
+        while time.process_time() - started < 0.03:
+            pass
+        runs.append(time.process_time())
+
+    busy.look_again(run)
+    assert 1 <= len(runs) <= 4 and busy.slowdown < 8.0 and busy.after_search_seconds() < before_seconds
+    waiting = replace(schedule(), slowdown=2.0)
+    waiting.look_again(lambda: time.sleep(0.2))
+    assert waiting.slowdown == 2.0, "it is not busier than it was"
+
+
 def test_the_best_program_is_given_the_time_that_folding_and_linking_it_take() -> None:
     known = schedule()
     before_seconds = known.after_search_seconds()
