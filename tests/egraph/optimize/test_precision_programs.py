@@ -20,6 +20,7 @@ from egraph.extract import extract
 from egraph.onnx.exporter import serialized
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.blame import blame
+from egraph.optimize.budget import Budget
 from egraph.optimize.check_noise import relative_error
 from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
@@ -38,10 +39,10 @@ from egraph.optimize.precision import (
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
-from egraph.optimize.repeats import outlined
+from egraph.optimize.repeats import Outline, outlined
 from egraph.optimize.search import Choice, Search, contending, program_digest, programs_of, read_choice
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, Entry, compile_all
-from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, Program
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Implementation, Kernel, Node, Program, Selection
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
@@ -404,6 +405,40 @@ def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path:
     first, exact = compiled
     assert first[0] == 3 and exact and not any(exact)
     assert not any(row.precision == "bf16" for row in outcome.kernels) and outcome.max_rel_err < 1e-5
+
+
+def test_a_run_foresees_its_first_choice_at_the_costs_of_single_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an outline a kernel is priced for all its blocks; what it saves by rounding is saved in each. Budget and machine are looked at."""
+    seen: list[tuple[Outline, Selection, CostModel]] = []
+    looks: list[str] = []
+
+    def foresee(rounding: Rounding, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Any) -> None:
+        seen.append((outline, selection, model))
+
+    monkeypatch.setattr(Rounding, "foresee", foresee)
+    monkeypatch.setattr(Budget, "look_again", lambda budget, run: looks.append("machine"))
+    monkeypatch.setattr(Budget, "folded", lambda budget, seconds: looks.append("fold"))
+    random = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    for at in range(6):
+        weights.append(numpy_helper.from_array(random.standard_normal((64, 64)).astype(np.float32) / 8, f"w{at}"))
+        for op, operands, result in (("MatMul", [last, f"w{at}"], "a"), ("Relu", [f"a{at}"], "r"), ("Softmax", [f"r{at}"], "s")):
+            nodes.append(helper.make_node(op, operands, [f"{result}{at}"]))
+        nodes.append(helper.make_node("Add", [last, f"s{at}"], [f"y{at}"]))
+        last = f"y{at}"
+    ports = [helper.make_tensor_value_info(name, 1, [32, 64]) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "blocks", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "blocks.onnx")
+    options = Options(
+        tmp_path / "blocks.onnx", threads=1, budget_seconds=20, precision="auto", tolerance=Tolerance(1e-2), derivations=False,
+        database=tmp_path / "profiles",
+    )  # fmt: skip
+    optimize(options, Progress(-1, 20.0))
+    ((outline, selection, model),) = seen
+    assert outline.runs
+    for candidate in selection.chosen.values():
+        assert candidate.cost_us == pytest.approx(model.cost_us(candidate), rel=0.5)
+    assert looks.count("machine") >= 2 and looks[0] == "fold"
 
 
 def test_nothing_rounds_and_nothing_is_told_unless_asked() -> None:
