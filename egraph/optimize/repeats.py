@@ -141,14 +141,12 @@ class Outline:
 
     def _times(self, frozen: FrozenEGraph) -> Mapping[int, int]:
         """Return when each class is known, as the graph computes it or else at the earliest; none of what is in no order."""
-        times: dict[int, int] = {}
         of_node: dict[Node, int] = {}
         for node in walk(frozen.source.values()):
             operands = max((of_node[operand] for operand in node.inputs), default=0)
             of_node[node] = self._leaf_times.get((node.op, node.attributes), operands)
-        fixed = {number: of_node[node] for number, node in frozen.source.items()}
-        times |= fixed
-        others = [number for number in frozen.classes if number not in fixed]
+        times = {number: of_node[node] for number, node in frozen.source.items()}
+        others = [number for number in frozen.classes if number not in frozen.source]
         waiting = others[::-1]  # numbered from the roots: operands come first so
         changed = True
         while changed:
