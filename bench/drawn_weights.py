@@ -24,6 +24,8 @@ from runtime.weights import Weights
 KEPT, DRAWN = "kept.npz", "drawn.json"
 DRAWN_FEED = "drawn:"
 """Before the name of an input that is drawn where it is read."""
+NONZERO = "nonzero:"
+"""Before the name of weights that are drawn but for their zeros; what is kept is a bit an element."""
 LEAST_BYTES = 1 << 14
 """Smaller arrays are kept."""
 FLOAT32 = 1
@@ -34,15 +36,18 @@ RANDOM = 0.85
 
 
 def leave_out(folder: Path, seed: int = 0) -> None:
-    """Replace the weights of an artefact's folder by how to draw those that look random, of the same mean and deviation."""
+    """Replace the weights of an artefact's folder by how to draw those that look random, of the same mean and deviation.
+
+    Their zeros stay where they are: a transform of weights may be padded.
+    """
     weights = Weights(folder / WEIGHTS)
-    random = {name: array for name, array in weights.items() if looks_random(array)}
-    rows = [(name, array.shape, float(array.mean()), float(array.std())) for name, array in sorted(random.items())]
-    drawn = _drawn(rows, seed)
-    described = {"seed": seed, "weights": rows, "fingerprint": fingerprint(drawn)}
+    random = {name: array for name, array in sorted(weights.items()) if looks_random(array[array != 0])}
+    rows = [(name, array.shape, float(array[array != 0].mean()), float(array[array != 0].std())) for name, array in random.items()]
+    nonzero = {f"{NONZERO}{name}": np.packbits(array != 0) for name, array in random.items() if not array.all()}
+    described = {"seed": seed, "weights": rows, "fingerprint": fingerprint(_drawn(rows, seed, nonzero))}
     (folder / DRAWN).write_text(json.dumps(described), encoding="utf-8")
     kept: dict[str, Any] = {name: array for name, array in weights.items() if name not in random}
-    np.savez_compressed(folder / KEPT, **kept)
+    np.savez_compressed(folder / KEPT, **kept, **nonzero)
     (folder / WEIGHTS).unlink()
 
 
@@ -103,16 +108,22 @@ def opened(path: Path) -> Artefact:
     if not (artefact.folder / DRAWN).exists():
         return artefact
     described = json.loads((artefact.folder / DRAWN).read_text(encoding="utf-8"))
-    drawn = _drawn(described["weights"], described["seed"])
+    with np.load(artefact.folder / KEPT) as stored:
+        kept = dict(stored)
+    drawn = _drawn(described["weights"], described["seed"], kept)
     weighted, total = described["fingerprint"]
     if any(abs(a - b) > SAME * total for a, b in zip(fingerprint(drawn), (weighted, total), strict=True)):
         what = f"numpy {np.__version__} draws other weights than the one that prepared {artefact.folder.name}"
         raise LibraryMissing(what, fix="install the version of numpy that it was prepared with")
-    with np.load(artefact.folder / KEPT) as kept:
-        return replace(artefact, weights={**dict(kept), **drawn})
+    others = {name: array for name, array in kept.items() if not name.startswith(NONZERO)}
+    return replace(artefact, weights={**others, **drawn})
 
 
-def _drawn(rows: list[tuple[str, tuple[int, ...], float, float]], seed: int) -> Mapping[str, np.ndarray]:
+def _drawn(rows: list[tuple[str, tuple[int, ...], float, float]], seed: int, nonzero: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     specs = [FeedSpec(name, "float32", tuple(shape)) for name, shape, _, _ in rows]
     normal = random_feeds(specs, seed, repeated=True)
-    return {name: np.float32(mean) + np.float32(deviation) * normal[name] for name, _, mean, deviation in rows}
+    drawn = {name: np.float32(mean) + np.float32(deviation) * normal[name] for name, _, mean, deviation in rows}
+    for name, values in drawn.items():
+        if (bits := nonzero.get(f"{NONZERO}{name}")) is not None:
+            values[np.unpackbits(bits, count=values.size).reshape(values.shape) == 0] = 0
+    return drawn

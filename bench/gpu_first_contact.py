@@ -493,8 +493,10 @@ def _graph_us(torch: Any, call: Callable[[], object]) -> float:
     return statistics.median(times_us)
 
 
-def torch_network(folder: Path, *, compiled: bool, device: str = "cuda", timed: Callable[..., float] = _graph_us) -> Answer:
-    """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled by max-autotune, in each precision.
+def torch_network(
+    folder: Path, *, compiled: bool, precisions: Sequence[str] = PRECISIONS, device: str = "cuda", timed: Callable[..., float] = _graph_us
+) -> Answer:
+    """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled by max-autotune, in some precisions.
 
     Weights are drawn, as ours are; nothing is compared. A precision that PyTorch cannot compute in costs its own time alone.
     """
@@ -507,7 +509,7 @@ def torch_network(folder: Path, *, compiled: bool, device: str = "cuda", timed: 
         raise Skipped(f"PyTorch and onnx are needed: {error}") from error
     torch.backends.cudnn.benchmark = True
     feeds, times_us = read_feeds(folder / FEEDS), dict[str, float | str]()
-    for precision in PRECISIONS:
+    for precision in precisions:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         try:
             module: Any = TorchModel(filled(onnx.load(folder / NETWORK)))
@@ -523,8 +525,8 @@ def torch_network(folder: Path, *, compiled: bool, device: str = "cuda", timed: 
     return {"replay_us": times_us, "roofline_share": shares(folder, times_us, _device_name())}
 
 
-def xla_network(folder: Path, *, platform_name: str = "gpu") -> Answer:
-    """Time a whole network as XLA compiles it, through JAX, in each precision: one call after another, with no wait between them.
+def xla_network(folder: Path, *, precisions: Sequence[str] = PRECISIONS, platform_name: str = "gpu") -> Answer:
+    """Time a whole network as XLA compiles it, through JAX, in some precisions: one call after another, with no wait between them.
 
     XLA captures CUDA graphs by itself. Where its calls are shorter than Python's part in them, the latter is what is timed, so a call
     that is waited for stands beside it.
@@ -542,7 +544,7 @@ def xla_network(folder: Path, *, platform_name: str = "gpu") -> Answer:
     except RuntimeError as error:
         raise Skipped(f"JAX has no {platform_name} here: {error}") from error
     feeds, queued_us, waited_us = read_feeds(folder / FEEDS), dict[str, float | str](), dict[str, float]()
-    for precision in PRECISIONS:
+    for precision in precisions:
         try:
             model = JaxModel(filled(onnx.load(folder / NETWORK)))
             kind = np.float16 if precision == "fp16" else np.float32
@@ -598,7 +600,7 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
     if on is None:
         asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates)]
     archives = sorted(folder.glob(ARCHIVES)) if on is None and not compiled else []
-    slow: list[Question] = []
+    slow: dict[str, list[Question]] = {precision: [] for precision in PRECISIONS}
     for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
 
@@ -614,9 +616,10 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
             asked.append((f"{name}: times", partial(of_artefact, times, program_folder)))
             asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
             asked.append((f"{name}: PyTorch", partial(torch_network, program_folder, compiled=False)))
-            slow.append((f"{name}{COMPILED}", partial(torch_network, program_folder, compiled=True)))
-            slow.append((f"{name}{XLA}", partial(xla_network, program_folder)))
-    asked += slow if compiled else []
+            for precision, late in slow.items():
+                late.append((f"{name}{XLA}, {precision}", partial(xla_network, program_folder, precisions=[precision])))
+                late.append((f"{name}{COMPILED}, {precision}", partial(torch_network, program_folder, compiled=True, precisions=[precision])))
+    asked += [question for late in slow.values() for question in late] if compiled else []
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
         records = written.with_name(f"{archive.stem}.{RECORDS}")
@@ -650,7 +653,7 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None, *, compiled
             process.join(POLL_SECONDS)
             latest, before = _count(written), latest
             since = time.monotonic() if latest > before else since
-            is_measuring = latest < len(asked) and asked[latest][0].endswith((KERNEL_TIMES, COMPILED, XLA))
+            is_measuring = latest < len(asked) and asked[latest][0].endswith(KERNEL_TIMES)
             is_late = not is_measuring and time.monotonic() - since > PATIENCE_SECONDS
             if is_late or left_seconds() < -GRACE_SECONDS:
                 process.kill()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import commit
-from bench.gpu_first_contact import COMPILED, XLA
+from bench.gpu_first_contact import COMPILED, PRECISIONS, XLA
 from bench.record import RESULTS, record
 
 COLUMNS = (
@@ -24,7 +24,7 @@ COLUMNS = (
     "PyTorch tf32", "PyTorch fp16", "roofline share",
 )  # fmt: skip
 Answers = Mapping[str, Mapping[str, Any]]
-PLAIN = "float32"
+PLAIN = PRECISIONS[0]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,16 @@ def rows(answers: Answers) -> list[Row]:
         found.append(Row(
             network, int(batch or 1), max(errors, default=None), times.get("replay_us"), times.get("replay_on_streams_us", {}),
             times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{name}: PyTorch", {}).get("replay_us", {}),
-            answers.get(f"{name}{COMPILED}", {}).get("replay_us", {}), answers.get(f"{name}{XLA}", {}).get("queued_us", {}),
+            _by_precision(answers, f"{name}{COMPILED}", "replay_us"), _by_precision(answers, f"{name}{XLA}", "queued_us"),
             times.get("roofline_share", {}).get(PLAIN), str(outputs.get("why", times.get("why", ""))),
         ))  # fmt: skip
     return sorted(found, key=lambda row: (row.batch, row.network))
+
+
+def _by_precision(answers: Answers, question: str, kind: str) -> dict[str, float | str]:
+    """Return a peer's times by precision, each of which was asked for alone."""
+    given = (answers.get(f"{question}, {precision}", {}) for precision in PRECISIONS)
+    return {precision: time_us for answer in given for precision, time_us in answer.get(kind, {}).items()}
 
 
 def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], where: Mapping[str, Any]) -> str:

@@ -14,8 +14,9 @@ from bench.drawn_weights import DRAWN, filled, hollow, leave_out, looks_random, 
 from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_program
 from lower.compile import compile_program
+from lower.weights import write_weights
 from runtime import Session
-from runtime.artefact import Artefact
+from runtime.artefact import WEIGHTS, Artefact
 from runtime.errors import LibraryMissing
 
 SIZE = 512
@@ -62,6 +63,20 @@ def test_random_weights_are_left_out_and_others_kept(artefact: Path) -> None:
         (result,) = session.run(None, {"x": x})
     expected = np.maximum(x.astype(np.float64) @ weights.reshape(SIZE, SIZE), 0) + mask.reshape(SIZE, SIZE)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_zeros_of_random_weights_stay_where_they_are(artefact: Path) -> None:
+    """Weights that a transform has padded hold a block of zeros: they travel as a bit an element."""
+    weights = {name: array.copy() for name, array in Artefact.open(artefact).weights.items()}
+    name = next(name for name, array in weights.items() if looks_random(array))
+    weights[name].reshape(-1)[: weights[name].size // 3] = 0
+    write_weights(artefact / WEIGHTS, weights)
+    leave_out(artefact)
+    assert sum(path.stat().st_size for path in artefact.iterdir()) < weights[name].nbytes / 20
+    after = opened(artefact).weights[name]
+    np.testing.assert_array_equal(after == 0, weights[name] == 0)
+    drawn, given = after[after != 0], weights[name][after != 0]
+    assert abs(drawn.mean() - given.mean()) < 1e-3 and abs(drawn.std() / given.std() - 1) < 1e-2
 
 
 def test_other_draws_are_refused(artefact: Path) -> None:

@@ -21,7 +21,7 @@ TIMES = {
     "steps": [["a", 1.0, 1.0]], "roofline_share": {"float32": 0.25},
 }  # fmt: skip
 EAGER = {"question": "net.16: PyTorch", "status": "ok", "replay_us": {"float32": 100.0, "tf32": 30.0, "fp16": "no kernel"}}
-COMPILED = {"question": "net.16: PyTorch, compiled", "status": "ok", "replay_us": {"float32": 80.0}}
+COMPILED = {"question": "net.16: PyTorch, compiled, float32", "status": "ok", "replay_us": {"float32": 80.0}}
 FAILED = {"question": "other: outputs", "status": "failed", "why": "KernelError: illegal\nmemory access"}
 
 
