@@ -62,7 +62,7 @@ def samples(place: str, database: Database) -> list[Sample]:
             continue
         device = record.device.removesuffix(from_memory(""))
         if device not in speeds:
-            speeds[device] = calibrate(database, device, lowers.target, None, lowers.generator_digest)
+            speeds[device] = calibrate(database, device, lowers.target, None)
         amount, speed = work(fragment), speeds[device]
         power = math.log2(max(LEAST_US, record.median_us) / speed.estimate_us(amount))
         if abs(power) <= 2 * FURTHEST:

@@ -72,8 +72,8 @@ class Collector:
             if not model.is_settled(candidate):
                 time_us = self.policy.disappointment * model.estimate_us(candidate)
                 self.jobs[model.key(candidate)] = job_of(model, candidate, self.policy)
-                generator = model.generator_of(candidate.implementation)
-                model.file(Record(model.device_of(candidate.fragment), *model.key(candidate), "ok", (time_us,), generator=generator))
+                device, digest = model.device_of(candidate.fragment), model.code_digest(candidate)
+                model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _collected(result: Saturated, options: Options, progress: Progress, database
     lowers, collector = lowering(options.device), Collector(policy=options.policy.measure)
     key = device_key(options, database)
     is_described = lowers.speed is not None  # its rates are those of its data sheet
-    missing = [] if is_described else calibration_missing(database, key, lowers.target, lowers.generator_digest)
+    missing = [] if is_described else calibration_missing(database, key, lowers.target)
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
     # What would be measured is asked for in a budget of its own: a search that used its time up would ask for nothing.
@@ -155,7 +155,7 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                     programs = [kernel_program(job.fragment, job.implementation, seed=options.seed) for job in batch]
                     compiled_folders = compile_batch(programs, Path(folder), compile_options)
                     for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
-                        generator = lowers.code_digest(job.implementation)
+                        generator = lowers.code_digest(job.fragment, job.implementation)
                         archived = ArchivedJob(*job.key, generator, job.engine, feed_specs(program))
                         if isinstance(compiled, EinsatError):
                             key = archived.key(device_key(options, database))

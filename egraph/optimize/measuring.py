@@ -69,8 +69,6 @@ class Measurer:
     worker: Worker
     seed: int = 0
     effort: Effort = field(default_factory=Effort)
-    generator: str = ""
-    """Hash of the sources of the code generator, which times of generated kernels are filed under."""
     measured: int = 0
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
@@ -113,9 +111,8 @@ class Measurer:
                         self.hung.add(job.key)  # the machine may be overloaded: it is tried once more
                         continue
                     device = from_memory(self.device) if job.engine == FROM_MEMORY else self.device
-                    lowers = lowering_for(self.options.target)
-                    generator = self.generator if job.implementation.is_generated else lowers.code_digest(job.implementation)
-                    record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, generator)
+                    digest = lowering_for(self.options.target).code_digest(job.fragment, job.implementation)
+                    record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, digest)
                     (file or self.database.put)(record)
 
     def _fitting(self, left_seconds: float) -> int:
@@ -209,37 +206,36 @@ def calibration_jobs(target: Target) -> dict[str, Job]:
     return jobs | {"call": replace(jobs["launch"], text=f"Session.run: {jobs['launch'].text}", engine="einsat")}
 
 
-def _recorded(database: Database, device: str, generator: str, job: Job) -> Record | None:
-    return database.get(device, *job.key, generator if job.implementation.is_generated else "")
+def _recorded(database: Database, device: str, target: Target, job: Job) -> Record | None:
+    return database.get(device, *job.key, lowering_for(target).code_digest(job.fragment, job.implementation))
 
 
-def calibration_missing(database: Database, device: str, target: Target, generator: str) -> list[Job]:
+def calibration_missing(database: Database, device: str, target: Target) -> list[Job]:
     """Return the standard kernels that ``calibrate`` has to measure."""
-    return [job for job in calibration_jobs(target).values() if _recorded(database, device, generator, job) is None]
+    return [job for job in calibration_jobs(target).values() if _recorded(database, device, target, job) is None]
 
 
-def calibration_programs(database: Database, device: str, target: Target, generator: str, *, seed: int) -> list[Program]:
+def calibration_programs(database: Database, device: str, target: Target, *, seed: int) -> list[Program]:
     """Return the programs of the standard kernels that ``calibrate`` has to measure."""
-    missing = calibration_missing(database, device, target, generator)
+    missing = calibration_missing(database, device, target)
     return [kernel_program(job.fragment, job.implementation, seed=seed) for job in missing]
 
 
 def calibrate(
-    database: Database, device: str, target: Target, measurer: Measurer | None, generator: str = "", *,
-    has_time: Callable[[], bool] = lambda: True,
-) -> DeviceSpeed:  # fmt: skip
+    database: Database, device: str, target: Target, measurer: Measurer | None, *, has_time: Callable[[], bool] = lambda: True
+) -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
     if (described := lowering_for(target).speed) is not None:
         return described
     jobs = calibration_jobs(target)
     if measurer is not None:
         for _ in range(2):  # what hung is tried once more: everything is estimated by these
-            missing = calibration_missing(database, device, target, generator)
+            missing = calibration_missing(database, device, target)
             measurer.measure(missing, lambda: math.inf if has_time() else 0.0, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():
-        record = _recorded(database, device, generator, job)
+        record = _recorded(database, device, target, job)
         if record is None or record.median_us is None:
             return DeviceSpeed()
         # Other processes only ever slow a kernel down: one slow reading here makes everything of its kind look slow, and it is never tried.

@@ -231,8 +231,7 @@ class Run:
         alone = replace(self.repair.compile_options, keep_subnormals=False)
         measurer = None
         if self.device.is_timed and not options.frozen:
-            generator, policy = self.lowering.generator_digest, options.policy.measure
-            measurer = Measurer(self.database, device, alone, self.worker, options.seed, generator=generator, policy=policy)
+            measurer = Measurer(self.database, device, alone, self.worker, options.seed, policy=options.policy.measure)
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
         if measurer is not None and not trial.searched.choice.is_earlier:
@@ -307,11 +306,10 @@ class Run:
         needed: list[Program] = []
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
-            target, generator = self.lowering.target, self.lowering.generator_digest
             left_seconds = self.budget.left_seconds
             folded = self.folder.fold(plain)
             self.budget.folded(left_seconds - self.budget.left_seconds)
-            needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), folded]
+            needed = [*calibration_programs(self.database, device, self.lowering.target, seed=options.seed), folded]
         with compiling_ahead(
             needed, self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure, self.budget.compiling_seconds
         ) as end:
@@ -499,10 +497,8 @@ class Run:
         if self.model is None:
             if self.device.is_timed:
                 self.progress.stage("calibrate")
-            generator = self.lowering.generator_digest
-            speed = calibrate(
-                self.database, device, self.lowering.target, measurer, generator, has_time=lambda: self.budget.measuring_seconds() > 0,
-            )  # fmt: skip
+            target, has_time = self.lowering.target, lambda: self.budget.measuring_seconds() > 0
+            speed = calibrate(self.database, device, target, measurer, has_time=has_time)
             self.model = self._prices(device, speed)
         return self.model
 
@@ -516,7 +512,7 @@ class Run:
         is_from_memory = not self.device.stays_in_cache(weights_bytes)
         return CostModel(
             self.database, device, speed, is_from_memory, model=outputs, target=stages.target_of(self.options, self.lowering),
-            generator=self.lowering.generator_digest, policy=self.options.policy.cost, prior=shipped(self.lowering.target.kind),
+            policy=self.options.policy.cost, prior=shipped(self.lowering.target.kind),
             errors=ErrorModel(self.options.tolerance, derived=self._derived_errors) if self.options.precision in CONSTRAINED else None,
         )  # fmt: skip
 

@@ -255,7 +255,8 @@ class Repair:
         blamed = self.blamed(error, entry)
         for kernel, reason in blamed.kernels:
             filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation.text
-            model.file(Record(*filed_under, "wrong", (), reason, model.generator_of(kernel.implementation)))
+            digest = lowering(self.options.device).code_digest(kernel.fragment, kernel.implementation)
+            model.file(Record(*filed_under, "wrong", (), reason, digest))
         rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.outputs(error.feeds)),), notes=[])
         is_numeric = bool(rehearsal.difference(without_stored(entry.program)))
         run = None if is_numeric else self._run_compiled

@@ -261,10 +261,10 @@ def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
     """Return the prices of kernels for a graph, by what the database knows."""
     runs_on, lowers = device(options.device), lowering(options.device)
     key, weights_bytes = device_key(options, database), sum(array.nbytes for array in graph.tensors.values())
-    speed = calibrate(database, key, lowers.target, None, lowers.generator_digest)
+    speed = calibrate(database, key, lowers.target, None)
     is_from_memory = not runs_on.stays_in_cache(weights_bytes)
     return CostModel(
-        database, key, speed, is_from_memory, generator=lowers.generator_digest, target=target_of(options, lowers),
+        database, key, speed, is_from_memory, target=target_of(options, lowers),
         policy=options.policy.cost, prior=shipped(lowers.target.kind),
     )  # fmt: skip
 

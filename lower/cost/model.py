@@ -58,8 +58,6 @@ class CostModel:
     """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
     caution: float = 1.0
     """The factor of estimates: above 1, a measured kernel is preferred to an estimated one."""
-    generator: str = ""
-    """Hash of the sources of the code generator: measurements of other generated code are ignored."""
     model: str = ""
     """The name of the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
     target: Target = field(default_factory=default_target)
@@ -96,13 +94,15 @@ class CostModel:
         """Return the name of device and manner of timing that a fragment's measurements are filed under."""
         return from_memory(self.device) if self.reads_memory(fragment) else self.device
 
-    def generator_of(self, implementation: Implementation) -> str:
-        """Return a hash of the sources that a kernel's time depends on: '' where its code is not ours."""
-        return self.generator if implementation.is_generated else self._lowering.code_digest(implementation)
+    def code_digest(self, candidate: Candidate) -> str:
+        """Return a hash of what a kernel's time depends on: '' where its code is not ours."""
+        return self._lowering.code_digest(candidate.fragment, candidate.implementation)
 
     def recorded(self, device: str, candidate: Candidate) -> Record | None:
         """Return the database's record of a kernel."""
-        return self.database.get(device, *self.key(candidate), self.generator_of(candidate.implementation))
+        if not self.database.has_times(device, *self.key(candidate)):
+            return None  # the digest of its code may take milliseconds
+        return self.database.get(device, *self.key(candidate), self.code_digest(candidate))
 
     def reads_memory(self, fragment: Node) -> bool:
         """Return whether a fragment is timed with its constants in no cache."""
@@ -155,8 +155,7 @@ class CostModel:
         part = (candidate.fragment, candidate.implementation)
         if part not in self._planned:
             fragment, text = self.key(candidate)
-            generator = self.generator_of(candidate.implementation)
-            fastest = self.database.get(self.device_of(candidate.fragment), fragment, f"{text}{PLAN_MARK}", generator)
+            fastest = self.database.get(self.device_of(candidate.fragment), fragment, f"{text}{PLAN_MARK}", self.code_digest(candidate))
             plan = fastest.message if fastest is not None and fastest.status == "ok" else ""
             self._planned[part] = candidate.implementation.with_plan(plan) if plan else candidate.implementation
         planned = self._planned[part]
@@ -181,8 +180,8 @@ class CostModel:
     def file_in_place(self, candidate: Candidate, times_us: tuple[float, ...]) -> None:
         """Price a kernel by what it takes inside programs for this model, now and in later runs."""
         key = self.key(candidate)
-        device, generator = in_place(self.device_of(candidate.fragment), self.model), self.generator_of(candidate.implementation)
-        record = Record(device, *key, "ok", times_us, generator=generator)
+        device = in_place(self.device_of(candidate.fragment), self.model)
+        record = Record(device, *key, "ok", times_us, generator=self.code_digest(candidate))
         self.database.put(record)
         self._in_place[key] = record
 

@@ -110,7 +110,10 @@ class Compiler(Protocol):
 
 
 class CodeCompiler(Protocol):
-    """How requests become code: in processes that may be kept, through a cache. ``digest`` names its sources and its compiler."""
+    """How requests become code: in processes that may be kept, through a cache. ``digest`` names its sources and its compiler.
+
+    ``code_digest`` is a hash of what decides an implementation's code for one fragment: at most as much as ``digest``.
+    """
 
     def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> Compiled: ...
     def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]: ...
@@ -118,6 +121,7 @@ class CodeCompiler(Protocol):
     def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]: ...
     def most_processes(self) -> int: ...
     def digest(self) -> str: ...
+    def code_digest(self, fragment: Node, implementation: Implementation) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -198,16 +202,14 @@ class Lowering:
 
     @property
     def generator_digest(self) -> str:
-        """Return a hash of what decides which code is generated: times of generated kernels hold for equal ones; '' without a compiler."""
+        """Return a hash of what decides which code is generated for whatever fragment; '' without a compiler."""
         return self.generator.compiler.digest() if self.generator.compiler else ""
 
-    def code_digest(self, implementation: Implementation) -> str:
-        """Return a hash of what decides which code an implementation is: its times hold for equal ones; '' for code that is not ours."""
-        if implementation.is_generated:
-            return self.generator_digest
+    def code_digest(self, fragment: Node, implementation: Implementation) -> str:
+        """Return a hash of what decides an implementation's code: its times hold for equal ones; '' for code that is not ours."""
         library = self.library_of(implementation)
-        if library and library.step_kind == self.generated.name:
-            return self.generator_digest
+        if implementation.is_generated or (library and library.step_kind == self.generated.name):
+            return self.generator.compiler.code_digest(fragment, implementation) if self.generator.compiler else ""
         return self.source_digest(library.source) if library and library.source else ""
 
     def kept_compilers(self) -> AbstractContextManager[object]:

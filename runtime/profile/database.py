@@ -62,6 +62,8 @@ class Database:
         self._memory: Memory = {}
         self._keys: dict[type[Row], frozenset[tuple[Value, ...]]] = {}
         """The keys that the file has of each type, as of its version ``_version_read``: most of what is asked for is not there."""
+        self._timed: set[tuple[Value, ...]] = set()
+        """Keys of kernels that have a time, without the hash of their code: of this process, and of the file's keys that were read."""
         self._version_read = -1
 
     @staticmethod
@@ -96,7 +98,7 @@ class Database:
     def scratch(self) -> Database:
         """Return a database that knows all that this one does, and keeps what is put into it to itself."""
         other = Database(self._connection, writable=False, place=self.place, warn=self._warn)
-        other._memory = dict(self._memory)
+        other._memory, other._timed = dict(self._memory), set(self._timed)
         return other
 
     def close(self) -> None:
@@ -107,6 +109,11 @@ class Database:
     def get(self, device: str, fragment: str, implementation: str, generator: str = "") -> Record | None:
         """Return a kernel's time."""
         return self.find(Record, device, fragment, implementation, generator)
+
+    def has_times(self, device: str, fragment: str, implementation: str) -> bool:
+        """Return whether a kernel may have a time, by whatever code."""
+        key = (device, fragment, implementation)
+        return key in self._timed or not self._has_read_keys(Record) or key in self._timed
 
     def find(self, kind: type[R], *key: Value) -> R | None:
         """Return the row of a type with a key."""
@@ -119,8 +126,12 @@ class Database:
 
     def _may_have(self, kind: type[Row], key: tuple[Value, ...]) -> bool:
         """Return whether the file has a row of this key, which another process may have written by now."""
+        return not self._has_read_keys(kind) or key in self._keys.get(kind, ())
+
+    def _has_read_keys(self, kind: type[Row]) -> bool:
+        """Read the keys of a type that the file has by now; return whether that was possible."""
         if self._connection is None:
-            return False
+            return True
         try:
             version = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
             if version != self._version_read:
@@ -128,13 +139,17 @@ class Database:
             if kind not in self._keys:
                 columns = ", ".join(f'"{name}"' for name in kind.KEY)
                 self._keys[kind] = frozenset(self._connection.execute(f"SELECT {columns} FROM {kind.TABLE}"))
+                if kind is Record:
+                    self._timed |= {key[:-1] for key in self._keys[kind]}
         except sqlite3.Error:
-            return True  # reading the row says what is wrong
-        return key in self._keys[kind]
+            return False  # reading the row says what is wrong
+        return True
 
     def put(self, row: Row) -> None:
         """Keep a row, replacing an older one of the same key; committed at once."""
         self._memory[type(row), row.key] = row
+        if isinstance(row, Record):
+            self._timed.add(row.key[:-1])
         if not self.writable or self._connection is None:
             return
         try:

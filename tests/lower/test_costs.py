@@ -15,6 +15,7 @@ from lower.compile import CompileOptions
 from lower.cost.model import CostModel, family, jobs, without_twins
 from lower.cost.rounding import EXPECTED_SHARE
 from lower.roofline import DeviceSpeed, work
+from lower.targets import lowering
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
 from tests.support.fragments import leaf
@@ -170,13 +171,31 @@ def test_of_kernels_that_run_alike_the_plainest_stays() -> None:
     assert without_twins(_model(), {1: (turned, exchanged, generated, other, PLAIN)}) == {1: (PLAIN, generated, other)}
 
 
-def test_times_of_generated_kernels_hold_for_one_generator_and_those_of_libraries_for_all() -> None:
+def test_times_of_generated_kernels_hold_for_equal_code_and_those_of_libraries_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     database, generated = Database.in_memory(), _candidate(PLAIN.fragment, GENERATED)
-    first, other = (CostModel(database, "here", DeviceSpeed(), generator=name) for name in ("1", "2"))
+    first = CostModel(database, "here", DeviceSpeed())
     for one in (PLAIN, generated):
-        first.file(Record("here", *first.key(one), "ok", (7.0,), generator=first.generator_of(one.implementation)))
+        first.file(Record("here", *first.key(one), "ok", (7.0,), generator=first.code_digest(one)))
     assert first.cost_us(PLAIN) == first.cost_us(generated) == 7.0
+    assert CostModel(database, "here", DeviceSpeed()).cost_us(generated) == 7.0
+    monkeypatch.setattr(type(lowering().generator.compiler), "code_digest", lambda *_: "another")
+    other = CostModel(database, "here", DeviceSpeed())
     assert other.cost_us(PLAIN) == 7.0 and not other.is_settled(generated)
+
+
+def test_the_code_of_a_kernel_that_has_no_time_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On some targets the digest of a kernel's code is that of its text, which has to be made."""
+    asked: list[Node] = []
+
+    def asking(_: object, fragment: Node, __: Implementation) -> str:
+        asked.append(fragment)
+        return "1"
+
+    monkeypatch.setattr(type(lowering().generator.compiler), "code_digest", asking)
+    model, generated = CostModel(Database.in_memory(), "here", DeviceSpeed()), _candidate(PLAIN.fragment, GENERATED)
+    assert not model.is_settled(generated) and not asked
+    model.file(Record("here", *model.key(generated), "ok", (7.0,), generator="1"))
+    assert CostModel(model.database, "here", DeviceSpeed()).is_settled(generated) and asked == [generated.fragment]
 
 
 def test_of_an_operand_counts_what_is_read() -> None:

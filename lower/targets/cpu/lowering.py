@@ -6,7 +6,7 @@ import importlib
 import platform
 from functools import cache
 
-from egraph.tensor import Implementation, Target
+from egraph.tensor import Implementation, Node, Target
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.eoperator.request import constant_orders, may_overwrite, supports_by_parts
 from lower.targets import Generator, Library, Lowering
@@ -34,6 +34,9 @@ class _Compiler:
     borrowed = staticmethod(process.borrowed_compilers)
     most_processes = staticmethod(process.most_processes)
     digest = staticmethod(generator.generator_digest)
+
+    def code_digest(self, _fragment: Node, _implementation: Implementation) -> str:
+        return generator.generator_digest()
 
 
 def _library(name: str) -> Library:

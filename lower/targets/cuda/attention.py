@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from egraph.tensor import Kernel, Target
+from egraph.tensor import Kernel, Node, Target
 from lower.attention.match import AttentionCall, match
 from lower.attention.tiles import attention_tiles
 from lower.calls.launch import launch_matched
@@ -37,6 +37,12 @@ def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
         return {"symbol": request.symbol}
 
     return launch_matched(writer, kernel, match, recipe)
+
+
+def request_of(fragment: Node) -> AttentionRequest:
+    """Return the request of a fragment's kernel alone; without a call where it is no attention."""
+    call = match(fragment)
+    return AttentionRequest(fragment, call=call if isinstance(call, AttentionCall) else None)
 
 
 def library(target: Target) -> Library:

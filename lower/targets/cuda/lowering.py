@@ -12,15 +12,19 @@ from pathlib import Path
 from time import perf_counter
 
 from egraph.errors import LowerError
-from egraph.tensor import Implementation, Node, Target
+from egraph.tensor import Implementation, Node, Target, placeholders
 from lower.calls.tiles import Matcher, library_tiles
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.tile import Tile, Tiling
-from lower.eoperator import KernelRequest
+from lower.eoperator import KernelRequest, request
 from lower.eoperator.request import may_overwrite
 from lower.targets import Compiler, Generator, Library, Lowering
+from lower.targets.cuda import attention
 from lower.targets.cuda.costs import GpuSpeed
-from lower.targets.cuda.generator import constant_orders, generate, multiplies_in, supports
+from lower.targets.cuda.generator import constant_orders, generate, multiplies_in, supports, write
+from lower.targets.cuda.generator.compiler import OPTIONS
+from lower.targets.cuda.generator.generate import MOST_FEWER, TRIED_REGISTERS
+from lower.views import row_major
 from runtime.devices.cuda import kernels
 from runtime.devices.cuda.gpus import GPUS, Gpu
 
@@ -77,6 +81,9 @@ class _Compiler:
     def digest(self) -> str:
         return _digest()
 
+    def code_digest(self, fragment: Node, implementation: Implementation) -> str:
+        return _text_digest(fragment, implementation.library, implementation.precision)
+
 
 @cache
 def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
@@ -88,11 +95,36 @@ def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
 @cache
 def _digest() -> str:
     """Return a hash of what decides which code is generated."""
-    folder = Path(__file__).parent / "generator"
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        digest.update(path.read_bytes())
+    for folder in (Path(__file__).parent / "generator", Path(request.__file__).parent):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+@cache
+def _text_digest(fragment: Node, library: str, precision: str) -> str:
+    """Return a hash of a kernel's text, its launches and how it is compiled; of the generator where it refuses the fragment.
+
+    Times hold for as long as the text of a kernel stays, whatever else of the generator changes.
+    """
+    one = attention.request_of(fragment) if library else KernelRequest(fragment, None, _constant_strides(fragment), precision)
+    try:
+        kernel = write(one)
+    except LowerError:
+        return _digest()
+    parts = (kernel.text, kernel.launches, kernel.scratch_bytes, OPTIONS, TRIED_REGISTERS, MOST_FEWER)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _constant_strides(fragment: Node) -> tuple[tuple[int, ...] | None, ...] | None:
+    """Return how operands lie of a kernel that is alone: constants in the order that it reads them best in, all else as it is."""
+    orders, strides = constant_orders(fragment), dict[int, tuple[int, ...]]()
+    for leaf in placeholders(fragment):
+        if order := orders.get(leaf.integer("index")):
+            stored = dict(zip(order, row_major([leaf.type.sizes[axis] for axis in order]), strict=True))
+            strides[leaf.integer("index")] = tuple(stored[axis] for axis in range(leaf.type.rank))
+    return tuple(strides.get(position) for position in range(max(strides) + 1)) if strides else None
 
 
 def _tiles(

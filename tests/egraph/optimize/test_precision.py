@@ -203,7 +203,7 @@ def test_where_time_is_short_a_program_that_does_not_round_is_found_too() -> Non
         for options in candidates(frozen, target, fused=False).values():
             for one in options:
                 samples_us = (1.0 if one.implementation.precision != "float32" else 5.0,)
-                model.database.put(Record("d", *key_of(one), "ok", samples_us, generator=model.generator_of(one.implementation)))
+                model.database.put(Record("d", *key_of(one), "ok", samples_us, generator=model.code_digest(one)))
         budget = Budget(Progress(-1, 0.001))
         slow = {(True, False): 1e9, (False, True): 1e9}
         return Chooser(frozen, candidates(frozen, target, fused=False), model, budget, 1.0, 0, longest=slow)

@@ -18,6 +18,8 @@ from lower.targets.cuda.generator.kernel import Report
 from runtime.devices.cuda.kernels import Launch
 
 MISSING = "neither NVRTC (pip install nvidia-cuda-nvrtc cuda-bindings) nor nvcc is installed"
+OPTIONS = (b"--std=c++17", b"--ptxas-options=-v", b"-default-device")
+"""What NVRTC is told besides the architecture."""
 PATIENCE_SECONDS = 120.0
 MESSAGE_CHARACTERS = 600
 
@@ -102,7 +104,7 @@ def _by_nvrtc(text: str, architecture: str) -> tuple[bytes, str] | None:
         program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
     except RuntimeError:  # the binding is installed, the library is not
         return None
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--ptxas-options=-v", b"-default-device"]
+    options = [f"--gpu-architecture={architecture}".encode(), *OPTIONS]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     log = bytes(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
     nvrtc.nvrtcGetProgramLog(program, log)
