@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from egraph.tensor.expr.index import Index, Iterator, bounds, known, length
+from egraph.tensor.expr.conditions import undecided
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, bounds, index, known, length, substitute
 from egraph.tensor.expr.laws import coefficient, iterators_of
-from egraph.tensor.expr.scope import Reduction
+from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.terms import Term, Terms, subterms
 from lower.targets.cuda.generator.functions import TENSOR_TYPES
 from lower.targets.cuda.generator.kernel import SCRATCH
@@ -70,6 +71,8 @@ PAIRS = 16
 """Pairs of terms that are staged at once for tensor cores: twice what one of their products sums."""
 TENSOR_THREADS = 128
 """Threads of a block that multiplies on tensor cores."""
+MOST_PLACES = 64
+"""Values of divided iterators for which the bounds of an index are looked at one by one."""
 LEAST_SIDE = 8
 """Rows, and columns, from which tiles pay: with fewer, half of the threads idle."""
 LEAST_TENSOR_SIDE = 32
@@ -190,7 +193,8 @@ def product_of(
     if factors is None:
         return None
     left, right = factors
-    if iterators and iterators[-1] in left.free and iterators[-1] not in right.free:
+    inner = next((i for i in reversed(iterators) if (i in left.free) != (i in right.free)), None)
+    if inner is not None and inner in left.free:
         left, right = right, left  # neighbouring threads have neighbouring columns
     rows = tuple(i for i in iterators if i in left.free and i not in right.free)
     columns = tuple(i for i in iterators if i in right.free and i not in left.free)
@@ -202,7 +206,7 @@ def product_of(
 
 
 def _factors(table: Terms, sizes: Mapping[str, int], body: Term) -> tuple[Term, Term] | None:
-    """Return two factors of a summand; the conditions of a guard go to the factor that has what they depend on."""
+    """Return two factors of a summand; the conditions of a guard go to the factors that have what they depend on."""
     zero = table.number(Fraction(0))
     if body.kind == "apply" and body.data == "mul":
         left, right = body.children
@@ -212,21 +216,37 @@ def _factors(table: Terms, sizes: Mapping[str, int], body: Term) -> tuple[Term, 
     inner = _factors(table, sizes, body.children[0])
     if inner is None:
         return None
-    needed = frozenset().union(*(iterators_of(c.left - c.right) for c in body.data))
-    for guarded, other in (inner, inner[::-1]):
-        if needed <= guarded.free and _is_inside(sizes, other):
-            return table.guard(body.data, guarded, zero), other
+    shared = [tuple(c for c in body.data if iterators_of(c.left - c.right) <= factor.free) for factor in inner]
+    for guarded, conditions, other in ((0, shared[1], inner[1]), (1, shared[0], inner[0])):
+        if len(shared[guarded]) == len(body.data) and _is_inside(sizes, other, conditions):
+            factors = [table.guard(tests, factor, zero) for tests, factor in zip(shared, inner, strict=True)]
+            return factors[0], factors[1]
     return None
 
 
-def _is_inside(sizes: Mapping[str, int], term: Term) -> bool:
-    """Return whether a term reads inside of its tensors wherever its iterators stand."""
+def _is_inside(sizes: Mapping[str, int], term: Term, conditions: Sequence[Compare]) -> bool:
+    """Return whether a term reads inside of its tensors wherever its iterators stand and conditions hold."""
     for read in subterms((term,)):
         if read.kind == "read":
-            limits = bounds(read.data[1])
-            if limits is None or limits[0] < 0 or limits[1] >= sizes[read.data[0]]:
-                return False
+            for place in _places(read.data[1], conditions):
+                limits = bounds(place)
+                if limits is None or limits[0] < 0 or limits[1] >= sizes[read.data[0]]:
+                    return False
     return True
+
+
+def _places(place: Index, conditions: Sequence[Compare]) -> list[Index]:
+    """Return an index for each value of the iterators that it divides or conditions compare, where these are few: bounds are exact then."""
+    dividing = (index(atom) for atom in place.atoms if isinstance(atom, Floor | Modulo))
+    told_apart = iterators_of(*dividing, *(c.left - c.right for c in conditions))
+    if not told_apart or _count(tuple(told_apart)) > MOST_PLACES:
+        return [place]
+    found = []
+    for values in itertools.product(*(range(known(i.low), known(i.low) + length(i)) for i in told_apart)):
+        at = dict(zip(told_apart, values, strict=True))
+        if undecided(Compare(substitute(c.left, at), c.operator, substitute(c.right, at)) for c in conditions) is not None:
+            found.append(substitute(place, at))
+    return found
 
 
 def _count(iterators: Sequence[Iterator]) -> int:
