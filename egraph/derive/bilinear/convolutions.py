@@ -52,7 +52,10 @@ def winograd_programs(node: Node) -> tuple[Derivation, ...]:
 
 
 def alternatives(node: Node) -> tuple[Plan, ...]:
-    """Return the plans whose estimate is good enough to propose them, the best first, those of more error after those of usual error."""
+    """Return the plans whose estimate is good enough to propose them, the best first, those of more error after those of usual error.
+
+    The best algorithm of usual error is proposed on the whole, too: blocks are for a processor's caches, and a GPU idles between them.
+    """
     x, w = node.inputs
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
@@ -61,7 +64,9 @@ def alternatives(node: Node) -> tuple[Plan, ...]:
     worth = sorted((pair for pair in estimated if pair[0] <= limit), key=lambda pair: pair[0])
     usual = [plan for _, plan in worth if plan.bilinear.growth <= USUAL_GROWTH]
     more = [plan for _, plan in worth if plan.bilinear.growth > USUAL_GROWTH]
-    return (*usual[:MOST_PROGRAMS], *more[:MOST_PROGRAMS])
+    chosen = usual[:MOST_PROGRAMS]
+    whole = [] if not chosen or any(plan.blocks is None for plan in chosen) else [Plan(chosen[0].bilinear)]
+    return (*chosen, *whole, *more[:MOST_PROGRAMS])
 
 
 def algorithms(node: Node) -> tuple[Bilinear, ...]:

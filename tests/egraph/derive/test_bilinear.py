@@ -227,6 +227,14 @@ def test_what_is_no_faster_is_left_alone() -> None:
     assert not winograd_programs(conv((1, 64, 28, 28), (64, 64, 3, 3), layout="NCHW"))
 
 
+def test_the_best_algorithm_is_proposed_on_the_whole_too() -> None:
+    """Blocks are for a processor's caches: elsewhere each of them is a launch, and so few tiles leave a device idle."""
+    names = [each.name for each in winograd_programs(conv((16, 28, 28, 128), (128, 128, 3, 3), pads=(1, 1, 1, 1)))]
+    blocked, whole = [name for name in names if " by " in name], [name for name in names if " by " not in name]
+    assert blocked and whole == [names[0].partition(" by ")[0]]
+    assert len(names) == len(set(names))
+
+
 def test_many_taps_are_summed_directly() -> None:
     data, weight = placeholder(0, TensorType("float32", (1, 3, 20, 2))), placeholder(1, TensorType("float32", (2, 2, 3, 17)), constant=True)
     values: dict[str, Any] = {"strides": (1, 1), "pads": (1, 8, 1, 8), "dilations": (1, 1), "output_padding": (0, 0), "layout": "NHWC"}
