@@ -209,6 +209,15 @@ def test_a_row_s_softmax_is_computed_once_for_all_its_places(kernels: Kernels) -
     assert few.text.count("__shfl_xor_sync") == 3, "so few rows would leave a device idle"
 
 
+@pytest.mark.parametrize(("terms", "block"), [(33, (8, 16)), (64, (8, 16)), (65, (16, 8)), (100, (16, 8)), (256, (32, 4)), (700, (32, 4))])
+def test_short_rows_share_a_warp(terms: int, block: tuple[int, int]) -> None:
+    """A lane loads eight terms at once, where a row has so many. Threads of a last block that have no row compute another again."""
+    fragment = apply("Softmax", leaf(0, 37, terms), axis=1)
+    kernel = write(KernelRequest(fragment))
+    assert kernel.launches[0].block[:2] == block
+    check(compiled([kernel]), kernel, fragment, feeds(fragment))
+
+
 def test_strides_write_into_a_part_of_a_larger_tensor(module: HostModule) -> None:
     source = np.random.default_rng(0).standard_normal((3, 5, 6, 2)).astype(np.float32)
     for target in results(module, write(STRIDED), {"in0": source.ravel()[:-1]}, np.full((3, 5, 18), 7, np.float32)):

@@ -18,6 +18,7 @@ from egraph.tensor import PLAIN
 from egraph.tensor.expr.index import Index, Iterator, known, length
 from egraph.tensor.expr.laws import coefficient
 from egraph.tensor.expr.scope import Reduction
+from lower.eoperator.phases import split_phases
 from lower.eoperator.request import Kernel
 from lower.eoperator.tabled import has_tables, spelled_out, tabled_digits, tile, unrolled
 from lower.eoperator.terms import Term, indices_of, subterms
@@ -59,6 +60,8 @@ LEAST_REUSED_TERMS = 4
 """Terms from which threads share a reduction that several elements need."""
 WARP_TERMS = 1024
 """The most terms that one warp reduces; a longer row takes a block."""
+LANE_TERMS, LEAST_LANES = 8, 4
+"""Terms that a lane reduces, at least, of rows that are too short for a warp; and lanes that share a row, at least."""
 WARPS = 4
 """Warps of a block, each with a row of its own."""
 TENSOR_BLOCKS = 2
@@ -129,7 +132,8 @@ class Scheduler:
 
     def _arranged(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
         """Return an expression without tables, whose reductions are narrowed and whose iterators are merged where they can be."""
-        root = with_reciprocals(self.table, simplify_reductions(self.table, spelled_out(self.table, root)))
+        iterators, root, offset = split_phases(self.table, tuple(iterators), spelled_out(self.table, root), offset)
+        root = with_reciprocals(self.table, simplify_reductions(self.table, root))
         iterators, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
         if replace:
             root, offset = self.table.substitute(root, replace), self.table.index(offset, replace)
@@ -308,7 +312,7 @@ class Scheduler:
         else:
             terms("rank", str(size), total)
         if not team.by_column:
-            with writer.braces(f"for (int step = {WARP // 2}; step > 0; step /= 2)"):
+            with writer.braces(f"for (int step = {min(WARP, team.size) // 2}; step > 0; step /= 2)"):
                 writer.accumulate(reduction, total, f"__shfl_xor_sync(0xffffffffu, {total}, step)")
         if team.parts > 1:
             self._combine(reduction, total, team)
@@ -347,8 +351,11 @@ class Team:
 
     @classmethod
     def by_rows(cls, rows: Sequence[Iterator], work: int) -> Team:
-        """Give a row to a warp, a long one to a block."""
+        """Give a row to a warp, a long one to a block, a short one to a part of a warp: lanes need terms to load at once."""
         count = math.prod(map(length, rows))
+        if work < LANE_TERMS * WARP:
+            size = max(LEAST_LANES, 1 << (-(-work // LANE_TERMS) - 1).bit_length())
+            return cls(size, WARPS * WARP // size, 1, False)
         if work <= WARP_TERMS:
             return cls(WARP, min(WARPS, count), 1, False)
         size = 128 if work <= 4 * WARP_TERMS else 256 if work <= 16 * WARP_TERMS or count >= 512 else 1024
