@@ -43,7 +43,7 @@ def leave_out(folder: Path, seed: int = 0) -> None:
     weights = Weights(folder / WEIGHTS)
     random = {name: array for name, array in sorted(weights.items()) if looks_random(array[array != 0])}
     rows = [(name, array.shape, float(array[array != 0].mean()), float(array[array != 0].std())) for name, array in random.items()]
-    nonzero = {f"{NONZERO}{name}": np.packbits(array != 0) for name, array in random.items() if not array.all()}
+    nonzero: dict[str, Any] = {f"{NONZERO}{name}": np.packbits(array != 0) for name, array in random.items() if not array.all()}
     described = {"seed": seed, "weights": rows, "fingerprint": fingerprint(_drawn(rows, seed, nonzero))}
     (folder / DRAWN).write_text(json.dumps(described), encoding="utf-8")
     kept: dict[str, Any] = {name: array for name, array in weights.items() if name not in random}

@@ -617,8 +617,9 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
             asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
             asked.append((f"{name}: PyTorch", partial(torch_network, program_folder, compiled=False)))
             for precision, late in slow.items():
+                by_torch = partial(torch_network, program_folder, compiled=True, precisions=[precision])
                 late.append((f"{name}{XLA}, {precision}", partial(xla_network, program_folder, precisions=[precision])))
-                late.append((f"{name}{COMPILED}, {precision}", partial(torch_network, program_folder, compiled=True, precisions=[precision])))
+                late.append((f"{name}{COMPILED}, {precision}", by_torch))
     asked += [question for late in slow.values() for question in late] if compiled else []
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_kernels_in_c_are_filed_under_their_own_sources(tmp_path: Path) -> None:
         digests.append(source_digest(source))
 
 
-WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
+WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
 QUERIES, KEYS, VALUES = (leaf(k, 2, 40, 16) for k in range(3))
 ATTENTION = apply("MatMul", apply("Softmax", apply("MatMul", QUERIES, apply("Transpose", KEYS, perm=(0, 2, 1))), axis=2), VALUES)
 FOR_A_GPU = [

@@ -17,20 +17,20 @@ from egraph.tensor.expr.scope import Compare
 from egraph.tensor.ops import apply
 from lower.eoperator.phases import split_phases
 from lower.eoperator.request import Kernel, KernelRequest, kernel_of
-from lower.eoperator.terms import Term, indices_of, subterms
+from lower.eoperator.terms import Term, subterms
 from lower.targets.cuda.generator import multiplies_in, write
 from tests.support.cuda_kernels import check, compiled
 from tests.support.fragments import leaf
 from tests.support.kernels import feeds
 
-PLAIN: dict[str, Any] = {"dilations": (1, 1), "group": 1, "layout": "NCHW", "output_padding": (0, 0)}
+WINDOW: dict[str, Any] = {"dilations": (1, 1), "group": 1, "layout": "NCHW", "pads": (0, 0, 0, 0)}
 
 
 def transposed(sizes: tuple[int, int], taps: tuple[int, int], channels: tuple[int, int] = (1, 1), **changed: Any) -> Node:
     """Return a transposed convolution of an image of these sizes."""
     weights = leaf(1, *channels, *taps, constant=True)
     data = (2, channels[0], *sizes) if changed.get("layout", "NCHW") == "NCHW" else (2, *sizes, channels[0])
-    return apply("ConvTranspose", leaf(0, *data), weights, **{**PLAIN, "pads": (0, 0, 0, 0), **changed})
+    return apply("ConvTranspose", leaf(0, *data), weights, **{**WINDOW, "output_padding": (0, 0), **changed})
 
 
 def split(kernel: Kernel) -> tuple[tuple[Iterator, ...], Term, Index]:
@@ -41,8 +41,8 @@ def number(value: Index, at: dict[Iterator, int]) -> int:
     return known(substitute(value, at))
 
 
-def computed(term: Term, at: dict[Iterator, int], multiplied: list[Term]) -> Fraction:
-    """Return a term's value on operands whose element n is n * n + 1; note each product of two elements."""
+def computed(term: Term, at: dict[Iterator, int]) -> Fraction:
+    """Return a term's value on operands whose element n is n * n + 1."""
     match term.kind:
         case "number":
             return Fraction(term.data)
@@ -50,14 +50,13 @@ def computed(term: Term, at: dict[Iterator, int], multiplied: list[Term]) -> Fra
             return Fraction(number(term.data[1], at) ** 2 + 1)
         case "guard":
             holds = all(condition_holds(condition, at) for condition in term.data)
-            return computed(term.children[0 if holds else 1], at, multiplied)
+            return computed(term.children[0 if holds else 1], at)
         case "reduce":
             ranges = (range(known(i.low), known(i.low) + length(i)) for i in term.data[1])
-            places = itertools.product(*ranges)
-            return sum((computed(term.children[0], {**at, **dict(zip(term.data[1], each, strict=True))}, multiplied) for each in places), Fraction(0))
+            places = (dict(zip(term.data[1], each, strict=True)) for each in itertools.product(*ranges))
+            return sum((computed(term.children[0], {**at, **each}) for each in places), Fraction(0))
     assert term.kind == "apply" and term.data == "mul", term
-    left, right = (computed(child, at, multiplied) for child in term.children)
-    multiplied.append(term)
+    left, right = (computed(child, at) for child in term.children)
     return left * right
 
 
@@ -71,7 +70,7 @@ def elements(space: tuple[tuple[Iterator, ...], Term, Index]) -> dict[int, Fract
     iterators, root, offset = space
     ranges = (range(length(i)) for i in iterators)
     places = [dict(zip(iterators, each, strict=True)) for each in itertools.product(*ranges)]
-    stored = {number(offset, at): computed(root, at, []) for at in places}
+    stored = {number(offset, at): computed(root, at) for at in places}
     assert len(stored) == len(places), "no element is stored twice"
     return stored
 
@@ -116,7 +115,7 @@ def test_what_cannot_be_split_stays() -> None:
     """Nine outputs at stride two; a convolution, whose terms all meet; one output a phase; a dilation that the stride divides."""
     nodes = [
         transposed((5, 5), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
-        apply("Conv", leaf(0, 1, 1, 8, 8), leaf(1, 1, 1, 3, 3), pads=(1, 1, 1, 1), strides=(2, 2), dilations=(1, 1), group=1, layout="NCHW"),
+        apply("Conv", leaf(0, 1, 1, 8, 8), leaf(1, 1, 1, 3, 3), **WINDOW, strides=(2, 2)),
         transposed((1, 1), (2, 2), strides=(2, 2)),
         transposed((4, 4), (3, 3), strides=(2, 2), dilations=(2, 2), output_padding=(1, 1)),
     ]
