@@ -29,6 +29,11 @@ def split_phases(table: Terms, iterators: tuple[Iterator, ...], root: Term, offs
     return space
 
 
+def has_phases(outputs: int, taps: int, stride: int, dilation: int) -> bool:
+    """Return whether so many outputs are split by the stride: into equal phases of more than one place, each with other taps."""
+    return stride > 1 and outputs % stride == 0 and outputs > stride and taps >= stride and gcd(dilation, stride) == 1
+
+
 def _split(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> Space | None:
     """Split by the first guard for which it can be done; None where there is none."""
     for term in subterms((root,)):
@@ -85,9 +90,9 @@ def _step(
         return None
     constant, slopes = linear
     outer, inner = next((i for i in slopes if i in iterators), None), next((k for k in slopes if k in summed), None)
-    if outer is None or inner is None or gcd(slopes[inner], stride) != 1 or length(outer) % stride or length(outer) == stride:
+    if outer is None or inner is None or known(outer.low) or known(inner.low):
         return None
-    if known(outer.low) or known(inner.low) or length(inner) < stride:
+    if not has_phases(length(outer), length(inner), stride, slopes[inner]):
         return None
     inverse = pow(-slopes[inner], -1, stride)
     return outer, inner, stride, index(outer) * (slopes[outer] * inverse % stride) + constant * inverse % stride

@@ -16,7 +16,10 @@ from itertools import pairwise
 from typing import Any
 
 from egraph.tensor import PLAIN, Candidate, Implementation, Node, walk
+from egraph.tensor.expr.index import known
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.window import layout_of
+from lower.eoperator.phases import has_phases
 from lower.roofline import ADDITIONS_A_FUNCTION, DeviceSpeed, Work
 from lower.targets.cuda.generator.products import CYCLES_A_US, LEAST_SIDE, Sum, tiling_of
 from runtime.devices.cuda.gpus import H100, Gpu
@@ -97,12 +100,18 @@ def product_of(node: Node) -> Product | None:
 def gathered(node: Node, product: Product) -> Product:
     """Return a contraction's product as a generated kernel computes it.
 
-    A transposed convolution gathers: each result adds up all taps, also those that meet no element of the operand.
+    A transposed convolution gathers: each result adds up all taps, of a stride that divides the results those of its phase.
     """
     if node.op != "ConvTranspose":
         return product
+    a: dict[str, Any] = dict(node.attributes)
     _, outputs, *taps = node.inputs[1].type.sizes
-    return Product(product.count, node.type.elements // (outputs * product.count), outputs, product.summed * math.prod(taps))
+    places = map(known, layout_of(node.type.sizes, a).space(node.type.sizes))
+    phases, each = 1, product.summed
+    for count, size, stride, dilation in zip(taps, places, a["strides"], a["dilations"], strict=True):
+        is_split = has_phases(size, count, stride, dilation)
+        phases, each = phases * (stride if is_split else 1), each * (-(-count // stride) if is_split else count)
+    return Product(product.count * phases, node.type.elements // (outputs * product.count * phases), outputs, each)
 
 
 @cache
