@@ -2,8 +2,8 @@
 
     sum_k {(i + c - k) % s == 0} a[(i + c - k) // s] w[k]   is   sum_u a[x + (r + c) // s - u] w[s u + (r + c) % s]   with i = s x + r
 
-A transposed convolution is such a sum along each of its axes (PET and EinNet derive it as a product and a stencil; here nothing is stored
-in between). Equal phases, r, are computed by the same code, so they are iterators of the result and no copies of it.
+A transposed convolution is such a sum along each of its axes. (EinNet derives a product and an offset sum for it; here nothing is stored
+in between.) All phases run the same code: r is one more iterator of the result.
 """
 
 from __future__ import annotations
