@@ -600,8 +600,8 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
     if on is None:
         asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates)]
     archives = sorted(folder.glob(ARCHIVES)) if on is None and not compiled else []
-    slow: dict[str, list[Question]] = {precision: [] for precision in PRECISIONS}
-    for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
+    prepared = [each for each in folder.iterdir() if (each / WANTED).exists()]
+    for program_folder in sorted(prepared):
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
 
         def of_artefact(question: Callable[..., Answer], *rest: Any, path: Path = path) -> Answer:
@@ -616,16 +616,21 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
             asked.append((f"{name}: times", partial(of_artefact, times, program_folder)))
             asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
             asked.append((f"{name}: PyTorch", partial(torch_network, program_folder, compiled=False)))
-            for precision, late in slow.items():
-                by_torch = partial(torch_network, program_folder, compiled=True, precisions=[precision])
-                late.append((f"{name}{XLA}, {precision}", partial(xla_network, program_folder, precisions=[precision])))
-                late.append((f"{name}{COMPILED}, {precision}", by_torch))
-    asked += [question for late in slow.values() for question in late] if compiled else []
+    for precision in PRECISIONS if compiled else ():  # the smallest networks first: more answers in the time
+        smallest_first = sorted(prepared, key=lambda each: (_flops(each), each.name))
+        asked += [(f"{each.name}{XLA}, {precision}", partial(xla_network, each, precisions=[precision])) for each in smallest_first]
+        by_torch = partial(torch_network, compiled=True, precisions=[precision])
+        asked += [(f"{each.name}{COMPILED}, {precision}", partial(by_torch, each)) for each in smallest_first]
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
         records = written.with_name(f"{archive.stem}.{RECORDS}")
         asked.append((f"{archive.stem}{KERNEL_TIMES}", partial(kernel_times, archive, records, share)))
     return asked
+
+
+def _flops(folder: Path) -> float:
+    """Return how much arithmetic a prepared network is."""
+    return float(json.loads((folder / WORK).read_text(encoding="utf-8"))["flops"]) if (folder / WORK).exists() else 0.0
 
 
 def _share(left_seconds: Callable[[], float], parts: int) -> float:

@@ -276,3 +276,21 @@ def test_a_network_is_timed_as_xla_compiles_it_in_each_precision(tmp_path: Path)
     answer = gpu_first_contact.xla_network(tmp_path, platform_name="cpu")
     assert set(answer["queued_us"]) == set(answer["waited_us"]) == set(gpu_first_contact.PRECISIONS)
     assert all(isinstance(each, float) and each > 0 for each in answer["queued_us"].values())
+
+
+def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_before_all_else(tmp_path: Path) -> None:
+    """Compiling takes minutes: what the time does not suffice for are the large networks, and what computes something else."""
+    for name, flops in (("large", 1e9), ("small", 1e6)):
+        (tmp_path / name / f"{name}.einsat").mkdir(parents=True)
+        (tmp_path / name / gpu_first_contact.WANTED).touch()
+        (tmp_path / name / gpu_first_contact.WORK).write_text(json.dumps({"flops": flops}))
+    asked = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0, compiled=True)
+    late = [name for name, _ in asked if "XLA" in name or "compiled" in name]
+    kinds = [
+        (network, kind, precision)
+        for precision in gpu_first_contact.PRECISIONS for kind in ("XLA", "PyTorch, compiled") for network in ("small", "large")
+    ]  # fmt: skip
+    assert late == [f"{network}: {kind}, {precision}" for network, kind, precision in kinds]
+    assert [name for name, _ in asked][-len(late) :] == late, "after all that needs no compiler"
+    plain = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0, compiled=False)
+    assert not [name for name, _ in plain if "XLA" in name or "compiled" in name]
