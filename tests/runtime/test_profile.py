@@ -8,6 +8,7 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -43,6 +44,24 @@ def test_what_another_process_writes_is_found(tmp_path: Path) -> None:
     assert database.get("cpu", RELU.fragment, "tvm") is None
     other.put(RELU)
     assert database.get("cpu", RELU.fragment, "tvm") == RELU
+
+
+def test_whether_a_kernel_has_times_is_known_without_the_hash_of_its_code(tmp_path: Path) -> None:
+    """In the file, before and after another process writes, in memory, in a scratch database, and where the file has gone wrong."""
+    generated = replace(RELU, generator="1234")
+    database, other = Database.open(tmp_path / "p.sqlite"), Database.open(tmp_path / "p.sqlite")
+    assert not database.has_times("cpu", RELU.fragment, "tvm")
+    other.put(generated)
+    for each in (database, other, database.scratch(), Database.open(tmp_path / "p.sqlite")):
+        assert each.has_times("cpu", RELU.fragment, "tvm")
+        assert not each.has_times("cpu", RELU.fragment, "other") and not each.has_times("gpu", RELU.fragment, "tvm")
+    memory = Database.in_memory()
+    assert not memory.has_times("cpu", RELU.fragment, "tvm")
+    memory.put(generated)
+    assert memory.has_times("cpu", RELU.fragment, "tvm") and memory.scratch().has_times("cpu", RELU.fragment, "tvm")
+    assert database._connection is not None
+    database._connection.close()
+    assert database.has_times("cpu", "any", "tvm"), "reading it says what is wrong"
 
 
 def test_what_is_not_there_is_not_read(tmp_path: Path) -> None:
