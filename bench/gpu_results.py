@@ -18,6 +18,7 @@ from typing import Any
 from bench.environment import commit
 from bench.gpu_first_contact import COMPILED, PRECISIONS, XLA
 from bench.record import RESULTS, record
+from runtime.profile.tables import read_lines
 
 COLUMNS = (
     "network", "batch", "error", "kernels", "one stream", "streams", "predicted", "PyTorch", "compiled", "XLA", "over the best",
@@ -159,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "chosen": "by the times of kernels that it had measured" if arguments.by_times else "by estimates, before it had timed anything",
         "rates": {key: value for key, value in answers.get("rates", {}).items() if key.endswith("_us")},
     }  # fmt: skip
-    lines = {line for path in arguments.records for line in path.read_text(encoding="utf-8").splitlines()}
+    lines = {line for path in arguments.records for line in read_lines(path)}
     measured = Counter(json.loads(line)["status"] for line in lines)
     found = rows(answers)
     text = page(answers, found, measured, where)

@@ -10,6 +10,7 @@ import pytest
 
 from egraph.tensor import Candidate, Implementation, Node, placeholder
 from egraph.tensor.ops import OPS, apply
+from lower.eoperator.repeated import repeated_operations
 from lower.roofline import node_flops, work
 from lower.targets import lowering
 from lower.targets.cuda import costs
@@ -114,3 +115,30 @@ def test_nvidia_s_model_is_not_taken_for_a_launch_where_a_product_computes() -> 
     times_us = [NVIDIA_S_MODEL("h100", Product(1, size, size, size), "tf32") for size in (512, 1024, 2048)]
     assert times_us == sorted(times_us, key=lambda time_us: time_us or 0.0)
     assert (times_us[1] or 0.0) > 2 * 1024**3 / 500.0 / 1e6
+
+
+def pooled(tokens: int, channels: int) -> Node:
+    """Return the sum over tokens of what a layer norm over channels gives."""
+    scale, shift = placeholder(1, float32(channels)), placeholder(2, float32(channels))
+    normal = apply("LayerNormalization", placeholder(0, float32(1, tokens, channels)), scale, shift, axis=2, epsilon=1e-5)
+    return apply("ReduceSum", normal, axes=(1,))
+
+
+def test_what_one_kernel_computes_again_is_counted() -> None:
+    """Every channel's sum computes the mean and the deviation of every token once more than one of them would have to."""
+    each = {
+        repeated_operations(pooled(tokens, channels)) / (tokens * (channels - 1) * channels)
+        for tokens, channels in ((4, 8), (128, 384), (7, 33))
+    }  # fmt: skip
+    assert len(each) == 1 and each.pop() >= 4, "the operations of both reductions, a term"
+    summed = apply("ReduceSum", placeholder(0, float32(1, 128, 384)), axes=(1,))
+    assert cost_us(pooled(128, 384), "cuda") > 25 * (cost_us(summed, "cuda") + cost_us(pooled(128, 384).inputs[0], "cuda"))
+    assert cost_us(pooled(128, 384), "cuda") > 1.9 * cost_us(pooled(128, 192), "cuda"), "twice the results, and twice the terms of each"
+
+
+def test_what_is_computed_before_the_terms_of_a_sum_is_not_repeated() -> None:
+    scores, values = placeholder(0, float32(12, 128, 128)), placeholder(1, float32(12, 128, 64))
+    normal = pooled(128, 384).inputs[0]
+    weighed = apply("MatMul", apply("Softmax", scores, axis=2), values)
+    for fragment in (weighed, normal, apply("MatMul", normal, placeholder(3, float32(384, 64)))):
+        assert repeated_operations(fragment) == 0.0
