@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,17 @@ def leave_out(folder: Path, seed: int = 0) -> None:
     kept: dict[str, Any] = {name: array for name, array in weights.items() if name not in random}
     np.savez_compressed(folder / KEPT, **kept, **nonzero)
     (folder / WEIGHTS).unlink()
+
+
+def shrink(folder: Path, factor: float, kept: Collection[str]) -> bool:
+    """Draw the weights of an artefact's folder smaller from now on, but for those named in ``kept``; return whether there are others."""
+    described = json.loads((folder / DRAWN).read_text(encoding="utf-8"))
+    factors = {name: 1.0 if name in kept else factor for name, *_ in described["weights"]}
+    rows = [(name, shape, factors[name] * mean, factors[name] * deviation) for name, shape, mean, deviation in described["weights"]]
+    with np.load(folder / KEPT) as stored:
+        drawn = _drawn(rows, described["seed"], dict(stored))
+    (folder / DRAWN).write_text(json.dumps({**described, "weights": rows, "fingerprint": fingerprint(drawn)}), encoding="utf-8")
+    return any(name not in kept for name, *_ in rows)
 
 
 def write_feeds(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ import onnxruntime
 import pytest
 
 from bench import gpu_first_contact, networks
-from bench.drawn_weights import hollow, write_feeds
+from bench.drawn_weights import hollow, leave_out, opened, write_feeds
 from bench.inputs import feeds_for
 from bench.networks import dcgan
 from egraph.onnx import importer
@@ -294,3 +294,36 @@ def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_befor
     assert [name for name, _ in asked][-len(late) :] == late, "after all that needs no compiler"
     plain = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0, compiled=False)
     assert not [name for name, _ in plain if "XLA" in name or "compiled" in name]
+
+
+def waving(path: Path, deviation: float) -> Path:
+    """Write the artefact of y = sin(x w): of large weights its last bits are all that decides."""
+    size, port = 256, onnx.helper.make_tensor_value_info
+    weights = (np.random.default_rng(1).standard_normal((size, size)) * deviation).astype(np.float32)
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["t"]), onnx.helper.make_node("Sin", ["t"], ["y"])]
+    ports = [port(name, onnx.TensorProto.FLOAT, (4, size)) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:], [onnx.numpy_helper.from_array(weights, "w")])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    compile_program(estimated_program(importer.load(made).graph, device="cuda:h100"), path, compile_options(1, "cuda:h100"))
+    leave_out(path)
+    return path
+
+
+def test_weights_are_drawn_so_that_outputs_do_not_hang_on_their_last_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feeds = {"x": np.random.default_rng(2).standard_normal((4, 256)).astype(np.float32)}
+
+    def settled(path: Path, own: Sequence[str] = ()) -> tuple[np.ndarray, float]:
+        outputs = gpu_first_contact.settled_outputs(path, "cuda:h100", feeds, own)
+        (weights,) = opened(path).weights.values()
+        with Session(opened(path), on="cuda:h100") as session:
+            np.testing.assert_array_equal(outputs["y"], session.run(None, feeds)[0])
+        return outputs["y"], float(weights.std())
+
+    _, calm = settled(waving(tmp_path / "calm", 0.1))
+    assert abs(calm - 0.1) < 0.01, "nothing is changed without need"
+    outputs, deviation = settled(waving(tmp_path / "wild", 400.0))
+    assert deviation < 101 and np.abs(outputs).max() > 0.5
+    assert not capsys.readouterr().err
+    own = list(opened(waving(tmp_path / "own", 400.0)).weights)
+    assert settled(tmp_path / "own", own)[1] > 390, "the model's own weights are its own"
+    assert "move with the last bits" in capsys.readouterr().err
