@@ -178,10 +178,10 @@ def prepare_artefact(network: BenchModel, batch: int, folder: Path, target: str,
 
 
 def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], own: Collection[str]) -> dict[str, Any]:
-    """Return what a program computes on the recorded device, with drawn weights for which a change of their last bits hardly shows.
+    """Return what a program computes on the recorded device, with drawn weights of which one change shows and rounding hardly does.
 
-    ``own``: the model's constants. Weights that the program has transformed lose what ties them together when they are drawn, and grow
-    in what is computed from them: those are drawn smaller until the outputs can tell a right program from a wrong one.
+    ``own``: the model's constants. Weights that the program has transformed lose what ties them together when they are drawn, and what is
+    computed from them grows: those are drawn smaller until the outputs can tell a right program from a wrong one. Saturated ones cannot.
     """
 
     def computed(artefact: Artefact) -> dict[str, Any]:
@@ -191,16 +191,30 @@ def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], ow
     for _ in range(SHRINKINGS):
         artefact = opened_artefact(path)
         outputs = computed(artefact)
-        moved = computed(replace(artefact, weights={name: _nudged(weight) for name, weight in artefact.weights.items()}))
-        if max(_error(moved[name], outputs[name]) for name in outputs) <= TOLERANCE / 10:
+        rounded, changed = (
+            computed(replace(artefact, weights={name: nudge(weight) for name, weight in artefact.weights.items()}))
+            for nudge in (_rounded, _changed)
+        )  # fmt: skip
+        moved, seen = (max(_error(each[name], outputs[name]) for name in outputs) for each in (rounded, changed))
+        if moved <= TOLERANCE / 10 and seen >= TOLERANCE:
             return outputs
         if not shrink(path, SHRUNK, [name for name in artefact.weights if name.partition(".")[0] in own]):
             break
-    print(f"{path.name}: outputs move with the last bits of the weights, so that errors on the GPU say little", file=sys.stderr, flush=True)
+    why = "move with the last bits of the weights" if moved > TOLERANCE / 10 else "do not move with the weights"
+    print(f"{path.name}: outputs {why}, so that errors on the GPU say little", file=sys.stderr, flush=True)
     return outputs
 
 
-def _nudged(weight: np.ndarray) -> np.ndarray:
+def _changed(weight: np.ndarray) -> np.ndarray:
+    """Return weights of which every other one is a hundredth larger."""
+    if weight.dtype != np.float32:
+        return weight
+    moved = np.array(weight)
+    moved.reshape(-1)[::2] *= np.float32(1.01)
+    return moved
+
+
+def _rounded(weight: np.ndarray) -> np.ndarray:
     """Return weights of which every other one is the next larger float."""
     if weight.dtype != np.float32:
         return weight

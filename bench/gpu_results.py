@@ -18,6 +18,7 @@ from typing import Any
 from bench.environment import commit
 from bench.gpu_first_contact import COMPILED, PRECISIONS, XLA
 from bench.record import RESULTS, record
+from bench.table import geometric_mean
 from runtime.profile.tables import read_lines
 
 COLUMNS = (
@@ -125,6 +126,10 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
             over, _time(row.pytorch_us.get("tf32")), _time(row.pytorch_us.get("fp16")), share,
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    if compared := [row.over_best_peer for row in found if row.over_best_peer and row.error is not None]:
+        slower = sum(ratio < 1 for ratio in compared)
+        what = f"in the geometric mean of {len(compared)} whose outputs were right, slower on {slower}"
+        lines += ["", f"Over the fastest peer: **{geometric_mean(compared):.2f}** {what}."]
     if "rates" in answers:
         rates = answers["rates"]
         lines += ["", f"A launch inside of a replayed graph takes {rates['launch_us']:.2f} us. Bytes, read and written together, take:", ""]

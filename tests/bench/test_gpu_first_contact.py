@@ -296,11 +296,11 @@ def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_befor
     assert not [name for name, _ in plain if "XLA" in name or "compiled" in name]
 
 
-def waving(path: Path, deviation: float) -> Path:
-    """Write the artefact of y = sin(x w): of large weights its last bits are all that decides."""
+def drawn_artefact(path: Path, deviation: float, operator: str = "Sin") -> Path:
+    """Write the artefact of y = sin(x w), of which the last bits of large weights decide, or of softmax(x w), which they saturate."""
     size, port = 256, onnx.helper.make_tensor_value_info
     weights = (np.random.default_rng(1).standard_normal((size, size)) * deviation).astype(np.float32)
-    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["t"]), onnx.helper.make_node("Sin", ["t"], ["y"])]
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["t"]), onnx.helper.make_node(operator, ["t"], ["y"])]
     ports = [port(name, onnx.TensorProto.FLOAT, (4, size)) for name in "xy"]
     graph = onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:], [onnx.numpy_helper.from_array(weights, "w")])
     made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
@@ -319,11 +319,13 @@ def test_weights_are_drawn_so_that_outputs_do_not_hang_on_their_last_bits(tmp_pa
             np.testing.assert_array_equal(outputs["y"], session.run(None, feeds)[0])
         return outputs["y"], float(weights.std())
 
-    _, calm = settled(waving(tmp_path / "calm", 0.1))
+    _, calm = settled(drawn_artefact(tmp_path / "calm", 0.1))
     assert abs(calm - 0.1) < 0.01, "nothing is changed without need"
-    outputs, deviation = settled(waving(tmp_path / "wild", 400.0))
+    outputs, deviation = settled(drawn_artefact(tmp_path / "wild", 400.0))
     assert deviation < 101 and np.abs(outputs).max() > 0.5
+    outputs, _ = settled(drawn_artefact(tmp_path / "saturated", 400.0, "Softmax"))
+    assert len(np.unique(outputs)) > 4, "more than ones and zeros"
     assert not capsys.readouterr().err
-    own = list(opened(waving(tmp_path / "own", 400.0)).weights)
+    own = list(opened(drawn_artefact(tmp_path / "own", 400.0)).weights)
     assert settled(tmp_path / "own", own)[1] > 390, "the model's own weights are its own"
     assert "move with the last bits" in capsys.readouterr().err

@@ -42,5 +42,6 @@ def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path:
     assert rows["net"]["batch"] == 16 and rows["net"]["error"] == 2e-6 and rows["net"]["one_stream_us"] == 50.0
     assert "| net | 16 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 |  | 2.00 | 30 | none | 25 % |" in page
     assert "| other | 1 | KernelError: illegal memory access |" in page, "what went wrong stands in its row"
+    assert "Over the fastest peer: **2.00** in the geometric mean of 1 whose outputs were right, slower on 0." in page
     assert "by estimates, before it had timed anything" in page
     assert "takes 1.00 us" in page and "| 1073741824 | 400.00 us |  |" in page and "1 failed, 2 ok" in page
