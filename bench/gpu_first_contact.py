@@ -188,7 +188,7 @@ def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], ow
         with Session(artefact, on=target) as session:
             return dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
 
-    for _ in range(SHRINKINGS):
+    for tries_left in reversed(range(1 + SHRINKINGS)):
         artefact = opened_artefact(path)
         outputs = computed(artefact)
         rounded, changed = (
@@ -198,7 +198,7 @@ def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], ow
         moved, seen = (max(_error(each[name], outputs[name]) for name in outputs) for each in (rounded, changed))
         if moved <= TOLERANCE / 10 and seen >= TOLERANCE:
             return outputs
-        if not shrink(path, SHRUNK, [name for name in artefact.weights if name.partition(".")[0] in own]):
+        if not tries_left or not shrink(path, SHRUNK, [name for name in artefact.weights if name.partition(".")[0] in own]):
             break
     why = "move with the last bits of the weights" if moved > TOLERANCE / 10 else "do not move with the weights"
     print(f"{path.name}: outputs {why}, so that errors on the GPU say little", file=sys.stderr, flush=True)

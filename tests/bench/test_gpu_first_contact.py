@@ -309,7 +309,9 @@ def drawn_artefact(path: Path, deviation: float, operator: str = "Sin") -> Path:
     return path
 
 
-def test_weights_are_drawn_so_that_outputs_do_not_hang_on_their_last_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_are_drawn_so_that_outputs_do_not_hang_on_their_last_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     feeds = {"x": np.random.default_rng(2).standard_normal((4, 256)).astype(np.float32)}
 
     def settled(path: Path, own: Sequence[str] = ()) -> tuple[np.ndarray, float]:
@@ -329,3 +331,6 @@ def test_weights_are_drawn_so_that_outputs_do_not_hang_on_their_last_bits(tmp_pa
     own = list(opened(drawn_artefact(tmp_path / "own", 400.0)).weights)
     assert settled(tmp_path / "own", own)[1] > 390, "the model's own weights are its own"
     assert "move with the last bits" in capsys.readouterr().err
+    monkeypatch.setattr(gpu_first_contact, "SHRINKINGS", 1)
+    assert settled(drawn_artefact(tmp_path / "wilder", 1e5))[1] > 2e4
+    assert "move with the last bits" in capsys.readouterr().err, "what is returned is of the weights that are left, as above"
