@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from egraph.optimize.measuring import calibrate, calibration_jobs
-from lower.targets import default_target
+from lower.targets import default_target, lowering
 from runtime.profile import Database, Record
 
 TIMES_US = {"launch": 0.1, "cache": 6.0, "memory": 900.0, "contraction": 1200.0, "other": 9.0, "call": 10.0}
@@ -16,7 +16,8 @@ TIMES_US = {"launch": 0.1, "cache": 6.0, "memory": 900.0, "contraction": 1200.0,
 def filed(samples_us: Mapping[str, tuple[float, ...]]) -> Database:
     database = Database.in_memory()
     for name, job in calibration_jobs(default_target()).items():
-        database.put(Record("here", *job.key, "ok", samples_us[name]))
+        digest = lowering().code_digest(job.fragment, job.implementation)
+        database.put(Record("here", *job.key, "ok", samples_us[name], generator=digest))
     return database
 
 
