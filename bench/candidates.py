@@ -30,13 +30,14 @@ from egraph.onnx import exporter, importer
 from egraph.optimize.admission import choose_derivations
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.gate import Gate
-from egraph.optimize.measuring import Job, Measurer
+from egraph.optimize.measuring import Job, Measurer, recorded
 from egraph.rules import RULES
 from egraph.tensor import Candidate, FrozenEGraph
 from lower.candidates import candidates as lay_candidates
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, is_measurable, without_twins
 from lower.roofline import DeviceSpeed
+from lower.targets import default_target
 from runtime.judge import ONLY_REFERENCE
 from runtime.measure import Effort, Worker
 from runtime.profile import Database
@@ -82,7 +83,7 @@ def _jobs(frozen: FrozenEGraph, *, twins: bool) -> dict[tuple[str, str], Job]:
 def verdicts(database: Database, device: str, jobs: list[Job]) -> Iterator[tuple[str, Job, str]]:
     """Yield the verdict on each kernel that was executed: ok, slow, wrong, failed or hung, and why."""
     for job in jobs:
-        record = database.get(device, *job.key)
+        record = recorded(database, device, default_target(), job)
         if record is not None:
             yield "slow" if ONLY_REFERENCE in record.message else record.status, job, record.message
 
@@ -122,7 +123,7 @@ def main() -> int:
                 except (EinsatError, OSError) as error:
                     print(f"{name}: {type(error).__name__}: {error}", flush=True)
                     continue
-                todo = [job for job in jobs if database.get(device, *job.key) is None]
+                todo = [job for job in jobs if recorded(database, device, default_target(), job) is None]
                 end = time.monotonic() + options.seconds
                 measurer.measure(todo, partial(_seconds_until, end), lambda text: None)
                 judged = list(verdicts(database, device, jobs))

@@ -206,13 +206,14 @@ def calibration_jobs(target: Target) -> dict[str, Job]:
     return jobs | {"call": replace(jobs["launch"], text=f"Session.run: {jobs['launch'].text}", engine="einsat")}
 
 
-def _recorded(database: Database, device: str, target: Target, job: Job) -> Record | None:
+def recorded(database: Database, device: str, target: Target, job: Job) -> Record | None:
+    """Return what is filed of a job's kernel, by the code that it has now."""
     return database.get(device, *job.key, lowering_for(target).code_digest(job.fragment, job.implementation))
 
 
 def calibration_missing(database: Database, device: str, target: Target) -> list[Job]:
     """Return the standard kernels that ``calibrate`` has to measure."""
-    return [job for job in calibration_jobs(target).values() if _recorded(database, device, target, job) is None]
+    return [job for job in calibration_jobs(target).values() if recorded(database, device, target, job) is None]
 
 
 def calibration_programs(database: Database, device: str, target: Target, *, seed: int) -> list[Program]:
@@ -235,7 +236,7 @@ def calibrate(
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():
-        record = _recorded(database, device, target, job)
+        record = recorded(database, device, target, job)
         if record is None or record.median_us is None:
             return DeviceSpeed()
         # Other processes only ever slow a kernel down: one slow reading here makes everything of its kind look slow, and it is never tried.
