@@ -87,6 +87,7 @@ class Watch:
     def __enter__(self) -> Watch:
         self._main, self._clock = threading.main_thread(), time.pthread_getcpuclockid(threading.main_thread().ident or 0)
         self._tick(None)
+        self._main_at_tick = time.clock_gettime(self._clock)
         self.work_seconds, self.children_seconds, self._thread = 0.0, 0.0, threading.Thread(target=self._run, daemon=True)
         self.parts.clear()
         self._thread.start()
@@ -107,23 +108,25 @@ class Watch:
     def _tick(self, frame: FrameType | None) -> None:
         own, mine = os.getpid(), threading.get_native_id()
         longest = main_seconds = 0.0
+        main_now = self._main_at_tick
         for process in (own, *self._below(own)):
             for thread in _numbers(f"/proc/{process}/task"):
-                seconds = _read(f"/proc/{process}/task/{thread}/schedstat")
-                key = process, thread
-                spent = (int(seconds.split()[0]) / 1e9 if seconds else 0.0) - self._seconds.get(key, 0.0)
-                self._seconds[key] = self._seconds.get(key, 0.0) + spent
                 if process == own and thread == mine:
                     continue  # what this thread takes
+                if process == own and thread == own:  # by the clock that ``now`` reads: the main thread computes between any two lines
+                    main_now = time.clock_gettime(self._clock)
+                    main_seconds = spent = main_now - self._main_at_tick
+                else:
+                    seconds, key = _read(f"/proc/{process}/task/{thread}/schedstat"), (process, thread)
+                    spent = (int(seconds.split()[0]) / 1e9 if seconds else 0.0) - self._seconds.get(key, 0.0)
+                    self._seconds[key] = self._seconds.get(key, 0.0) + spent
                 if process != own:
                     self.children_seconds += spent
-                elif thread == own:
-                    main_seconds = spent
                 longest = max(longest, spent)
         if main_seconds:
             part = part_of(frame)
             self.parts[part] = self.parts.get(part, 0.0) + main_seconds
-        self.work_seconds, self._main_at_tick = self.work_seconds + longest, time.clock_gettime(self._clock)
+        self.work_seconds, self._main_at_tick = self.work_seconds + longest, main_now
 
     def _below(self, own: int) -> list[int]:
         """Return the processes that this one started, and that those did; asked for anew every few ticks."""

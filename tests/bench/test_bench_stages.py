@@ -18,7 +18,7 @@ def test_sleeping_is_no_work_and_computing_is() -> None:
         while time.thread_time() - started < 0.3:
             work(leaf(0, 4))
         computed = watch.now() - slept
-    assert slept < 0.15 and 0.2 < computed < 1.0
+    assert slept < 0.15 and 0.29 < computed < 1.0, "no tick loses what the main thread computes while it reads"
     assert sum(watch.parts.values()) > 0.1
 
 
