@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from egraph.errors import TypeMismatch
 from egraph.tensor import Node
-from egraph.tensor.expr.index import Index, Iterator, Modulo, known, length, substitute
+from egraph.tensor.expr.index import Index, Iterator, Modulo, index, known, length, substitute
 from egraph.tensor.expr.scope import Compare
 from egraph.tensor.ops import apply
 from lower.eoperator.phases import split_phases
 from lower.eoperator.request import Kernel, KernelRequest, kernel_of
-from lower.eoperator.terms import Term, subterms
+from lower.eoperator.terms import Term, Terms, subterms
 from lower.targets.cuda.generator import multiplies_in, write
+from lower.targets.cuda.generator.products import _factors
+from lower.targets.cuda.generator.schedules import Scheduler
+from lower.targets.cuda.generator.writer import Writer
 from tests.support.cuda_kernels import check, compiled
 from tests.support.fragments import leaf
 from tests.support.kernels import feeds
@@ -140,3 +143,24 @@ def test_kernels_of_transposed_convolutions_multiply_what_meets() -> None:
     for node, kernel in kernels.items():
         assert "einsat_remainder" not in kernel.text.split('extern "C"', 1)[1]
         check(module, kernel, node, feeds(node))
+
+
+def test_neighbouring_threads_have_neighbouring_places_beside_phases() -> None:
+    """The innermost iterator is a phase, which both operands need: the columns of a tile are the places of the image, not the channels."""
+    kernel = kernel_of(KernelRequest(transposed((6, 6), (4, 4), (40, 24), strides=(2, 2), pads=(1, 1, 1, 1))))
+    product = Scheduler(kernel, Writer({name: f"in{name}" for name in kernel.sizes}, kernel.dtypes)).product(kernel)
+    assert product is not None
+    sizes = [[length(i) for i in iterators] for iterators in (product.rows, product.columns, product.batch)]
+    assert sizes == [[24], [2, 6, 6], [2, 2]]
+
+
+@pytest.mark.parametrize(("rows", "is_inside"), [(8, True), (4, False)])
+def test_an_operand_that_is_read_outside_but_for_a_guard_that_it_cannot_have_makes_no_product(rows: int, is_inside: bool) -> None:
+    """sum_k {i + j < rows} a[i, k] b[i, j, k] with i < 8: that a has so many rows only b can tell."""
+    i, j, k = (Iterator(name, 0, 8) for name in "ijk")
+    sizes = {"a": 8 * rows, "b": 512}
+    table = Terms({"a": (1,), "b": (1,)}, dict.fromkeys(sizes, "float32"))
+    left, right = table.read("a", index(i) * 8 + k), table.read("b", index(i) * 64 + index(j) * 8 + k)
+    body = table.guard((Compare(index(i) + j, "<", index(rows)),), table.apply("mul", (left, right)), table.number(Fraction(0)))
+    assert body.kind == "guard"
+    assert (_factors(table, sizes, body) is not None) is is_inside
