@@ -177,11 +177,12 @@ def prepare_artefact(network: BenchModel, batch: int, folder: Path, target: str,
     print(f"prepared {folder}", flush=True)
 
 
-def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], own: Collection[str]) -> dict[str, Any]:
+def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], constants: Collection[str]) -> dict[str, Any]:
     """Return what a program computes on the recorded device, with drawn weights of which one change shows and rounding hardly does.
 
-    ``own``: the model's constants. Weights that the program has transformed lose what ties them together when they are drawn, and what is
-    computed from them grows: those are drawn smaller until the outputs can tell a right program from a wrong one. Saturated ones cannot.
+    ``constants``: the names of the model's. Weights that the program has transformed lose what ties them together when they are drawn,
+    and what is computed from them grows: those are drawn smaller until the outputs can tell a right program from a wrong one. Saturated
+    outputs cannot.
     """
 
     def computed(artefact: Artefact) -> dict[str, Any]:
@@ -198,7 +199,8 @@ def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], ow
         moved, seen = (max(_error(each[name], outputs[name]) for name in outputs) for each in (rounded, changed))
         if moved <= TOLERANCE / 10 and seen >= TOLERANCE:
             return outputs
-        if not tries_left or not shrink(path, SHRUNK, [name for name in artefact.weights if name.partition(".")[0] in own]):
+        kept = [name for name in artefact.weights if name.partition(".")[0] in constants]
+        if not tries_left or not shrink(path, SHRUNK, kept):
             break
     why = "move with the last bits of the weights" if moved > TOLERANCE / 10 else "do not move with the weights"
     print(f"{path.name}: outputs {why}, so that errors on the GPU say little", file=sys.stderr, flush=True)

@@ -110,9 +110,9 @@ def _text_digest(fragment: Node, library: str, precision: str) -> str:
 
     Times hold for as long as the text of a kernel stays, whatever else of the generator changes.
     """
-    one = attention.request_of(fragment) if library else KernelRequest(fragment, None, _constant_strides(fragment), precision)
+    request = attention.request_of(fragment) if library else KernelRequest(fragment, None, _constant_strides(fragment), precision)
     try:
-        kernel = write(one)
+        kernel = write(request)
     except LowerError:
         return _digest()
     parts = (kernel.text, kernel.launches, kernel.scratch_bytes, OPTIONS, TRIED_REGISTERS, MOST_FEWER)

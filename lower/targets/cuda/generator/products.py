@@ -238,15 +238,15 @@ def _is_inside(sizes: Mapping[str, int], term: Term, conditions: Sequence[Compar
 def _places(place: Index, conditions: Sequence[Compare]) -> list[Index]:
     """Return an index for each value of the iterators that it divides or conditions compare, where these are few: bounds are exact then."""
     dividing = (index(atom) for atom in place.atoms if isinstance(atom, Floor | Modulo))
-    told_apart = iterators_of(*dividing, *(c.left - c.right for c in conditions))
-    if not told_apart or _count(tuple(told_apart)) > MOST_PLACES:
+    enumerated = iterators_of(*dividing, *(c.left - c.right for c in conditions))
+    if not enumerated or _count(tuple(enumerated)) > MOST_PLACES:
         return [place]
-    found = []
-    for values in itertools.product(*(range(known(i.low), known(i.low) + length(i)) for i in told_apart)):
-        at = dict(zip(told_apart, values, strict=True))
+    places = []
+    for values in itertools.product(*(range(known(i.low), known(i.low) + length(i)) for i in enumerated)):
+        at = dict(zip(enumerated, values, strict=True))
         if undecided(Compare(substitute(c.left, at), c.operator, substitute(c.right, at)) for c in conditions) is not None:
-            found.append(substitute(place, at))
-    return found
+            places.append(substitute(place, at))
+    return places
 
 
 def _count(iterators: Sequence[Iterator]) -> int:
