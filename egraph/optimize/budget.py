@@ -51,6 +51,8 @@ class Budget:
     """How long folding a program took: a second or two where it has a thousand kernels."""
     unmeasured: int = 0
     """Kernels that the search chose and has not measured."""
+    ending_seconds: float = 0.0
+    """How long the search takes once measuring is over: the last rehearsal and the last extractions."""
     given: int = 0
     """Inputs of the user's own: the check compares all of them, whatever time that takes."""
     policy: Policy = Policy()
@@ -80,7 +82,7 @@ class Budget:
     def measuring_seconds(self) -> float:
         """Return the seconds that are left for measuring."""
         policy = self.policy.measure
-        kept_seconds = max((1.0 - policy.share) * self.seconds, self.after_search_seconds(self.unmeasured))
+        kept_seconds = max((1.0 - policy.share) * self.seconds, self.ending_seconds + self.after_search_seconds(self.unmeasured))
         return self.left_seconds - min(kept_seconds, policy.kept_share * self.seconds)
 
     def spare_seconds(self) -> float:

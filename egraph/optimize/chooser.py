@@ -15,7 +15,7 @@ from egraph.errors import ExtractError
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
 from egraph.optimize.measuring import Measures
-from egraph.optimize.rehearsal import DerivedPart, Rehearsal, RunProgram
+from egraph.optimize.rehearsal import DerivedPart, OpenProgram, Rehearsal
 from egraph.optimize.repeats import Outline
 from egraph.policy import MeasurePolicy
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
@@ -220,7 +220,9 @@ class Space:
         (selection,) = extract(chooser.frozen, priced, 1, 0.0, chooser.seed, chooser.budget.policy.extract)
         return selection
 
-    def rehearse(self, outline: Outline, rehearsal: Rehearsal, chosen: Sequence[Selection] = (), run: RunProgram | None = None) -> bool:
+    def rehearse(
+        self, outline: Outline, rehearsal: Rehearsal, chosen: Sequence[Selection] = (), open_program: OpenProgram | None = None
+    ) -> bool:
         """Leave out applications of derivations that lose digits in ``chosen``, or in the greedy choice; return whether there are any.
 
         Where rules alone would lose as many, nothing is left out.
@@ -233,13 +235,13 @@ class Space:
                 break
             selection = chosen[0] if chosen and not changed else self.everything.choose(1, greedy=True)[0]
             applications = self.part.applications(selection)
-            reason = applications and rehearsal.difference(outline.program(frozen, selection), run)
+            reason = applications and rehearsal.difference(outline.program(frozen, selection), open_program)
             if not reason:
                 break
 
             def differs(kept: frozenset[int], every: Iterable[int] = applications.keys()) -> str:
                 program = outline.program(frozen, self.chosen_without({at: 0.0 for at in every if at not in kept}))
-                return rehearsal.difference(program, run)
+                return rehearsal.difference(program, open_program)
 
             if differs(frozenset()):
                 break

@@ -16,7 +16,8 @@ e-graph by its terms. A class that rules alone can compute too, but that a progr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,7 @@ from egraph.errors import CheckFailed
 from egraph.onnx import exporter
 from egraph.optimize.blame import evaluate
 from egraph.optimize.check import compare
-from egraph.optimize.check_noise import open_onnxruntime
+from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.folding import Folder
 from egraph.policy import CheckPolicy
 from egraph.tensor import Attributes, Candidate, ENode, FrozenEGraph, Graph, Node, Program, Selection
@@ -149,7 +150,8 @@ def _term(node: ENode) -> Term:
 
 Sample: TypeAlias = tuple[Mapping[str, Any], Sequence[Any]]
 """Inputs, and the original model's outputs."""
-RunProgram: TypeAlias = Callable[[Program, Mapping[str, Any]], Sequence[Any]]
+OpenProgram: TypeAlias = Callable[[Program], AbstractContextManager[RunModel]]
+"""Opens a program once, to be run on all samples."""
 
 
 @dataclass
@@ -175,22 +177,24 @@ class Rehearsal:
 
     @property
     def seconds(self) -> float:
-        """Return about how long one rehearsal takes."""
-        return self.open_seconds + 2.0 * len(self.samples) * self.run_seconds
+        """Return about how long one rehearsal takes: a model is saved, opened and run on every sample."""
+        return 2.0 * self.open_seconds + 2.0 * len(self.samples) * self.run_seconds
 
-    def difference(self, program: Program, run: RunProgram | None = None) -> str:
-        """Return how a program's outputs differ by more than is accepted, empty where they do not; ``run``: by the standard model."""
-        run = run or self.run_standard
+    def difference(self, program: Program, open_program: OpenProgram | None = None) -> str:
+        """Return how a program's outputs differ by more than is accepted, empty where they do not.
+
+        ``open_program``: how it is run; without, as a standard model.
+        """
         part = Tolerance(self.policy.margin * self.tolerance.relative, self.policy.margin * self.tolerance.absolute)
-        for feeds, expected in self.samples:
-            try:
-                outputs = run(program, feeds)
-                for (name, _), expected_output, actual in zip(self.graph.outputs, expected, outputs, strict=True):
-                    compare(expected_output, actual, part, where=f"output {name!r}")
-            except CheckFailed as error:
-                return error.what
-            except Exception as error:  # onnxruntime raises a class a status
-                return f"it does not run: {' '.join(str(error).split())}"
+        try:
+            with (open_program or self.open_standard)(program) as run:
+                for feeds, expected in self.samples:
+                    for (name, _), expected_output, actual in zip(self.graph.outputs, expected, run(feeds), strict=True):
+                        compare(expected_output, actual, part, where=f"output {name!r}")
+        except CheckFailed as error:
+            return error.what
+        except Exception as error:  # onnxruntime raises a class a status
+            return f"it does not run: {' '.join(str(error).split())}"
         return ""
 
     def expected_errors(self, part: DerivedPart, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, float]:
@@ -257,13 +261,14 @@ class Rehearsal:
 
         return halved(applications, frozenset())
 
-    def run_standard(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        """Run the standard model of a program in onnxruntime."""
+    @contextmanager
+    def open_standard(self, program: Program) -> Iterator[RunModel]:
+        """Open the standard model of a program in onnxruntime."""
         with TemporaryDirectory(prefix="einsat-rehearsal-") as folder:
             path = Path(folder) / "program.onnx"
             exporter.save(self.folder.fold(program), path)
-            results: Sequence[Any] = open_onnxruntime(path, self.threads).run(None, dict(feeds))
-        return results
+            session = open_onnxruntime(path, self.threads)
+            yield lambda feeds: session.run(None, dict(feeds))
 
 
 def _size(value: np.ndarray) -> float:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.reference import Reference
-from egraph.optimize.rehearsal import Rehearsal, RunProgram
+from egraph.optimize.rehearsal import OpenProgram, Rehearsal
 from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Search, program_digest, search_again
 from egraph.optimize.storage import extracted_digest
@@ -259,8 +260,8 @@ class Repair:
             model.file(Record(*filed_under, "wrong", (), reason, digest))
         rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.outputs(error.feeds)),), notes=[])
         is_numeric = bool(rehearsal.difference(without_stored(entry.program)))
-        run = None if is_numeric else self._run_compiled
-        other = self.extracted(searched, model, rehearsal, run, wrong=extracted_digest(entry.program))
+        open_program = None if is_numeric else self._open_compiled
+        other = self.extracted(searched, model, rehearsal, open_program, wrong=extracted_digest(entry.program))
         if not blamed.kernels and not rehearsal.notes:
             return None
         what = "; ".join([*([str(blamed)] if blamed.kernels else []), *rehearsal.notes])
@@ -277,13 +278,13 @@ class Repair:
             self.outline.originals,
         )  # fmt: skip
 
-    def _run_compiled(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
+    @contextmanager
+    def _open_compiled(self, program: Program) -> Iterator[RunModel]:
         with tempfile.TemporaryDirectory(prefix="einsat-repair-", dir=self.work) as folder:
             artefact = Path(folder) / "program"
             compile_entry(Entry(Contender("", "", "einsat", str(artefact)), self.folder.fold(program)), self.compile_options)
             with Session(artefact, threads=self.options.threads, on=self.options.device) as session:
-                results: Sequence[Any] = session.run(None, feeds)
-        return results
+                yield partial(session.run, None)
 
     def compared(
         self, candidates: Mapping[str, RunModel], goes_on: Callable[[int], bool], count: int, entry: Entry | None, *, is_first: bool = False
@@ -303,11 +304,17 @@ class Repair:
         return self.reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 
     def extracted(
-        self, searched: Search, model: CostModel, rehearsal: Rehearsal | None = None, run: RunProgram | None = None, *, wrong: str = ""
+        self,
+        searched: Search,
+        model: CostModel,
+        rehearsal: Rehearsal | None = None,
+        open_program: OpenProgram | None = None,
+        *,
+        wrong: str = "",
     ) -> Search:
         """Return programs of the same e-graph, by what is known of its kernels now and without what is ``wrong``."""
         return search_again(
-            searched, model, self.budget, rehearsal or self.rehearsal(), run, wrong=wrong,
+            searched, model, self.budget, rehearsal or self.rehearsal(), open_program, wrong=wrong,
             finalists=self.options.finalists, seed=self.options.seed,
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ from egraph.optimize.chooser import Chooser, Rounds, Space, exact, quick, varied
 from egraph.optimize.measuring import Measures
 from egraph.optimize.outcome import REFUSALS, Kind, Refused, summary
 from egraph.optimize.records import Earlier
-from egraph.optimize.rehearsal import Rehearsal, RunProgram, derived_part
+from egraph.optimize.rehearsal import OpenProgram, Rehearsal, derived_part
 from egraph.optimize.repeats import Outline
 from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
@@ -217,7 +217,7 @@ def search_again(
     model: CostModel,
     budget: Budget,
     rehearsal: Rehearsal,
-    run: RunProgram | None,
+    open_program: OpenProgram | None,
     *,
     wrong: str,
     finalists: int,
@@ -225,8 +225,8 @@ def search_again(
 ) -> Search:
     """Return other programs of the same e-graph; nothing grows and nothing is measured.
 
-    They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits in
-    ``run``.
+    They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits as
+    ``open_program`` runs it.
     """
     outline = searched.outline
     space = searched.space or Choosing(outline, searched.saturation, model, budget, seed, rehearsal, is_timed=True).space()
@@ -235,7 +235,7 @@ def search_again(
     frozen = searched.saturation.frozen
     chosen = [each for each in searched.choice.selections if program_digest(outline.program(frozen, each)) == wrong]
     if chosen:
-        space.rehearse(outline, rehearsal, chosen, run)
+        space.rehearse(outline, rehearsal, chosen, open_program)
     model.caution = budget.policy.extract.caution
     selections = space.everything.with_exact(space.everything.choose_in_time(finalists, is_timed=True), finalists)
     by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
@@ -441,7 +441,11 @@ class Choosing:
             rehearsal.notes.append(f"derived programs of {len(expected)} values are left out: {reason}")
         kept_seconds = FORESEEN_SHARE * left() if self.foresee else 0.0
         everything.refine(measurer, lambda: left() - kept_seconds, quick(self.budget.policy.measure))
+        started_seconds = self.budget.spent_seconds
         space.rehearse(self.outline, rehearsal)
+        rehearsal_seconds = self.budget.spent_seconds - started_seconds
+        # A Mamba of 1,440 kernels took 4 s for both, and there was no time left to race its program.
+        self.budget.ending_seconds = rehearsal_seconds + 0.5 * space.seconds
         self._foresee(everything, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):

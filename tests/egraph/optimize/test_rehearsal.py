@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -15,7 +16,8 @@ from onnx import helper, numpy_helper
 
 from egraph.onnx import importer
 from egraph.optimize.admission import choose_derivations, choose_rules
-from egraph.optimize.check_noise import open_onnxruntime
+from egraph.optimize.budget import Budget
+from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.gate import Gate
@@ -77,7 +79,8 @@ class Lot:
 class Case:
     graph: Graph
     rehearsal: Rehearsal
-    search: Callable[[Rehearsal | None], tuple[Search, CostModel, Clock]]
+    search: Callable[..., tuple[Search, CostModel, Clock, Budget]]
+    """Search, with a rehearsal or None, by a clock."""
 
 
 @cache
@@ -94,13 +97,14 @@ def case(folder: Path, offset: float) -> Case:
     names = ("conv_channels_last", "transpose_out_of_relu", "transpose_into_add", "transpose_twice")
     rules = [rule for rule in choose_rules((), (), allow="finite", unsafe=False) if rule.name in names]
 
-    def searched(rehearsal: Rehearsal | None) -> tuple[Search, CostModel, Clock]:
-        clock, model = Clock(10_000.0), CostModel(Database.in_memory(), "here", DeviceSpeed())
+    def searched(rehearsal: Rehearsal | None, clock: Clock | None = None) -> tuple[Search, CostModel, Clock, Budget]:
+        clock, model = clock or Clock(10_000.0), CostModel(Database.in_memory(), "here", DeviceSpeed())
+        budget = budget_of(clock)
         found = search(
-            graph, rules, lambda: model, cast(Measurer, Lot(clock)), budget_of(clock),
+            graph, rules, lambda: model, cast(Measurer, Lot(clock)), budget,
             finalists=2, max_nodes=5_000, seed=0, derivations=deriver().open(), rehearsal=rehearsal,
         )  # fmt: skip
-        return found, model, clock
+        return found, model, clock, budget
 
     return Case(graph, rehearsal, searched)
 
@@ -123,7 +127,7 @@ def test_what_would_lose_digits_is_expected_to_and_left_out_before_it_is_chosen(
     one = case(tmp_path, 200.0)
     program = one.search(None)[0].programs[0]
     assert derived_at(program) == EVERY and "largest error" in one.rehearsal.difference(program)
-    found, _, _ = one.search(one.rehearsal)
+    found, _, _, _ = one.search(one.rehearsal)
     assert derived_at(found.programs[0]) == EVERY - {"conv1"} and not one.rehearsal.difference(found.programs[0])
     assert len(one.rehearsal.notes) == 1 and "sizes that this model computes" in one.rehearsal.notes[0]
 
@@ -131,20 +135,20 @@ def test_what_would_lose_digits_is_expected_to_and_left_out_before_it_is_chosen(
 def test_what_is_at_fault_is_bisected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rehearsal, "expected_errors", lambda self, part, candidates: {})
     one = case(tmp_path, 200.0)
-    found, _, _ = one.search(one.rehearsal)
+    found, _, _, _ = one.search(one.rehearsal)
     assert derived_at(found.programs[0]) == EVERY - {"conv1"} and not one.rehearsal.difference(found.programs[0])
     assert one.rehearsal.notes and all("1 of 3 uses of derived programs are left out" in text for text in one.rehearsal.notes)
 
 
 def test_usual_values_leave_everything_in(tmp_path: Path) -> None:
     one = case(tmp_path, 0.0)
-    found, _, _ = one.search(one.rehearsal)
+    found, _, _, _ = one.search(one.rehearsal)
     assert derived_at(found.programs[0]) == EVERY and not one.rehearsal.notes
 
 
 def test_after_a_failed_check_other_programs_come_from_the_same_e_graph(tmp_path: Path) -> None:
     one = case(tmp_path, 200.0)
-    found, model, clock = one.search(None)
+    found, model, clock, _ = one.search(None)
     wrong = program_digest(found.programs[0])
     spent = clock.spent_seconds
     other = search_again(
@@ -168,3 +172,46 @@ def test_without_time_what_was_not_tried_is_left_out(tmp_path: Path) -> None:
     assert one.rehearsal.kept(range(8), differs) == {0, 1, 2, 3} and tried == [frozenset(range(4)), frozenset(range(8))]
     one.rehearsal.time_left = lambda: 10.0
     assert one.rehearsal.kept(range(8), differs) == set(range(7))
+
+
+def test_a_program_is_opened_once_for_all_inputs(tmp_path: Path) -> None:
+    """Five inputs wrote and opened a model of 160 MB five times, in 12 s of a budget of 55."""
+    one = case(tmp_path, 0.0)
+    program, opened = one.search(None)[0].programs[0], list[Program]()
+    (feeds, expected), *_ = one.rehearsal.samples
+    twice = replace(one.rehearsal, samples=[(feeds, expected)] * 2)
+
+    @contextmanager
+    def open_counted(program: Program) -> Iterator[RunModel]:
+        opened.append(program)
+        with one.rehearsal.open_standard(program) as run:
+            yield run
+
+    assert not twice.difference(program, open_counted) and opened == [program]
+    moved = replace(twice, samples=[(feeds, expected), (feeds, [2 * value for value in expected])])
+    assert "largest error" in moved.difference(program, open_counted), "every sample is compared"
+
+    @contextmanager
+    def open_nothing(program: Program) -> Iterator[RunModel]:
+        raise RuntimeError("no such\n model")
+        yield lambda feeds: []
+
+    assert twice.difference(program, open_nothing) == "it does not run: no such model"
+
+
+def test_the_last_rehearsal_and_extractions_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = case(tmp_path, 0.0)
+    assert one.search(None)[3].ending_seconds == 0.0, "nothing is rehearsed"
+    clock, plainly = Clock(10_000.0), Rehearsal.difference
+
+    def slowly(rehearsal: Rehearsal, *arguments: Any) -> str:
+        clock.spent_seconds += 7.0
+        return plainly(rehearsal, *arguments)
+
+    monkeypatch.setattr(Rehearsal, "difference", slowly)
+    budget = one.search(one.rehearsal, clock)[3]
+    assert budget.ending_seconds >= 7.0
+    quick = replace(budget, ending_seconds=0.0)
+    most_seconds = (1.0 - budget.policy.measure.share) * budget.seconds
+    late = replace(budget, ending_seconds=most_seconds + 3.0)
+    assert quick.measuring_seconds() - late.measuring_seconds() == pytest.approx(late.after_search_seconds() + 3.0)
