@@ -90,6 +90,12 @@ def spectrum(frames: int = 1000) -> tuple[Any, ...]:
     return (torch.randn(1, 80, frames),)
 
 
+def normal(*sizes: int) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(*sizes),)
+
+
 def residual_backbone() -> Any:
     import transformers
 
@@ -151,6 +157,76 @@ NETWORKS: Mapping[str, Callable[[], Network]] = {
     "mamba": partial(configured, "Mamba", "Model", partial(tokens, 64), LAST, hidden_size=256, num_hidden_layers=4, **SMALL),
     "graph_convolution": partial(graph, "GraphConvolutions"),
     "graph_attention": partial(graph, "GraphAttention"),
+    "pvt_v2": partial(configured, "PvtV2", "Model", pictures, LAST),
+    "poolformer": partial(configured, "PoolFormer", "Model", pictures, LAST),
+    "levit": partial(configured, "Levit", "Model", pictures, POOLED),
+    "focalnet": partial(configured, "FocalNet", "Model", pictures, POOLED),
+    "cvt": partial(configured, "Cvt", "Model", pictures, LAST),
+    "mobilenet_v1": partial(configured, "MobileNetV1", "Model", pictures, POOLED),
+    "convnextv2": partial(
+        configured, "ConvNextV2", "Model", pictures, POOLED, hidden_sizes=[40, 80, 160, 320], depths=[2, 2, 6, 2]
+    ),
+    "swinv2": partial(
+        configured, "Swinv2", "Model", partial(pictures, 256), POOLED, image_size=256, window_size=8, depths=[2, 2, 2, 2]
+    ),
+    "swin2sr": partial(
+        configured, "Swin2SR", "ForImageSuperResolution", partial(pictures, 64), "reconstruction",
+        image_size=64, embed_dim=60, depths=[2, 2], num_heads=[6, 6], upscale=2, upsampler="pixelshuffledirect",
+    ),
+    "dinov2": partial(
+        configured, "Dinov2", "Model", pictures, LAST, hidden_size=384, num_hidden_layers=6, num_attention_heads=6, image_size=224
+    ),
+    "beit": partial(
+        configured, "Beit", "Model", pictures, LAST,
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=6, intermediate_size=1536, use_relative_position_bias=True,
+    ),
+    "bit": partial(configured, "Bit", "Model", pictures, POOLED, depths=[2, 2, 2, 2], hidden_sizes=[128, 256, 512, 1024]),
+    "textnet": partial(configured, "TextNet", "Model", partial(pictures, 320), POOLED),
+    "albert": partial(
+        configured, "Albert", "Model", tokens, LAST,
+        hidden_size=768, num_attention_heads=12, intermediate_size=3072, embedding_size=128, num_hidden_layers=4,
+    ),
+    "squeezebert": partial(configured, "SqueezeBert", "Model", tokens, LAST, num_hidden_layers=4),
+    "mobilebert": partial(configured, "MobileBert", "Model", tokens, LAST, num_hidden_layers=8),
+    "modernbert": partial(
+        configured, "ModernBert", "Model", tokens, LAST,
+        hidden_size=384, intermediate_size=576, num_hidden_layers=8, num_attention_heads=6, vocab_size=8000,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+    ),
+    "convbert": partial(configured, "ConvBert", "Model", tokens, LAST, num_hidden_layers=4),
+    "fnet": partial(configured, "FNet", "Model", tokens, LAST, num_hidden_layers=4),
+    "roformer": partial(configured, "RoFormer", "Model", tokens, LAST, num_hidden_layers=4, vocab_size=8000, embedding_size=768),
+    "xlnet": partial(configured, "XLNet", "Model", tokens, LAST, n_layer=4, d_model=512, n_head=8, d_inner=2048, vocab_size=8000),
+    "gpt_neox": partial(
+        configured, "GPTNeoX", "Model", tokens, LAST,
+        hidden_size=512, num_hidden_layers=6, num_attention_heads=8, intermediate_size=2048, **SMALL,
+    ),
+    "bloom": partial(configured, "Bloom", "Model", tokens, LAST, hidden_size=512, n_layer=6, n_head=8, **SMALL),
+    "opt": partial(
+        configured, "OPT", "Model", tokens, LAST,
+        hidden_size=512, num_hidden_layers=6, ffn_dim=2048, num_attention_heads=8, word_embed_proj_dim=512, **SMALL,
+    ),
+    "gemma2": partial(
+        configured, "Gemma2", "Model", tokens, LAST,
+        hidden_size=384, intermediate_size=1024, num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=2, head_dim=64, **SMALL,
+    ),
+    "mamba2": partial(
+        configured, "Mamba2", "Model", partial(tokens, 64), LAST,
+        hidden_size=256, num_hidden_layers=3, num_heads=8, head_dim=64, state_size=64, n_groups=1, chunk_size=64, **SMALL,
+    ),
+    "conformer": partial(
+        configured, "Wav2Vec2Conformer", "Model", speech, LAST,
+        num_hidden_layers=3, hidden_size=256, num_attention_heads=4, intermediate_size=1024,
+    ),
+    "ast": partial(
+        configured, "AST", "Model", partial(normal, 1, 512, 128), POOLED,
+        max_length=512, hidden_size=384, num_hidden_layers=6, num_attention_heads=6, intermediate_size=1536,
+    ),
+    "patchtst": partial(
+        configured, "PatchTST", "Model", partial(normal, 1, 512, 7), LAST,
+        context_length=512, patch_length=16, patch_stride=8, num_input_channels=7, d_model=128, num_hidden_layers=3,
+        num_attention_heads=16, ffn_dim=256,
+    ),
 }  # fmt: skip
 """Every network by its name."""
 QUANTISED: Mapping[str, tuple[str, str]] = {
