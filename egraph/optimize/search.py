@@ -55,6 +55,8 @@ Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection], None]
 
 FORESEEN_SHARE = 0.3
 """Part of the time for measuring that is left for finding out how far a choice is off."""
+LONGEST_REHEARSAL = 2.0
+"""Times the estimate that is kept free for the last rehearsal, at most."""
 
 
 @dataclass(frozen=True)
@@ -444,8 +446,8 @@ class Choosing:
         started_seconds = self.budget.spent_seconds
         space.rehearse(self.outline, rehearsal)
         rehearsal_seconds = self.budget.spent_seconds - started_seconds
-        # A Mamba of 1,440 kernels took 4 s for both, and there was no time left to race its program.
-        self.budget.ending_seconds = rehearsal_seconds + 0.5 * space.seconds
+        # A Mamba of 1,440 kernels takes 4 s for both. The first may have been bisected, which takes several runs: the last mostly is not.
+        self.budget.ending_seconds = min(rehearsal_seconds, LONGEST_REHEARSAL * rehearsal.seconds) + 0.5 * space.seconds
         self._foresee(everything, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):

@@ -209,8 +209,10 @@ def test_the_last_rehearsal_and_extractions_have_their_time(tmp_path: Path, monk
         return plainly(rehearsal, *arguments)
 
     monkeypatch.setattr(Rehearsal, "difference", slowly)
-    budget = one.search(one.rehearsal, clock)[3]
-    assert budget.ending_seconds >= 7.0
+    budget = one.search(replace(one.rehearsal, open_seconds=10.0), clock)[3]
+    assert budget.ending_seconds == 7.0, "as long as the first took"
+    bisected = one.search(replace(one.rehearsal, open_seconds=1.0), clock)[3]
+    assert bisected.ending_seconds == 2 * 2 * 1.0, "but no longer than one may take"
     quick = replace(budget, ending_seconds=0.0)
     most_seconds = (1.0 - budget.policy.measure.share) * budget.seconds
     late = replace(budget, ending_seconds=most_seconds + 3.0)
