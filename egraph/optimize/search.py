@@ -55,8 +55,8 @@ Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection], None]
 
 FORESEEN_SHARE = 0.3
 """Part of the time for measuring that is left for finding out how far a choice is off."""
-LONGEST_REHEARSAL = 2.0
-"""Times the estimate that is kept free for the last rehearsal, at most."""
+REHEARSAL_MARGIN = 2.0
+"""Times its estimate that the last rehearsal is given, at most."""
 
 
 @dataclass(frozen=True)
@@ -447,7 +447,7 @@ class Choosing:
         space.rehearse(self.outline, rehearsal)
         rehearsal_seconds = self.budget.spent_seconds - started_seconds
         # A Mamba of 1,440 kernels takes 4 s for both. The first may have been bisected, which takes several runs: the last mostly is not.
-        self.budget.ending_seconds = min(rehearsal_seconds, LONGEST_REHEARSAL * rehearsal.seconds) + 0.5 * space.seconds
+        self.budget.ending_seconds = min(rehearsal_seconds, REHEARSAL_MARGIN * rehearsal.seconds) + space.extract_seconds
         self._foresee(everything, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):

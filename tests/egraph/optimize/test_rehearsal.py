@@ -18,6 +18,7 @@ from egraph.onnx import importer
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.budget import Budget
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
+from egraph.optimize.chooser import Space
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.gate import Gate
@@ -213,6 +214,8 @@ def test_the_last_rehearsal_and_extractions_have_their_time(tmp_path: Path, monk
     assert budget.ending_seconds == 7.0, "as long as the first took"
     bisected = one.search(replace(one.rehearsal, open_seconds=1.0), clock)[3]
     assert bisected.ending_seconds == 2 * 2 * 1.0, "but no longer than one may take"
+    monkeypatch.setattr(Space, "extract_seconds", 3.0)
+    assert one.search(replace(one.rehearsal, open_seconds=10.0), clock)[3].ending_seconds == 7.0 + 3.0, "and an extraction"
     quick = replace(budget, ending_seconds=0.0)
     most_seconds = (1.0 - budget.policy.measure.share) * budget.seconds
     late = replace(budget, ending_seconds=most_seconds + 3.0)
