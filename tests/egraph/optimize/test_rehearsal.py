@@ -23,8 +23,10 @@ from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Measurer
+from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Rehearsal
-from egraph.optimize.search import Search, program_digest, search, search_again
+from egraph.optimize.repair import Repair
+from egraph.optimize.search import Search, plain_program, program_digest, search, search_again
 from egraph.tensor import Candidate, Graph, Program
 from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel
@@ -198,6 +200,21 @@ def test_a_program_is_opened_once_for_all_inputs(tmp_path: Path) -> None:
         yield lambda feeds: []
 
     assert twice.difference(program, open_nothing) == "it does not run: no such model"
+
+
+def test_a_wrong_program_is_rehearsed_as_it_was_compiled(tmp_path: Path) -> None:
+    """What differs only once it is compiled is opened as an artefact, which is removed again."""
+    one = case(tmp_path, 0.0)
+    program = plain_program(one.graph, CostModel(Database.in_memory(), "here", DeviceSpeed()), seed=0)
+    options = Options(tmp_path / "m.onnx", tmp_path / "out", threads=1)
+    unused: Any = None
+    work = tmp_path / "work"
+    work.mkdir()
+    repair = Repair(options, unused, unused, unused, one.rehearsal.folder, unused, unused, work, keep_subnormals=True)
+    assert not one.rehearsal.difference(program, repair._open_compiled) and not list(work.iterdir())
+    (feeds, expected), *_ = one.rehearsal.samples
+    moved = replace(one.rehearsal, samples=[(feeds, [2 * value for value in expected])])
+    assert "largest error" in moved.difference(program, repair._open_compiled)
 
 
 def test_the_last_rehearsal_and_extractions_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
