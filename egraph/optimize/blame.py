@@ -23,7 +23,7 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.errors import EinsatError
 from egraph.onnx import exporter
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
-from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative_error, shaken
+from egraph.optimize.check_noise import NOISE_FACTOR, open_exported, open_onnxruntime, relative_error, shaken
 from egraph.optimize.kernels import compile_batch, in_bytes, leaf_values, rounded
 from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
@@ -103,24 +103,24 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
     with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
         meant = without_stored(program)
         pairs = [(k, m) for k, m in zip(program.kernels, meant.kernels, strict=True) if m.output.type.shape is not None]
-        values = kernel_values(meant, feeds, Path(folder), options.threads)
+        values = kernel_values(meant, feeds, options.threads)
         alone = [
             (k, m)
             for k, m in pairs
             if not (k.implementation.is_free or k.implementation.is_opaque) and all(n in values or n.op == "Constant" for n in m.inputs)
         ]
         wrong = _wrong_kernels(program.graph, meant.graph, alone, values, Path(folder) / "kernels", options)
-        parts = Parts() if wrong else compare_parts(original, meant, values, Path(folder), options.threads, tolerance)
+        parts = Parts() if wrong else compare_parts(original, meant, values, options.threads, tolerance)
         is_explained = wrong or parts.agree
-        rules, nodes = ((), ()) if is_explained else changed(original, meant, values, feeds, Path(folder), options.threads)
-        noise = {} if wrong else noise_before_bytes(original, feeds, Path(folder), options.threads)
+        rules, nodes = ((), ()) if is_explained else changed(original, meant, values, feeds, options.threads)
+        noise = {} if wrong else noise_before_bytes(original, feeds, options.threads)
     for kernel, _ in wrong:
         nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
         rules = tuple(dict.fromkeys((*rules, *kernel.rules)))
     return Blame(tuple(wrong), rules, nodes, parts, noise)
 
 
-def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[str, float]:
+def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], threads: int) -> dict[str, float]:
     """Return how far, relatively, float outputs of a model that rounds to bytes move where the numbers that become bytes do.
 
     Inputs and weights moved by their last bit need not move these: gates that saturate, and means, take such changes away.
@@ -128,12 +128,12 @@ def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], folder: Path, 
     outputs = {name: node for name, node in original.outputs if node.type.dtype == "float32" and node.op not in LEAVES}
     if not outputs or not any(node.op in ROUNDING for node in walk(outputs.values())):
         return {}
-    exact, moved = stirred(original, list(outputs.values()), feeds, folder, threads)
+    exact, moved = stirred(original, list(outputs.values()), feeds, threads)
     return {name: max(relative_error(exact[node], each[node]) for each in moved) for name, node in outputs.items()}
 
 
 def stirred(
-    graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int
+    graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], threads: int
 ) -> tuple[dict[Node, np.ndarray], list[dict[Node, np.ndarray]]]:
     """Return what nodes of a graph are, and, some times, where inputs change by their last bit and what becomes bytes by ``ROUNDED``."""
     becoming = (node.inputs[0] for node in walk(nodes) if node.op in ROUNDING)
@@ -146,7 +146,7 @@ def stirred(
 
     new = rewrite((*nodes, *numbers), change)
     stirred_graph = replace(graph, inputs=(*graph.inputs, *stirs.values()), names={}, origins={})
-    run = opened(stirred_graph, [new[node] for node in (*nodes, *numbers)], folder, threads)
+    run = opened(stirred_graph, [new[node] for node in (*nodes, *numbers)], threads)
     exact = run({**feeds, **{stir.string("name"): np.zeros(node.type.sizes, np.float32) for node, stir in stirs.items()}})
     moved_runs = []
     for seed in range(SHAKEN):
@@ -159,7 +159,7 @@ def stirred(
     return {node: exact[new[node]] for node in nodes}, moved_runs
 
 
-def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
+def kernel_values(program: Program, feeds: Mapping[str, Any], threads: int) -> dict[Node, np.ndarray]:
     """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled.
 
     Values of the model that the program has in another layout are among them, in the model's; and bytes inside of kernels that the model
@@ -169,27 +169,26 @@ def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, thre
     bytes_inside = frozenset(node for node in walk(made) if node.type.dtype in BYTES)
     named = [node for node in program.graph.names if node in bytes_inside and node.op not in LEAVES]
     moved = program.graph.named_moves(bytes_inside.union(made))
-    values = evaluate(program.graph, [*made, *named, *moved], feeds, folder, threads)
+    values = evaluate(program.graph, [*made, *named, *moved], feeds, threads)
     values |= {n: np.asarray(feeds[n.string("name")]) for n in program.graph.inputs if n.string("name") in feeds}
     values |= {n: program.graph.tensors[n.string("digest")] for n in walk(program.graph.roots) if n.op == "Constant"}
     return values
 
 
-def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
+def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], threads: int) -> dict[Node, np.ndarray]:
     """Return what nodes of a graph are, by onnxruntime without optimisations."""
-    return opened(graph, nodes, folder, threads)(feeds)
+    return opened(graph, nodes, threads)(feeds)
 
 
 def opened(
-    graph: Graph, nodes: Sequence[Node], folder: Path, threads: int
+    graph: Graph, nodes: Sequence[Node], threads: int
 ) -> Callable[[Mapping[str, Any]], dict[Node, np.ndarray]]:
     """Return what gives the nodes of a graph by its inputs, in onnxruntime without optimisations; leaves are left out."""
     computed = [node for node in dict.fromkeys(nodes) if node.op not in LEAVES]
     if not computed:
         return lambda feeds: {}
-    path = folder / "values.onnx"
-    exporter.save(replace(graph, outputs=tuple((f"einsat value {i}", node) for i, node in enumerate(computed))), path)
-    session = open_onnxruntime(path, threads, optimise=False)
+    outputs = tuple((f"einsat value {i}", node) for i, node in enumerate(computed))
+    session = open_exported(replace(graph, outputs=outputs), threads, optimise=False)
     names = {port.name for port in session.get_inputs()}
 
     def run(feeds: Mapping[str, Any]) -> dict[Node, np.ndarray]:
@@ -220,13 +219,13 @@ def _wrong_kernels(
         meant, expected = _alone(meant_graph, plain), values[plain.output]
         if kernel.implementation.precision != PLAIN or kernel.fragment is not plain.fragment:
             meant = replace(meant, graph=rounded(in_bytes(meant).graph, kernel.implementation.precision))
-            (expected,) = evaluate(meant.graph, meant.graph.roots, feeds, folder, options.threads).values()
+            (expected,) = evaluate(meant.graph, meant.graph.roots, feeds, options.threads).values()
         try:
             with Session(compiled, threads=options.threads, on=name_of(options.target)) as session:
                 result = session.run(None, stored)[0]
             judge(result, expected)
         except WrongResult as error:
-            compared = meant, feeds, expected, np.asarray(result, expected.dtype), folder, options.threads
+            compared = meant, feeds, expected, np.asarray(result, expected.dtype), options.threads
             if not (_is_rounding(*compared) or _is_single_steps(*compared)):
                 wrong.append((kernel, str(error)))
         except (EinsatError, ExecutionError) as error:
@@ -234,15 +233,15 @@ def _wrong_kernels(
     return wrong
 
 
-def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, folder: Path, threads: int) -> bool:
+def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, threads: int) -> bool:
     """Return whether operands that differ in their last bit move the kernel's result as far, by onnxruntime: then it is not wrong."""
     constants = shaken(alone.graph.tensors, 0)
-    moved = evaluate(replace(alone.graph, tensors=constants), alone.graph.roots, shaken(feeds, 0), folder, threads)
+    moved = evaluate(replace(alone.graph, tensors=constants), alone.graph.roots, shaken(feeds, 0), threads)
     noise = max((relative_error(expected, value) for value in moved.values()), default=0.0)
     return bool(relative_error(expected, result) <= NOISE_FACTOR * noise)
 
 
-def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, folder: Path, threads: int) -> bool:
+def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, threads: int) -> bool:
     """Return whether the result is off in few places, by no more than one step of the bytes that the kernel rounds to on its way.
 
     A number between two bytes goes either way, and a kernel that dequantises it again shows a whole step in one place. How far a step
@@ -269,7 +268,7 @@ def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: 
 
     roots = [stepped(byte) for byte in inner]
     graph = replace(alone.graph, inputs=(*alone.graph.inputs, step))
-    run = opened(graph, roots, folder, threads)
+    run = opened(graph, roots, threads)
     up, down = (run({**feeds, "step": np.asarray(size, np.float32)}) for size in (1, -1))
     reach = sum(np.maximum(np.abs(up[node] - expected), np.abs(down[node] - expected)) for node in roots)
     return bool(np.all(difference <= accepted + reach))
@@ -288,14 +287,14 @@ def _alone(graph: Graph, kernel: Kernel) -> Program:
 
 
 def changed(
-    original: Graph, program: Program, values: Mapping[Node, np.ndarray], feeds: Mapping[str, Any], folder: Path, threads: int
+    original: Graph, program: Program, values: Mapping[Node, np.ndarray], feeds: Mapping[str, Any], threads: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the rules and source nodes of the first kernels whose value is no longer the model's."""
     named = {name: node for node, name in original.names.items()}
     named |= dict(original.outputs)
     named_values = {node: name for node, name in program.graph.names.items() if name in named and node in values}
     named_values |= {node: name for name, node in program.graph.outputs if node in values}
-    before = evaluate(original, [named[name] for name in named_values.values()], feeds, folder, threads)
+    before = evaluate(original, [named[name] for name in named_values.values()], feeds, threads)
     for kernel in program.kernels:  # in running order: the first one that differs, with all that led to it
         node = kernel.output
         if node not in named_values or named[named_values[node]] not in before:
@@ -311,7 +310,7 @@ def changed(
 
 
 def compare_parts(
-    original: Graph, program: Program, values: Mapping[Node, np.ndarray], folder: Path, threads: int, tolerance: Tolerance
+    original: Graph, program: Program, values: Mapping[Node, np.ndarray], threads: int, tolerance: Tolerance
 ) -> Parts:
     """Compare every value that program and model share, computed by the model from what the program has for the shared ones below it.
 
@@ -333,7 +332,7 @@ def compare_parts(
     inputs = {node: values[node] for node in original.inputs if node in values}
     feeds |= {node.string("name"): value for node, value in inputs.items()}
     graph = replace(original, inputs=(*inputs, *cuts.values()), names={}, origins={})
-    expected, moved = stirred(graph, list(parts.values()), feeds, folder, threads)
+    expected, moved = stirred(graph, list(parts.values()), feeds, threads)
     wrong, worst_error = {}, 0.0
     for node, part in parts.items():
         error, difference = _part_error(expected[part], shared[node], [each[part] for each in moved], tolerance)

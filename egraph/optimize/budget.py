@@ -216,10 +216,11 @@ def timed(call: Callable[[], T]) -> tuple[T, float, float]:
     return result, min(elapsed_seconds, time.process_time() - worked_before), elapsed_seconds
 
 
-def worked(call: Callable[[], T]) -> tuple[T, float]:
-    """Return what a call gives, and the seconds that it took, or would have taken if no other process had needed the cores."""
-    result, seconds, _ = timed(call)
-    return result, seconds
+def worked_here(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call gives, and the seconds that this thread worked for it, whatever others did beside it."""
+    worked_before = time.thread_time()
+    result = call()
+    return result, time.thread_time() - worked_before
 
 
 def slowdown_of(seconds: Sequence[float], elapsed_seconds: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +10,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from egraph.onnx import exporter
 from egraph.onnx.exact_bytes import MARKS, exact_file, with_exact_bytes
+from egraph.onnx.importer.infer import give_constants
+from egraph.tensor import Graph, Program
 from egraph.tolerance import Tolerance
 from runtime.opaque import open_session
 
@@ -31,10 +36,33 @@ IN_MEMORY_BYTES = 1 << 30
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
-def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True, arena: bool = False) -> Any:
+def look_into(model: Path) -> None:
+    """Do what is done once for a model: import onnxruntime, and look for products of bytes, for which a file is read from end to end."""
+    importlib.import_module("onnxruntime")
+    _is_marked(model)
+
+
+def open_exported(exported: Graph | Program, threads: int, *, optimise: bool = True) -> Any:
+    """Open the standard model of a graph or a program in onnxruntime, which reads large weights where they lie."""
+    model, constants = exporter.parts(exported)
+    if not any(mark in model for mark in MARKS):
+        session = open_onnxruntime(model, threads, optimise=optimise, constants=constants)
+        session.constants = constants  # they stay as long as it does
+        return session
+    with TemporaryDirectory(prefix="einsat-model-") as folder:  # constants of products of bytes become other ones
+        path = Path(folder) / "model.onnx"
+        exporter.save(exported, path)
+        return open_onnxruntime(path, threads, optimise=optimise)
+
+
+def open_onnxruntime(
+    model: Path | bytes, threads: int, *, optimise: bool = True, arena: bool = False,
+    constants: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Any:  # fmt: skip
     """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none; sums of bytes are exact.
 
-    An ``arena`` keeps the memory that the largest run needed, beside everything else that is timed.
+    An ``arena`` keeps the memory that the largest run needed, beside everything else that is timed. ``constants`` are those that the
+    model names and does not hold.
     """
     import onnxruntime
 
@@ -44,6 +72,7 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors are raised as well, with our own message
     options.enable_cpu_mem_arena = arena
+    give_constants(options, constants)
     return open_session(_exact(model), options)
 
 
@@ -51,11 +80,16 @@ def _exact(model: Path | bytes) -> str | bytes:
     """Return a file's name, or the bytes of a model; of one that has products of bytes, the model that is exact everywhere."""
     if isinstance(model, bytes):
         return exact_file(model)
-    state = model.stat() if model.exists() else None
-    if state is None or not _may_multiply_bytes(model, state.st_mtime_ns, state.st_size):
+    if not _is_marked(model):
         return str(model)
     whole = onnx.load(model)
     return with_exact_bytes(whole).SerializeToString() if whole.ByteSize() <= IN_MEMORY_BYTES else str(model)
+
+
+def _is_marked(model: Path) -> bool:
+    """Return whether a model may have products of bytes that are not exact everywhere; False where there is no such file."""
+    state = model.stat() if model.exists() else None
+    return state is not None and _may_multiply_bytes(model, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from egraph.onnx.exporter import export, save
-from egraph.onnx.exporter.store import total_bytes
+from egraph.onnx.exporter import parts
 from egraph.onnx.importer.infer import open_plainly
 from egraph.onnx.types import array_type, tensor_digest
 from egraph.tensor import LEAVES, Graph, Node, Program, attributes, make, rewrite, walk
+from runtime.cores import usable_cores
 
-IN_MEMORY_BYTES = 256 << 20
 BATCH_BYTES = 32 << 20
+MOST_TOGETHER = 8
+"""Sessions that compute constants side by side, at most: more would keep the memory waiting."""
 
 
 class Folder:
@@ -59,11 +59,11 @@ def _rebuilt(graph: Graph, new: Mapping[Node, Node], alive: set[str], tensors: M
 
 
 def evaluate_constants(graph: Graph, nodes: list[Node]) -> Mapping[Node, np.ndarray]:
-    """Return the values of nodes that depend on constants alone, a few nodes at a time so that little memory is needed."""
-    values: dict[Node, np.ndarray] = {}
-    for batch in _batches(graph, nodes):
-        values |= zip(batch, _run(graph, batch), strict=True)
-    return values
+    """Return the values of nodes that depend on constants alone: a few nodes at a time on each core, so that little memory is needed."""
+    batches = list(_batches(graph, nodes))
+    with ThreadPoolExecutor(min(len(batches), MOST_TOGETHER, usable_cores()) or 1) as pool:
+        arrays = pool.map(lambda batch: _run(graph, batch), batches)
+        return {node: array for batch, some in zip(batches, arrays, strict=True) for node, array in zip(batch, some, strict=True)}
 
 
 def _batches(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
@@ -93,9 +93,4 @@ def _run(graph: Graph, nodes: list[Node]) -> list[np.ndarray]:
     used = set[str]().union(*map(_used, nodes))
     outputs = tuple((f"value{number}", node) for number, node in enumerate(nodes))
     part = Graph("constants", (), outputs, {digest: graph.tensors[digest] for digest in sorted(used)}, context=graph.context)
-    if total_bytes(dict(part.tensors)) <= IN_MEMORY_BYTES:
-        return list(map(np.asarray, open_plainly(export(part).SerializeToString()).run(None, {})))
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "constants.onnx"
-        save(part, path)
-        return list(map(np.asarray, open_plainly(path).run(None, {})))
+    return list(map(np.asarray, open_plainly(*parts(part)).run(None, {})))

@@ -18,9 +18,9 @@ from egraph.onnx.importer.model_file import read_model
 from egraph.optimize import original, stages
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.artefact import REPORT, export, finish_artefact, save_unchanged
-from egraph.optimize.budget import Budget, worked
+from egraph.optimize.budget import Budget, worked_here
 from egraph.optimize.check import CheckResult, Disagreement, open_original
-from egraph.optimize.check_noise import RunModel, open_onnxruntime
+from egraph.optimize.check_noise import RunModel, look_into, open_onnxruntime
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
@@ -102,7 +102,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
     """Optimise a model whose sizes are fixed; ``wide``: the same in float32, where it computes in 16 bits."""
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
-    opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
+    opening = aside.submit(_opened, options.model, options.threads)
     aside.shutdown(wait=False)
     options, imported, user_inputs = read(options, progress.note)
     session, open_seconds = opening.result()
@@ -152,6 +152,12 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
                 write_beside(options.report, (output.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
+
+
+def _opened(model: Path, threads: int) -> tuple[Any, float]:
+    """Open the model in onnxruntime; return it, and how long opening it again takes."""
+    look_into(model)
+    return worked_here(lambda: open_original(model, threads))
 
 
 def outline_of(graph: Graph, options: Options) -> Outline:

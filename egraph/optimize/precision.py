@@ -17,16 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from egraph.errors import EinsatError, ModelError
 from egraph.extract.schedule import schedule
-from egraph.onnx import exporter
 from egraph.optimize.blame import evaluate
-from egraph.optimize.check_noise import open_onnxruntime, relative_error
+from egraph.optimize.check_noise import open_exported, relative_error
 from egraph.optimize.chooser import is_exact
 from egraph.optimize.kernels import quantised_operand, rounded_operand
 from egraph.optimize.options import Options
@@ -117,10 +115,7 @@ class Simulation:
         self._scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
         switches = switched(program.graph, self.nodes, self._scales)
         self._weights, self._inputs = switches.weights, inputs
-        with TemporaryDirectory(prefix="einsat-rounding-") as folder:
-            path = Path(folder) / "switched.onnx"
-            exporter.save(switches.graph, path)
-            self._session = open_onnxruntime(path, threads, optimise=False)
+        self._session = open_exported(switches.graph, threads, optimise=False)
         self._names = {port.name for port in self._session.get_inputs()}
         self._exact = [self._outputs((), feeds) for feeds in inputs]
         by_input = [self._error(range(len(self.nodes)), at) for at in range(len(inputs))]
@@ -522,11 +517,10 @@ class Ranges:
             return
         ends = {node: [apply(op, node, axes=tuple(range(node.type.rank))) for op in ("ReduceMin", "ReduceMax")] for node in nodes}
         extrema = [end for pair in ends.values() for end in pair]
-        with TemporaryDirectory(prefix="einsat-ranges-") as folder:
-            for feeds in self.feeds:
-                values = evaluate(graph, extrema, feeds, Path(folder), self.threads)
-                for node, (low, high) in ends.items():
-                    before = self.seen.get(node, (math.inf, -math.inf))
-                    least, largest = float(values[low].item()), float(values[high].item())
-                    is_number = not (math.isnan(least) or math.isnan(largest))
-                    self.seen[node] = (min(before[0], least), max(before[1], largest)) if is_number else (-math.inf, math.inf)
+        for feeds in self.feeds:
+            values = evaluate(graph, extrema, feeds, self.threads)
+            for node, (low, high) in ends.items():
+                before = self.seen.get(node, (math.inf, -math.inf))
+                least, largest = float(values[low].item()), float(values[high].item())
+                is_number = not (math.isnan(least) or math.isnan(largest))
+                self.seen[node] = (min(before[0], least), max(before[1], largest)) if is_number else (-math.inf, math.inf)

@@ -20,17 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from egraph.errors import CheckFailed
-from egraph.onnx import exporter
 from egraph.optimize.blame import evaluate
 from egraph.optimize.check import compare
-from egraph.optimize.check_noise import RunModel, open_onnxruntime
+from egraph.optimize.check_noise import RunModel, open_exported
 from egraph.optimize.folding import Folder
 from egraph.policy import CheckPolicy
 from egraph.tensor import Attributes, Candidate, ENode, FrozenEGraph, Graph, Node, Program, Selection
@@ -227,9 +224,7 @@ class Rehearsal:
                 tapped.append(node)
         largest: dict[Node, float] = {}
         for feeds, _ in self.samples if tapped else ():
-            with TemporaryDirectory(prefix="einsat-sizes-") as folder:
-                tapped_values = [each for node in tapped for each in (node, node.inputs[0])]
-                values = evaluate(self.graph, tapped_values, feeds, Path(folder), self.threads)
+            values = evaluate(self.graph, [each for node in tapped for each in (node, node.inputs[0])], feeds, self.threads)
             values |= {node: np.asarray(feeds[node.string("name")]) for node in self.graph.inputs if node.string("name") in feeds}
             for node in tapped:
                 x, w = node.inputs
@@ -264,11 +259,8 @@ class Rehearsal:
     @contextmanager
     def open_standard(self, program: Program) -> Iterator[RunModel]:
         """Open the standard model of a program in onnxruntime."""
-        with TemporaryDirectory(prefix="einsat-rehearsal-") as folder:
-            path = Path(folder) / "program.onnx"
-            exporter.save(self.folder.fold(program), path)
-            session = open_onnxruntime(path, self.threads)
-            yield lambda feeds: session.run(None, dict(feeds))
+        session = open_exported(self.folder.fold(program), self.threads)
+        yield lambda feeds: session.run(None, dict(feeds))
 
 
 def _size(value: np.ndarray) -> float:

@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from egraph.errors import EinsatError, LowerError
 from egraph.onnx.exact_bytes import separate_file
 from egraph.onnx.exporter.build import Builder
-from egraph.onnx.exporter.store import External, Inline, Store, beside, total_bytes
+from egraph.onnx.exporter.store import Apart, External, Inline, Store, beside, total_bytes
 from egraph.tensor import Graph, Node, Program
 
 EXTERNAL_ABOVE_BYTES = 256 << 20
@@ -28,6 +29,12 @@ def export(exported: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | N
 def serialized(exported: Graph | Program) -> bytes:
     """Return the model as bytes that onnxruntime runs exactly, the same for equal graphs."""
     return separate_file(export(exported).SerializeToString(deterministic=True))
+
+
+def parts(exported: Graph | Program) -> tuple[bytes, dict[str, np.ndarray]]:
+    """Return the model as bytes, and apart from it the large constants that it names."""
+    store = Apart()
+    return _build(exported, store, {}).SerializeToString(deterministic=True), store.constants
 
 
 def save(
@@ -81,4 +88,4 @@ def _build(exported: Graph | Program, store: Store, rules: Mapping[Node, Sequenc
     return builder.finish()
 
 
-__all__ = ["EXTERNAL_ABOVE_BYTES", "EinsatError", "export", "save"]
+__all__ = ["EXTERNAL_ABOVE_BYTES", "EinsatError", "export", "parts", "save"]

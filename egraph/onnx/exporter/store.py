@@ -1,4 +1,4 @@
-"""Where an exported model's constants go: into the model, or streamed into a file beside it."""
+"""Where an exported model's constants go: into the model, streamed into a file beside it, or apart from it in memory."""
 
 from __future__ import annotations
 
@@ -40,13 +40,33 @@ class External:
         for start in range(0, flat.size, CHUNK_ELEMENTS):  # by chunks: a memory map larger than memory works
             part = np.ascontiguousarray(flat[start : start + CHUNK_ELEMENTS])
             self._file.write(part.view(np.uint8).data)
-        proto = onnx.TensorProto(name=name, data_type=element_type(dtype), dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
-        for key, value in (("location", self._location), ("offset", offset), ("length", array.nbytes)):
-            proto.external_data.add(key=key, value=str(value))
-        return proto
+        return _elsewhere(array, name, self._location, offset)
 
 
-Store = Inline | External
+class Apart:
+    """Keep large constants out of the model, for a session that is given them: nothing is copied or written."""
+
+    def __init__(self) -> None:
+        self.constants: dict[str, np.ndarray] = {}
+
+    def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
+        """Return a tensor that names what is kept; small ones, and those of element types that numpy lacks, are in the model."""
+        if array.nbytes <= INLINE_BYTES or not array.dtype.isbuiltin or array.dtype.kind not in "biuf":
+            return to_tensor(array, name)
+        self.constants[name] = np.ascontiguousarray(array)
+        return _elsewhere(array, name, "memory", 0)
+
+
+Store = Inline | External | Apart
+
+
+def _elsewhere(array: np.ndarray, name: str, location: str, offset_bytes: int) -> onnx.TensorProto:
+    """Return a tensor that says where its data is."""
+    data_type = element_type(array_type(array).dtype)
+    proto = onnx.TensorProto(name=name, data_type=data_type, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", offset_bytes), ("length", array.nbytes)):
+        proto.external_data.add(key=key, value=str(value))
+    return proto
 
 
 def total_bytes(arrays: dict[str, np.ndarray]) -> int:

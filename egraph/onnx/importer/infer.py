@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -190,12 +189,25 @@ def _evaluate_by_reference(model: onnx.ModelProto) -> list[np.ndarray] | None:
         return None
 
 
-def open_plainly(model: bytes | Path) -> Any:
-    """Open a model in onnxruntime to compute constants: with one thread and no optimisation, so that values are always the same."""
+def open_plainly(model: bytes, constants: Mapping[str, np.ndarray] = MappingProxyType({})) -> Any:
+    """Open a model in onnxruntime to compute constants: with one thread and no optimisation, so that values are always the same.
+
+    ``constants`` are those that the model names and does not hold; the session reads them where they lie.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
+    give_constants(options, constants)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def give_constants(options: Any, constants: Mapping[str, np.ndarray]) -> None:
+    """Have a session take constants from memory, which has to stay until it is closed."""
+    import onnxruntime
+
+    if constants:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in constants.values()]
+        options.add_external_initializers(list(constants), values)

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 from egraph.onnx import importer
 from egraph.onnx.exact_bytes import exact_file, separate_file, with_exact_bytes
 from egraph.optimize.artefact import save_unchanged
-from egraph.optimize.check_noise import open_onnxruntime
+from egraph.optimize.check_noise import open_exported, open_onnxruntime
 from runtime import Session
 from runtime.opaque import EXACT_BYTES
 
@@ -55,6 +55,17 @@ def test_sums_of_bytes_do_not_saturate(tmp_path: Path, name: str, is_constant: b
     onnx.save(model, tmp_path / "model.onnx")
     for source in (tmp_path / "model.onnx", model.SerializeToString()):
         np.testing.assert_array_equal(open_onnxruntime(source, 1, optimise=optimise).run(None, feeds)[0], expected)
+
+
+@pytest.mark.parametrize("optimise", [True, False])
+def test_sums_of_bytes_do_not_saturate_in_a_graph_that_is_opened(optimise: bool) -> None:
+    """Its large constants of signed bytes have to become unsigned ones, wherever they lie."""
+    model, random = parser.parse_model(HEADER + PRODUCTS["MatMulInteger"]), np.random.default_rng(0)
+    a, b = random.integers(0, 256, (4, 512)).astype(np.uint8), random.integers(-128, 128, (512, 16)).astype(np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(b, "b"))
+    del model.graph.input[1]
+    (sums,) = open_exported(importer.load(model).graph, 1, optimise=optimise).run(None, {"a": a})
+    np.testing.assert_array_equal(sums, a.astype(np.int64) @ b.astype(np.int64))
 
 
 QUANTISES_ITSELF = {

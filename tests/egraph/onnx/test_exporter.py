@@ -16,8 +16,9 @@ from egraph.onnx import exporter, importer
 from egraph.onnx.exporter.build import DOMAIN, Builder
 from egraph.onnx.exporter.store import Inline
 from egraph.onnx.types import array_type, tensor_digest
+from egraph.optimize.check_noise import open_exported
 from egraph.optimize.search import plain_program
-from egraph.tensor import Graph, Kernel, Node, OnnxContext, Program, TensorType, attributes, make, placeholder, walk
+from egraph.tensor import Graph, Kernel, Node, OnnxContext, Program, TensorType, attributes, make, numpy_dtype, placeholder, walk
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
 from lower.cost.model import CostModel
@@ -232,3 +233,30 @@ def test_functions_of_the_source_model_survive_when_they_cannot_be_inlined() -> 
     context = OnnxContext((("", 18), ("local", 1)), (), 10)
     x = leaf("x", (2,))
     assert exporter.export(Graph("g", (x,), (("y", apply("Relu", x)),), {}, context=context)).opset_import[1].domain == "local"
+
+
+def test_large_constants_lie_apart_from_a_model_that_is_only_opened() -> None:
+    """A session reads them where they are, in any order and of any type that it can be given; others are in the model."""
+    random = np.random.default_rng(0)
+    transposed = random.normal(size=(64, 32)).astype(np.float32).T
+    arrays: dict[str, np.ndarray] = {
+        "large": transposed, "small": random.normal(size=64).astype(np.float32), "ids": random.integers(0, 32, (1 << 10,)),
+        "coarse": random.normal(size=(64, 64)).astype(numpy_dtype("bfloat16")),
+    }  # fmt: skip
+    nodes, tensors = {}, dict[str, np.ndarray]()
+    for name, array in arrays.items():
+        nodes[name], tensor = constant(array)
+        tensors |= tensor
+    x = leaf("x", (4, 32))
+    product = apply("Add", apply("MatMul", x, nodes["large"]), nodes["small"])
+    rounded = apply("MatMul", product, make("Cast", (nodes["coarse"],), (), TensorType("float32", (64, 64))))
+    taken = apply("Gather", nodes["large"], nodes["ids"], axis=0)
+    graph = Graph("g", (x,), (("y", rounded), ("z", taken)), tensors)
+    model, apart = exporter.parts(graph)
+    assert sorted(array.dtype.name for array in apart.values()) == ["float32", "int64"]
+    assert len(model) < sum(array.nbytes for array in apart.values())
+    feeds = {"x": random.normal(size=(4, 32)).astype(np.float32)}
+    for optimise in (True, False):
+        session = open_exported(graph, 1, optimise=optimise)
+        for ours, expected in zip(session.run(None, feeds), run(exporter.export(graph), feeds), strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-6)

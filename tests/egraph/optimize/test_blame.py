@@ -187,7 +187,7 @@ def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path)
 
     def is_rounding(gap: float, found: float) -> bool:
         feeds = {"x0": np.full((5, 12), 1e6, np.float32), "x1": np.full((5, 12), 1e6 - gap, np.float32)}
-        return _is_rounding(alone, feeds, feeds["x0"] - feeds["x1"], np.full((5, 12), found, np.float32), tmp_path, 1)
+        return _is_rounding(alone, feeds, feeds["x0"] - feeds["x1"], np.full((5, 12), found, np.float32), 1)
 
     assert is_rounding(1.0, 1.05) and not is_rounding(1.0, 3.0) and not is_rounding(1000.0, 1010.0)
 
@@ -199,12 +199,12 @@ def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: P
     generator = np.random.default_rng(0)
     x, step = (generator.standard_normal((256, 320)).astype(np.float32) for _ in range(2))
     (entry,), (output,) = graph.inputs, graph.roots
-    exact = kernel_values(program, {"x": x}, tmp_path, 1)
-    moved = kernel_values(program, {"x": x + np.float32(1e-5) * step}, tmp_path, 1) | {entry: x}
+    exact = kernel_values(program, {"x": x}, 1)
+    moved = kernel_values(program, {"x": x + np.float32(1e-5) * step}, 1) | {entry: x}
     names = {name: node for node, name in program.graph.names.items() if node in moved}
 
     def compared(**changed: np.ndarray) -> Parts:
-        return compare_parts(graph, program, moved | {names[name]: value for name, value in changed.items()}, tmp_path, 1, Tolerance())
+        return compare_parts(graph, program, moved | {names[name]: value for name, value in changed.items()}, 1, Tolerance())
 
     right = compared()
     assert relative_error(exact[output], moved[output]) > 1e-3, "some values went to the next step"
@@ -231,12 +231,12 @@ def test_bytes_that_a_program_has_in_another_layout_and_inside_of_kernels_are_co
     program = estimated_program(graph)
     assert all(node.op != "Transpose" for node in walk(program.graph.roots))
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)}
-    values = kernel_values(program, feeds, tmp_path, 1)
-    right = compare_parts(graph, program, values, tmp_path, 1, Tolerance())
+    values = kernel_values(program, feeds, 1)
+    right = compare_parts(graph, program, values, 1, Tolerance())
     assert right.agree and right.count == 3
     named = {name: node for node, name in program.graph.names.items() if node in values}
     turned = values | {named["second"]: values[named["second"]] ^ 1}
-    assert {*compare_parts(graph, program, turned, tmp_path, 1, Tolerance()).wrong} == {"second", "Transpose"}
+    assert {*compare_parts(graph, program, turned, 1, Tolerance()).wrong} == {"second", "Transpose"}
 
 
 def test_a_kernel_may_be_off_by_single_steps_of_the_bytes_on_its_way(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_kernel_may_be_off_by_single_steps_of_the_bytes_on_its_way(tmp_path: P
     def excused(places: int, by: float, of: Graph = graph) -> bool:
         got = want.copy()
         got.reshape(-1)[:places] += np.float32(by)
-        return _is_single_steps(Program(of, (), 0.0), feeds, want, got, tmp_path, 1)
+        return _is_single_steps(Program(of, (), 0.0), feeds, want, got, 1)
 
     assert excused(3, 0.75) and excused(3, -0.75) and excused(1, 0.3)
     assert not excused(4, 0.75), "more than one place of a thousand, and one more"
@@ -271,10 +271,10 @@ def test_numbers_between_two_bytes_move_outputs_that_no_last_bit_of_an_input_doe
     scale, zero, offset = (make("Constant", (), attributes(digest=name), TensorType(each.dtype.name, ())) for name, each in values.items())
     root = apply("Dequantize", apply("Quantize", apply("Add", apply("Tanh", x), offset), scale, zero), scale, zero)
     graph = Graph("g", (x,), (("y", root),), values)
-    noise = noise_before_bytes(graph, {"x": np.full((40, 40), 50.0, np.float32)}, tmp_path, 1)["y"]
+    noise = noise_before_bytes(graph, {"x": np.full((40, 40), 50.0, np.float32)}, 1)["y"]
     assert noise == pytest.approx(0.5 if is_moved else 0.0, abs=1e-6)
     plain = replace(graph, outputs=(("y", apply("Add", apply("Tanh", x), offset)),))
-    assert noise_before_bytes(plain, {"x": np.zeros((40, 40), np.float32)}, tmp_path, 1) == {}
+    assert noise_before_bytes(plain, {"x": np.zeros((40, 40), np.float32)}, 1) == {}
 
 
 def test_rounding_excuses_a_part_up_to_a_bound() -> None:
