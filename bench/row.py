@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -30,6 +31,7 @@ from bench.watched import Watched, nearest
 from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, open_shaken, relative_error, shaken
 from egraph.optimize.race import available_bytes
 from egraph.policy import RacePolicy
+from runtime.cache import cache_folder
 from runtime.devices.cpu.core_distance import line_ns
 
 MOST_ERROR = 1e-2
@@ -109,14 +111,14 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     ]  # fmt: skip
     row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
     for name in ("cold", "warm") if request.warm else ("cold",):
-        row["optimize_seconds"][name], printed = run_optimizer([*command, "-o", str(folder / name)], deadline)
+        row["optimize_seconds"][name], printed = run_optimizer([*command, "-o", str(folder / name)], deadline, folder / "cache")
         row.setdefault("optimize", {key: value for key, value in printed.items() if key != "files"})
     if request.warm:
         cold, warm = ((folder / name / f"{entry.name}.opt.onnx").read_bytes() for name in ("cold", "warm"))
         row["warm_is_the_same"] = cold == warm
     if WITHOUT_DERIVATIONS in request.engines:
         command += ["--no-derivations", "-o", str(folder / WITHOUT_DERIVATIONS)]
-        row["optimize_seconds"][WITHOUT_DERIVATIONS], printed = run_optimizer(command, deadline)
+        row["optimize_seconds"][WITHOUT_DERIVATIONS], printed = run_optimizer(command, deadline, folder / "cache")
         row["predicted_us"] = {"einsat": row["optimize"].get("predicted_us"), WITHOUT_DERIVATIONS: printed.get("predicted_us")}
     artefacts = {"einsat": "cold", WITHOUT_DERIVATIONS: WITHOUT_DERIVATIONS}
     if time.monotonic() > deadline:
@@ -159,12 +161,20 @@ def exact_bytes(model: Path) -> int:
     return EXACT_VALUES * largest_value_bytes(model)
 
 
-def run_optimizer(command: Sequence[str], deadline: float) -> tuple[float, dict[str, Any]]:
-    """Run the optimizer; return its seconds and what it printed. Whatever it started ends with it."""
+def run_optimizer(command: Sequence[str], deadline: float, cache: Path | None = None) -> tuple[float, dict[str, Any]]:
+    """Run the optimizer; return its seconds and what it printed. Whatever it started ends with it.
+
+    ``cache`` is a folder for compiled kernels in place of the user's: they are compiled anew where it is empty. The libraries that run
+    every program are not, as they are built once on a machine.
+    """
+    environment = dict(os.environ)
+    if cache is not None:
+        _copy_libraries(cache_folder(), cache)
+        environment["EINSAT_CACHE"] = str(cache)
     started = time.monotonic()
     left = max(1.0, deadline - started)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True, env=environment
     ) as process:  # fmt: skip
         try:
             printed, errors = process.communicate(timeout=left)
@@ -175,8 +185,19 @@ def run_optimizer(command: Sequence[str], deadline: float) -> tuple[float, dict[
                 _end(process)
     if process.returncode != 0:
         raise RowFailed(f"the optimizer exited {process.returncode}: {errors.strip()[-SHOWN_CHARACTERS:]}")
+    seconds = time.monotonic() - started
+    if cache is not None:
+        _copy_libraries(cache, cache_folder())
     result: dict[str, Any] = json.loads(printed)
-    return round(time.monotonic() - started, 2), result
+    return round(seconds, 2), result
+
+
+def _copy_libraries(source: Path, target: Path) -> None:
+    """Copy the shared libraries that one cache has and another lacks."""
+    target.mkdir(parents=True, exist_ok=True)
+    for library in source.glob("*.so"):
+        if not library.name.startswith("cuda-") and not (target / library.name).exists():
+            shutil.copyfile(library, target / library.name)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.policy import Swept, table, values_of
+from bench.policy import Swept, means, option, table, values_of
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
 from egraph.optimize.__main__ import main
@@ -108,6 +108,13 @@ def test_a_sweep_compares_values_with_the_default() -> None:
     swept = [Swept("7", 10.0, 95.0, 100.0), Swept("3", 9.0, None, 80.0), Swept("1", 0.0, None, None, "it hung")]
     lines = table("race.rounds", {"m": swept}).splitlines()[2:]
     assert [line.split(" | ")[-1] for line in lines] == ["1.000 |", "1.250 |", "- |"] and "it hung" in lines[2]
+    (sentence,) = means({"m": swept, "n": [Swept("7", 10.0, 95.0, 90.0), Swept("3", 9.0, None, 100.0)]})
+    assert sentence == "3: 1.061 in the geometric mean of 2 models, at least 0.900 (n)."
+
+
+def test_a_sweep_of_the_budget_compares_with_the_default_one() -> None:
+    assert values_of("budget", ["10s", f"{Options.budget_seconds:g}s"]) == (f"{Options.budget_seconds:g}s", "10s")
+    assert option("budget", "10s") == ("--budget", "10s") and option("race.rounds", "3") == ("--policy", "race.rounds=3")
 
 
 def test_options_begin_with_the_shipped_policy() -> None:
