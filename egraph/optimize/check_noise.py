@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -20,6 +17,7 @@ from onnx import numpy_helper
 from egraph.onnx import exporter
 from egraph.onnx.exact_bytes import MARKS, exact_file, with_exact_bytes
 from egraph.onnx.importer.infer import give_constants
+from egraph.onnx.importer.skeleton import skeleton
 from egraph.tensor import Graph, Program
 from egraph.tolerance import Tolerance
 from runtime.opaque import open_session
@@ -34,12 +32,6 @@ MOST_TOLERANCES = 10.0
 IN_MEMORY_BYTES = 1 << 30
 """Weights up to which a model with other ones is handed over in memory."""
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
-
-
-def look_into(model: Path) -> None:
-    """Do what is done once for a model: import onnxruntime, and look for products of bytes, for which a file is read from end to end."""
-    importlib.import_module("onnxruntime")
-    _is_marked(model)
 
 
 def open_exported(exported: Graph | Program, threads: int, *, optimise: bool = True) -> Any:
@@ -80,22 +72,10 @@ def _exact(model: Path | bytes) -> str | bytes:
     """Return a file's name, or the bytes of a model; of one that has products of bytes, the model that is exact everywhere."""
     if isinstance(model, bytes):
         return exact_file(model)
-    if not _is_marked(model):
+    if not model.exists() or not any(mark in skeleton(model).SerializeToString() for mark in MARKS):
         return str(model)
     whole = onnx.load(model)
     return with_exact_bytes(whole).SerializeToString() if whole.ByteSize() <= IN_MEMORY_BYTES else str(model)
-
-
-def _is_marked(model: Path) -> bool:
-    """Return whether a model may have products of bytes that are not exact everywhere; False where there is no such file."""
-    state = model.stat() if model.exists() else None
-    return state is not None and _may_multiply_bytes(model, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=64)
-def _may_multiply_bytes(model: Path, _changed_ns: int, _size: int) -> bool:
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return any(content.find(mark) >= 0 for mark in MARKS)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
-import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +18,7 @@ from egraph.onnx.importer import widened
 from egraph.onnx.importer.halves import half_types
 from egraph.onnx.importer.model_file import embed_external, prepared, read_model, tensors_of
 from egraph.onnx.importer.sizes import give_sizes
+from egraph.onnx.importer.skeleton import skeleton
 
 IN_ONE_FILE_BYTES = 1 << 30
 """Models up to this size are written as one file."""
@@ -36,16 +35,7 @@ def digest(model: Path) -> str:
 
 def external_files(model: Path) -> tuple[str, ...]:
     """Return the names, relative to the model, of the files that hold its large tensors."""
-    status = model.stat()
-    return _external_files(model, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=4)
-def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str, ...]:
-    """``changed_ns`` is a part of the cache's key alone: a file that was written anew is read anew."""
-    if not _says(model, b"location", size_bytes):
-        return ()  # the key of every entry that names a file: reading gigabytes of weights as a model takes seconds
-    locations = external_places(onnx.load_model(str(model), load_external_data=False))
+    locations = external_places(skeleton(model))
     for name in locations:
         if not (model.parent / name).resolve().is_relative_to(model.parent.resolve()):
             raise ModelError(f"the model keeps data outside its folder: {name}", where=str(model), fix="save the data beside the model")
@@ -56,14 +46,6 @@ def external_places(model: onnx.ModelProto) -> set[str]:
     """Return the names of all files that hold tensors of a model."""
     tensors = tensors_of(model.graph)
     return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
-
-
-def _says(model: Path, text: bytes, size_bytes: int) -> bool:
-    """Return whether a file holds some bytes."""
-    if not size_bytes:
-        return False
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(text) >= 0
 
 
 @contextmanager
@@ -91,10 +73,10 @@ def at_sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Pat
 @contextmanager
 def in_float32(model: Path) -> Iterator[Path]:
     """Yield the model; where it computes in 16 bits and is read in float32, that model in a file."""
-    proto, folder = read_model(model)
-    if not half_types(proto):
+    if not half_types(skeleton(model)):
         yield model
         return
+    proto, folder = read_model(model)
     proto = prepared(proto)[0]
     wide = widened(proto, folder)[0]
     if wide is proto:

@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx import importer
 from egraph.onnx.integer_ranges import integer_ranges
-from egraph.optimize import check_noise
 from egraph.optimize.blame import Blame, Parts
 from egraph.optimize.check import OTHER_VALUES, CheckResult, Disagreement, Spread, check, compare, find_feeds, moved, open_original
 from egraph.optimize.check_noise import Noise, open_shaken, relative_error
@@ -207,20 +206,6 @@ def test_a_model_that_onnxruntime_refuses_is_said(tmp_path: Path, capfd: pytest.
         open_original(tmp_path / "m.onnx", 1)
     assert told.value.where == str(tmp_path / "m.onnx") and "upgrade onnxruntime" in told.value.fix
     assert capfd.readouterr().err == ""  # said once
-
-
-def test_what_is_looked_for_in_a_model_once_is_no_part_of_opening_it(tmp_path: Path) -> None:
-    """The file of a large model is read from end to end for that, which takes longer than to open the model."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "m.onnx")
-    looks = check_noise._may_multiply_bytes.cache_info
-    before = looks().misses
-    check_noise.look_into(tmp_path / "m.onnx")
-    assert looks().misses == before + 1
-    open_original(tmp_path / "m.onnx", 1)
-    assert looks().misses == before + 1
-    check_noise.look_into(tmp_path / "none.onnx")  # opening it says that there is none
 
 
 @pytest.mark.parametrize(("op", "told"), [("RandomNormalLike", "draws random numbers"), ("Atan", "")])
