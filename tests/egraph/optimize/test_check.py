@@ -333,3 +333,35 @@ def test_weights_are_moved_by_their_last_bit(tmp_path: Path) -> None:
     exact = open_original(tmp_path / "m.onnx", 1).run(None, feeds)[0]
     moved = open_shaken(tmp_path / "m.onnx", 1, tmp_path, 0).run(None, feeds)[0]
     assert 1e-8 < relative_error(exact, moved) < 1e-6
+
+
+@pytest.mark.parametrize("is_node", [True, False])
+@pytest.mark.parametrize("operator", ["Resize", "Upsample"])
+def test_scales_that_sizes_follow_from_are_not_moved(tmp_path: Path, operator: str, is_node: bool) -> None:
+    """An OCR detector could not be optimised: 96 channels times a last bit less than one were 95."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y"))
+    scales = helper.make_tensor("s", TensorProto.FLOAT, [4], [1, 1, 2, 2])
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [2, 96, 1, 1], np.linspace(1, 2, 192))
+    inputs = ["x", "", "s"] if operator == "Resize" else ["x", "s"]
+    nodes = [helper.make_node(operator, inputs, ["r"], mode="nearest"), helper.make_node("Conv", ["r", "w"], ["y"])]
+    if is_node:
+        nodes.insert(0, helper.make_node("Constant", [], ["s"], value=scales))
+    graph = helper.make_graph(nodes, "g", [x], [y], [weights] if is_node else [weights, scales])
+    opset = helper.make_opsetid("", 13 if operator == "Resize" else 9)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    feeds = {"x": np.ones((1, 96, 3, 3), np.float32)}
+    exact = open_original(tmp_path / "m.onnx", 1).run(None, feeds)[0]
+    results = [open_shaken(tmp_path / "m.onnx", 1, tmp_path, seed).run(None, feeds)[0] for seed in range(8)]
+    assert {each.shape for each in results} == {exact.shape}
+    assert 0.0 < max(relative_error(exact, each) for each in results) < 1e-6
+
+
+def test_what_does_not_run_with_moved_numbers_tells_nothing_of_rounding() -> None:
+    one, more = [np.ones(4, np.float32)], [np.full(4, 1.001, np.float32)]
+
+    def fails(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        raise RuntimeError("Input channels C is not equal to kernel channels")
+
+    for run_moved, noise in ((fails, 0.0), (lambda feeds: [np.ones(3, np.float32)], 0.0), (lambda feeds: more, 1e-3)):
+        measured = Noise(lambda feeds: one, {}, 0, run_moved).of(0, one[0], more[0], TIGHT)
+        assert measured.is_known and measured.noise == pytest.approx(noise, rel=1e-3) and measured.error == pytest.approx(1e-3, rel=1e-3)
