@@ -27,6 +27,8 @@ WORKER_SECONDS, SETTLE_SECONDS = 0.3, 0.06
 """How long it takes on a quiet machine to start the process of a contender, and until the threads of one that was timed sleep."""
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
 """Seconds that a call has to take to show how busy the machine is, and the largest slowdown that is assumed."""
+RECENT_KERNELS = 32
+"""Kernels by whose pace those are foreseen that are still to be compiled."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
 
@@ -104,7 +106,7 @@ class Budget:
         return True
 
     def compiled(self, kernels: int, seconds: float) -> None:
-        """Record how long compiling took. The first batch, which started the compiler, is dropped once there is another."""
+        """Record how long compiling took. The first kernels, with which the compiler was started, are dropped once there are others."""
         if kernels:
             self.compilations.append((kernels, seconds))
 
@@ -130,9 +132,13 @@ class Budget:
         self.plain_kernels = len(uncompiled(programs, options))
 
     def seconds_to_compile(self, kernels: int) -> float:
-        """Return how long so many generated kernels take, at the pace that was seen."""
-        compilations = self.compilations[1:] or self.compilations
-        return kernels * sum(seconds for _, seconds in compilations) / max(1, sum(count for count, _ in compilations))
+        """Return how long so many generated kernels take, at the pace of the last ones: those of fused operators take longer."""
+        last, seconds = 0, 0.0
+        for count, took_seconds in reversed(self.compilations[1:] or self.compilations):
+            if last >= RECENT_KERNELS:
+                break
+            last, seconds = last + count, seconds + took_seconds
+        return kernels * seconds / max(1, last)
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return how long it takes to compile a program and to time it once more than the others."""

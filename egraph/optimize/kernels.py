@@ -51,7 +51,9 @@ from runtime.feeds import FeedSpec, Values, random_weights
 from runtime.plan import Plan
 
 
-def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+def compile_batch(
+    programs: Sequence[Program], folder: Path, options: CompileOptions, tell: Callable[[int, float], None] = lambda kernels, seconds: None
+) -> list[Path | EinsatError]:
     """Return, for every program, the runnable folder inside ``folder`` or the reason why there is none.
 
     Made for measuring: the folders share their kernel library by a link, and have no manifest.
@@ -61,7 +63,9 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
     shared = folder / lowering_for(options.target).generator.file
     failed: dict[str, LowerError] = {}
     if requests:
-        failures = compile_requests(list(requests.values()), shared, options).failures
+        compiled = compile_requests(list(requests.values()), shared, options)
+        tell(compiled.compiled, compiled.seconds)
+        failures = compiled.failures
         failed = {symbol: failures[request] for symbol, request in requests.items() if request in failures}
     results: list[Path | EinsatError] = []
     for number, program_plan in enumerate(planned):

@@ -77,6 +77,8 @@ class Measurer:
     time_seconds: float = 0.0
     """How long one compiled kernel took to be compared and timed, by the last ones."""
     policy: MeasurePolicy = MeasurePolicy()
+    tell_compiled: Callable[[int, float], None] = lambda kernels, seconds: None
+    """Gets the kernels that were generated and compiled together, and the seconds that they took."""
 
     def measure(
         self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
@@ -91,7 +93,7 @@ class Measurer:
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
                 before_seconds = time_left()
-                compiled_folders = compile_batch(programs, Path(folder), self.options)
+                compiled_folders = compile_batch(programs, Path(folder), self.options, self.tell_compiled)
                 self._learn(len(batch), before_seconds - time_left())
                 for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
                     if time_left() <= 0:

@@ -238,7 +238,9 @@ class Run:
         alone = replace(self.repair.compile_options, keep_subnormals=False)
         measurer = None
         if self.device.is_timed and not options.frozen:
-            measurer = Measurer(self.database, device, alone, self.worker, options.seed, policy=options.policy.measure)
+            measurer = Measurer(
+                self.database, device, alone, self.worker, options.seed, policy=options.policy.measure, tell_compiled=self.budget.compiled
+            )
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
         if measurer is not None and not trial.searched.choice.is_earlier:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
+from egraph.optimize.kernels import uncompiled
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, Race, winner
 from egraph.optimize.search import Search, program_digest
 from egraph.optimize.storage import with_rounded_weights
@@ -111,6 +112,8 @@ def entries_of(searched: Search, plain: Program, work: Path, number: int, *, kee
 
 
 NO_TIME_TO_COMPILE = "there was no time left to compile it"
+QUICK_SHARE = 0.25
+"""Part of the time for compiling that a program's kernels may be believed to take for it to be compiled before all others."""
 
 
 def compile_entry(entry: Entry, options: CompileOptions) -> int:
@@ -127,25 +130,51 @@ def compile_cheapest(entries: Sequence[Entry], folder: Folder, options: CompileO
     return cheapest
 
 
+def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget: Budget, options: CompileOptions) -> Iterator[Entry]:
+    """Yield programs, which come in the order of their importance, in the order that they are compiled in: mostly the same.
+
+    Where the first one has so many kernels to compile that this may take all the time there is, the last one goes before it if it has next
+    to none, so that there is a program to race: it is the one by rules alone, where derivations take part.
+    """
+    first, last = entries[0], entries[-1]
+    if len(entries) > 1 and PLAIN not in (first.contender.name, last.contender.name):
+        kernels = len(uncompiled([folded(first).program], options))
+        is_long = budget.seconds_to_compile(kernels) > QUICK_SHARE * budget.compiling_seconds()
+        if is_long and len(uncompiled([folded(last).program], options)) <= QUICK_SHARE * kernels:
+            yield last
+            entries = entries[:-1]
+    yield from entries
+
+
 def compile_all(
     entries: Sequence[Entry], folder: Folder, budget: Budget, work: Path, options: CompileOptions
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Compile every program, the most promising first; return the sizes, and the reasons of those that cannot be compiled.
 
-    The first one is while there is time to check a program afterwards, the others while there is time to race them, too. So
+    The most promising one is while there is time to check a program afterwards, the others while there is time to race them, too. So
     kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget. Folding takes seconds where a
     program has a thousand kernels: none is folded that would be compiled too late.
     """
     sizes_bytes: dict[str, int] = {}
     failed: dict[str, str] = {}
-    for rank, entry in enumerate(entries):
+    ranks = {entry.contender.name: rank for rank, entry in enumerate(entries)}
+
+    by_name: dict[str, Entry] = {}
+
+    def folded(entry: Entry) -> Entry:
+        name, left_seconds = entry.contender.name, budget.left_seconds
+        if name not in by_name:
+            by_name[name] = entry.folded(folder)
+            budget.folded(left_seconds - budget.left_seconds)
+        return by_name[name]
+
+    for entry in in_order(entries, folded, budget, options):
+        rank = ranks[entry.contender.name] if sizes_bytes else 0
         kept_seconds = budget.check_seconds + (budget.race_seconds if rank else budget.least_race_seconds)
-        left_seconds = budget.left_seconds
-        if left_seconds < kept_seconds + budget.fold_seconds:
+        if budget.left_seconds < kept_seconds + budget.fold_seconds:
             failed[entry.contender.name] = NO_TIME_TO_COMPILE
             continue
-        entry = entry.folded(folder)
-        budget.folded(left_seconds - budget.left_seconds)
+        entry = folded(entry)
         is_late = budget.left_seconds < kept_seconds + (budget.seconds_of(entry.program, options) if rank else 0.0)
         if is_late or not budget.compile([entry.program], work, options, kept_seconds):
             failed[entry.contender.name] = NO_TIME_TO_COMPILE

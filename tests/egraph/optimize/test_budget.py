@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
+from lower.targets.cpu.generator.library import Library
 from lower.targets.cpu.generator.process import Compiler
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Load, Timing, Worker
@@ -64,6 +65,9 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
     known.compiled(0, 5.0)
     known.compiled(24, 3.0)
     assert known.seconds_to_compile(8) == pytest.approx(1.0)
+    known.compiled(40, 20.0)
+    assert known.seconds_to_compile(8) == pytest.approx(4.0), "the last ones were larger"
+    known.compilations.pop()
     known.plain_kernels = 16
     assert known.after_search_seconds(8) == pytest.approx(3.0 + known.race_seconds + known.check_seconds)
     known.plain_kernels = 10_000
@@ -124,6 +128,51 @@ def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytes
     clock.now = 0.0
     sizes_bytes, failed = trial.compile_all(entries, folder, known, tmp_path, CompileOptions(threads=1))
     assert folded == ["program 1", trial.PLAIN, "program 2"] and not failed
+
+
+def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An Inception's derived program had kernels to compile when the time for that was over; the rules' program had none."""
+    clock, compiled = Clockwork(), list[str]()
+    program = _plain()
+    names = ["program 1", trial.PLAIN, "program 2", "program 3"]
+    programs = {name: replace(program, cost_us=float(k)) for k, name in enumerate(names)}
+    kernels = {0.0: 40, 1.0: 0, 2.0: 30, 3.0: 2}
+
+    def uncompiled(some: Sequence[Program], options: CompileOptions) -> list[object]:
+        return [None] * sum(kernels[each.cost_us] for each in some)
+
+    def compile_requests(batch: Sequence[object], path: Path, options: CompileOptions) -> Library:
+        clock.now += 0.5 * len(batch)
+        return Library(path, {}, {}, len(batch), 0.5 * len(batch))
+
+    def compile_entry(entry: trial.Entry, options: CompileOptions) -> int:
+        compiled.append(entry.contender.name)
+        return 1000
+
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    for module in (budget, trial):
+        monkeypatch.setattr(module, "uncompiled", uncompiled)
+    monkeypatch.setattr(budget, "compile_requests", compile_requests)
+    monkeypatch.setattr(trial, "compile_entry", compile_entry)
+    monkeypatch.setattr(trial.Entry, "folded", lambda entry, folder: entry)
+    entries = [trial.Entry(Contender(name, name, "einsat", str(tmp_path / name)), programs[name]) for name in names]
+
+    def compile_at(left_seconds: float, pace_seconds: float) -> dict[str, str]:
+        known = schedule()
+        known.compiled(8, 8 * pace_seconds)
+        clock.now = 60.0 - known.check_seconds - known.least_race_seconds - left_seconds
+        compiled.clear()
+        return trial.compile_all(entries, Folder(program.graph), known, tmp_path, CompileOptions(threads=1))[1]
+
+    failed = compile_at(8.0, 0.5)
+    assert compiled[0] == "program 3", "the first one would take 20 s"
+    assert failed["program 1"] == NO_TIME_TO_COMPILE
+    compile_at(30.0, 0.5)
+    assert compiled[:2] == ["program 3", "program 1"], "it may take them all, where each takes longer than those before"
+    compile_at(50.0, 0.05)
+    assert compiled[:2] == ["program 1", trial.PLAIN], "there is time for all: the order is that of their importance"
 
 
 def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None:
@@ -428,7 +477,7 @@ def _always(seconds: float) -> Callable[[], float]:
     return lambda: seconds
 
 
-def _no_folders(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+def _no_folders(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
     return [folder for _ in programs]
 
 
@@ -490,7 +539,7 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
     """A batch takes what its kernels took before: one that would end too late is smaller, and none begins that cannot end in time."""
     left_seconds, batches = 100.0, list[int]()
 
-    def slowly(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+    def slowly(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
         nonlocal left_seconds
         batches.append(len(programs))
         left_seconds -= 2.0 * len(programs)
@@ -509,7 +558,7 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
     """Compiling a batch that nobody has time to time is in vain."""
     clock_seconds, batches = 0.0, list[int]()
 
-    def compiles(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+    def compiles(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
         nonlocal clock_seconds
         batches.append(len(programs))
         clock_seconds += 1.0 * len(programs)
