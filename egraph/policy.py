@@ -279,7 +279,7 @@ class BudgetPolicy:
     """What is kept of the budget for the steps after a search."""
 
     compile_share: float = tuned(
-        0.15, "part of the budget", "Kept for compiling: a program without rules that takes longer gives way to measuring.", most=1
+        0.05, "part of the budget", "Kept for compiling: a program without rules that takes longer gives way to measuring.", most=1
     )
 
 

@@ -60,6 +60,8 @@ class Chooser:
     """What was last chosen with all its kernels measured."""
     uses: Mapping[int, int] = field(default_factory=dict)
     """How many blocks of the model compute a class, where it is more than one."""
+    waiting: Sequence[Candidate] = ()
+    """What was to be measured when time was over."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
         """Extract ``count`` programs; an exact extraction ends with the best that it has after ``most_seconds``."""
@@ -145,6 +147,9 @@ class Chooser:
         """
         least_share = self.budget.policy.measure.negligible if negligible is None else negligible
         settled: tuple[Selection, ...] = ()
+        if self.waiting and time_left() > 0:  # choosing the same again may take the time that there is
+            measurer.measure_candidates(self.model, self.waiting, time_left, self.budget.progress.update)
+            self.waiting = ()
         for most, program_count, greedy in rounds:
             for _ in range(most):
                 if time_left() <= self.needed_seconds(program_count, greedy=greedy):
@@ -156,6 +161,7 @@ class Chooser:
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
                 self.budget.progress.update(message)
                 if time_left() <= 0:
+                    self.waiting = to_measure
                     return ()
                 settled = () if to_measure else selections
                 if not to_measure:

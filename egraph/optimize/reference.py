@@ -35,6 +35,10 @@ MOST_ROUNDINGS = 32.0
 """Unit roundoffs by which a model's outputs in 16 bits may differ from those in float32, relative to the largest one."""
 
 
+AGAIN_SECONDS = 1.0
+"""A first run that takes less is followed by another, to know how long a run takes: the first one also makes room for what it computes."""
+
+
 class Answers:
     """The outputs of runs, found again by their inputs."""
 
@@ -173,8 +177,14 @@ def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran
         elapsed_seconds.append(elapsed)
         if len(times) == 1 and any(node.op == "Opaque" for node in walk(graph.roots)):
             refuse_if_random(session, feeds, outputs)
+    accepted_feeds: dict[str, Any] = {}
+
+    def ran_first(feeds: Mapping[str, Any], outputs: Sequence[Any]) -> None:
+        accepted_feeds.update(feeds)
+        ran(feeds, outputs)
+
     try:
-        specs, seconds, elapsed = timed(lambda: find_feeds(session, graph, seed, ran))
+        specs, seconds, elapsed = timed(lambda: find_feeds(session, graph, seed, ran_first))
     except NoInputs as error:
         if not user_inputs.feeds:
             raise
@@ -182,7 +192,11 @@ def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran
         specs = tuple(FeedSpec(node.string("name"), node.type.dtype, first[node.string("name")].shape) for node in graph.inputs)
         notes = (f"results are compared on your inputs alone: {error.what}",)
         return Accepted(specs, min(times), slowdown_of(times, elapsed_seconds), is_random=False, notes=notes)
-    return Accepted(specs, min(times, default=seconds), slowdown_of([*times, seconds], [*elapsed_seconds, elapsed]))
+    times, elapsed_seconds = [*times, seconds], [*elapsed_seconds, elapsed]
+    if seconds < AGAIN_SECONDS:
+        _, *again = timed(lambda: session.run(None, accepted_feeds))
+        times, elapsed_seconds = [*times, again[0]], [*elapsed_seconds, again[1]]
+    return Accepted(specs, min(times), slowdown_of(times, elapsed_seconds))
 
 
 def compared_in_float32(

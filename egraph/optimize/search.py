@@ -403,10 +403,15 @@ class Choosing:
         later_seconds = 0.0
         if measurer is not None and first is not None:
             later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
+
+        def is_late() -> bool:
+            return later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds())
+
+        if measurer is not None and first is not None and not is_late():
             kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
             first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
         space: Space | None = None
-        if first is not None and later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds()):
+        if first is not None and is_late():
             everything = first  # there is no time to measure the kernels of derived programs
         else:
             space = self.space(first)

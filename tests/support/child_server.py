@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 LAUNCHER = """
 import json, os, socket, sys
@@ -161,10 +162,17 @@ def serve(launcher: socket.socket, main: Callable[[], None]) -> None:
         os.close(descriptor)
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
 
+    end = os._exit
+
     def end_with_the_launcher() -> None:
         launcher.recv(1)
-        os._exit(1)
+        end(1)
 
+    def end_at_once(status: int) -> NoReturn:
+        """Have the launcher end with the code of a program that ends without more ado."""
+        raise SystemExit(status)
+
+    os._exit = end_at_once
     threading.Thread(target=end_with_the_launcher, daemon=True).start()
     code = 1
     try:
@@ -179,6 +187,7 @@ def serve(launcher: socket.socket, main: Callable[[], None]) -> None:
             with suppress(ValueError):  # the program has closed it
                 stream.flush()
         launcher.sendall(str(code).encode())
+        os._exit = end
 
 
 def code_of(end_of_program: SystemExit) -> int:
