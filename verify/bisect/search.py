@@ -8,10 +8,8 @@ that is right.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -133,14 +131,13 @@ def first_wrong(
     graph: Graph, rules: Sequence[AnyRule], feeds: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings
 ) -> Wrong | None:
     """Return the first program that differs from what is expected, None when all agree."""
-    with tempfile.TemporaryDirectory(prefix="einsat-bisect-") as folder:
-        for program in programs(graph, rules, settings):
-            outputs = dict(program.graph.outputs)
-            values = evaluate(program.graph, [*outputs.values()], feeds, Path(folder), settings.threads)
-            for name, node in outputs.items():
-                error = _error(expected[name], values[node]) if node in values else 0.0
-                if error > settings.tolerance:
-                    return Wrong(name, error, program)
+    for program in programs(graph, rules, settings):
+        outputs = dict(program.graph.outputs)
+        values = evaluate(program.graph, [*outputs.values()], feeds, settings.threads)
+        for name, node in outputs.items():
+            error = _error(expected[name], values[node]) if node in values else 0.0
+            if error > settings.tolerance:
+                return Wrong(name, error, program)
     return None
 
 
@@ -185,9 +182,8 @@ def _prices(laid: Mapping[int, tuple[Candidate, ...]], avoided: Set[ENode], rand
 
 def _suspects(graph: Graph, program: Program, feeds: Mapping[str, Any], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the rules that the program owes something to, those where a value first changed in front, and the source nodes there."""
-    with tempfile.TemporaryDirectory(prefix="einsat-bisect-") as folder:
-        values = kernel_values(program, feeds, Path(folder), settings.threads)
-        rules, nodes = changed(graph, program, values, feeds, Path(folder), settings.threads)
+    values = kernel_values(program, feeds, settings.threads)
+    rules, nodes = changed(graph, program, values, feeds, settings.threads)
     used = [rule for kernel in program.kernels for rule in kernel.rules]
     return tuple(dict.fromkeys((*rules, *used))), nodes
 
