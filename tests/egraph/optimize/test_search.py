@@ -247,6 +247,29 @@ def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) 
     assert by_rules == pytest.approx((1 - MeasurePolicy.derived_share) * everything) and 0.4 < by_rules / everything < 0.8
 
 
+def test_nothing_is_kept_for_derived_programs_that_there_is_no_time_to_lay(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered: list[float] = []
+    clock = Clock(60.0)
+
+    def lay(frozen: FrozenEGraph, target: Target, **more: Any) -> Mapping[int, Sequence[Candidate]]:
+        clock.spent_seconds += 25.0
+        return candidates(frozen, target, **more)
+
+    def offer(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, **more: Any) -> tuple[Selection, ...]:
+        offered.append(time_left())
+        return ()
+
+    monkeypatch.setattr("egraph.optimize.search.lay_candidates", lay)
+    monkeypatch.setattr(Chooser, "refine", offer)
+    monkeypatch.setattr(Chooser, "settle", offer)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    search(
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), budget_of(clock),
+        finalists=3, max_nodes=2_000, seed=0, derivations=Deriver((RULE,), Gate(prover=lambda *sides: "")).open(),
+    )  # fmt: skip
+    assert offered == [pytest.approx(60.0 * MeasurePolicy.share - 25.0)]
+
+
 def test_the_same_search_chooses_both_again() -> None:
     found, _, _ = searched(10_000.0, derive=True)
     earlier = Earlier(len(found.saturation.iterations), 0, 10_000.0, found.text, (), found.saturation.looks)
@@ -356,6 +379,20 @@ def test_what_holds_kernels_without_a_time_is_not_settled() -> None:
     assert each.refine(stopwatch, lambda: clock.left_seconds, ((1, 1, True),)) == () and each.settled == ()
     settled = each.refine(stopwatch, lambda: clock.left_seconds, ((100, 1, True),))
     assert settled and settled == each.settled
+
+
+def test_what_was_chosen_is_measured_where_there_is_no_time_to_choose_again() -> None:
+    """A DenseNet's kernels took 10 s to lay and 4 to choose, which did not fit twice."""
+    clock = Clock(1e9)
+    each, _ = chooser(clock)
+    stopwatch = Stopwatch(clock)
+    left_seconds = iter([10.0, 10.0])  # before a choice and for it; then time is over
+    assert each.refine(cast(Measurer, stopwatch), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
+    chosen = list(each.waiting)
+    assert chosen and not stopwatch.order
+    each.longest[False, True] = 1e3
+    assert each.refine(cast(Measurer, stopwatch), lambda: 10.0, ((1, 1, True),)) == ()
+    assert len(stopwatch.order) == len(chosen) and not each.waiting
 
 
 def test_what_was_settled_gives_way_to_what_was_measured_since() -> None:
