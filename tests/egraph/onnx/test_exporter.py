@@ -258,5 +258,6 @@ def test_large_constants_lie_apart_from_a_model_that_is_only_opened() -> None:
     feeds = {"x": random.normal(size=(4, 32)).astype(np.float32)}
     for optimise in (True, False):
         session = open_exported(graph, 1, optimise=optimise)
+        assert session.constants.keys() == apart.keys(), "the memory that it reads stays as long as it does"
         for ours, expected in zip(session.run(None, feeds), run(exporter.export(graph), feeds), strict=True):
             np.testing.assert_allclose(ours, expected, rtol=1e-6)

@@ -313,3 +313,9 @@ def test_an_error_while_staging_leaves_no_trace(tmp_path: Path, error: type[Base
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no space is left"), staging(destination(tmp_path / "m.onnx", None)):
         raise OSError(28, "No space left on device")
+
+
+def test_what_is_printed_arrives_before_the_process_ends_at_once() -> None:
+    """It ends without Python's own end, which writes what a pipe has not been given yet."""
+    listed = command("--list-rules", is_forked=False)
+    assert listed.returncode == 0 and "constant_last_in_add" in listed.stdout

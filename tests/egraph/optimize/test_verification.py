@@ -143,3 +143,12 @@ def test_indices_out_of_range_read_nothing_outside(tmp_path: Path) -> None:
     with Session(place, threads=1) as session:
         found = session.run(None, {"x0": data, "x1": chosen})[0]
     np.testing.assert_array_equal(found, data[chosen % 8])
+
+
+def test_how_long_generated_kernels_took_to_compile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path / "cache"))
+    programs = [kernel_program(apply(op, leaf(0, 6, 16)), GENERATED, seed=0) for op in ("Exp", "Tanh")]
+    told: list[tuple[int, float]] = []
+    compile_batch(programs, tmp_path, compile_options(1), lambda kernels, seconds: told.append((kernels, seconds)))
+    ((kernels, seconds),) = told
+    assert kernels == 2 and seconds > 0.0
