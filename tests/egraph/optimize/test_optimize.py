@@ -317,6 +317,6 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 def test_what_is_printed_arrives_before_the_process_ends_at_once() -> None:
     """It ends without Python's own end, which writes what a pipe has not been given yet."""
-    listed = command("--list-rules", is_forked=False)
+    listed = command("--list-rules", is_forked=False, PYTHONUNBUFFERED="")
     assert listed.returncode == 0 and listed.stdout.endswith("\n")
     assert listed.stdout == command("--list-rules").stdout
