@@ -42,7 +42,7 @@ from egraph.errors import CheckFailed, ModelError
 from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.optimize.blame import Blame
-from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, open_onnxruntime, relative_error
+from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, RunOutput, open_onnxruntime, relative_error
 from egraph.policy import CheckPolicy
 from egraph.tensor import Graph, Node, walk
 from egraph.tolerance import Tolerance
@@ -260,6 +260,7 @@ def check(
     given: Sequence[tuple[str, Mapping[str, Any]]] = (),
     is_random: bool = True,
     plain_moved: RunModel | None = None,
+    in_float64: RunOutput | None = None,
     vouch: Callable[[Mapping[str, Any]], Blame] | None = None,
     most_replaced: int = CheckPolicy.replaced,
 ) -> CheckResult:
@@ -269,7 +270,8 @@ def check(
     From the last one given on, ``goes_on`` is asked whether there is time for another.
 
     ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted. ``plain_moved`` does so
-    with weights changed in their last bit. ``vouch`` compares the kernels and the parts of the program alone on some inputs.
+    with weights changed in their last bit; ``in_float64`` computes an output more exactly than both: a program within the tolerance of it
+    is right where onnxruntime is farther off. ``vouch`` compares the kernels and the parts of the program alone on some inputs.
     """
     worst_output, worst_error = "", -1.0
     amplified: list[str] = []
@@ -290,7 +292,7 @@ def check(
     def compare_on(name_of_input: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> Disagreement | None:
         """Compare on one input; return how outputs differ there where that only says how the model amplifies rounding."""
         nonlocal worst_output, worst_error
-        noise = Noise(plain, feeds, seed, plain_moved) if plain else None
+        noise = Noise(plain, feeds, seed, plain_moved, in_float64) if plain else None
         inconclusive: Disagreement | None = None
         spread.add(expected)
         for file, run in candidates.items():

@@ -22,7 +22,7 @@ from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
 from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, refuse_if_random
-from egraph.optimize.check_noise import RunModel, run_plainly, run_shaken
+from egraph.optimize.check_noise import RunModel, run_in_float64, run_plainly, run_shaken
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
 from egraph.tensor import Graph, walk
@@ -272,6 +272,6 @@ class Reference:
             self.outputs, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed,
             plain=partial(run_plainly, *original), plain_moved=partial(run_shaken, *original, self.options.seed),
-            vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
+            in_float64=partial(run_in_float64, self.graph), vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
             most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip

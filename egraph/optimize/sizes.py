@@ -36,7 +36,7 @@ from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.check import check, find_feeds, open_original
-from egraph.optimize.check_noise import run_plainly, run_shaken
+from egraph.optimize.check_noise import run_in_float64, run_plainly, run_shaken
 from egraph.optimize.options import Options, SizeRequest, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
@@ -340,7 +340,8 @@ def _check_saved(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
                 tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
                 plain=partial(run_plainly, standard, options.threads),
-                plain_moved=partial(run_shaken, standard, options.threads, options.seed), most_replaced=options.policy.check.replaced,
+                plain_moved=partial(run_shaken, standard, options.threads, options.seed), in_float64=partial(run_in_float64, graph),
+                most_replaced=options.policy.check.replaced,
             ).max_rel_err  # fmt: skip
 
         planned = [_point(plan, bucket.sizes) for bucket in sizes.buckets]

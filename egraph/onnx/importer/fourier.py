@@ -41,11 +41,13 @@ def _dft(call: Call) -> Node:
     if rank < 2 or parts not in (1, 2) or axis == rank - 1 or (inverse and onesided):
         raise NotCore("another form of the transform")
     length = int(call.known(1).reshape(())) if call.has(1) else shape[axis]
-    if length != shape[axis]:
-        raise NotCore("the signal is cut or filled up")
     order = [*(k for k in range(rank - 1) if k != axis), axis, rank - 1]
-    matrix = _matrix(length, parts, length // 2 + 1 if onesided else length, inverse=inverse)
-    return call.transpose(_transformed(call, call.transpose(call[0], order), matrix), [order.index(k) for k in range(rank)])
+    signal, taken = call.transpose(call[0], order), min(length, shape[axis])
+    if taken < shape[axis]:
+        starts, ends = (0,) * rank, (*signal.type.sizes[:-2], taken, parts)
+        signal = call.apply("Slice", signal, starts=starts, ends=ends, steps=(1,) * rank)
+    matrix = _matrix(length, parts, length // 2 + 1 if onesided else length, inverse=inverse)[: taken * parts]
+    return call.transpose(_transformed(call, signal, matrix), [order.index(k) for k in range(rank)])
 
 
 def _stft(call: Call) -> Node:

@@ -16,9 +16,9 @@ from egraph.onnx import importer
 from egraph.onnx.integer_ranges import integer_ranges
 from egraph.optimize.blame import Blame, Parts
 from egraph.optimize.check import OTHER_VALUES, CheckResult, Disagreement, Spread, check, compare, find_feeds, moved, open_original
-from egraph.optimize.check_noise import Noise, open_shaken, relative_error
+from egraph.optimize.check_noise import MOST_FLOPS, Noise, open_shaken, relative_error, run_in_float64
 from egraph.policy import CheckPolicy
-from egraph.tensor import Implementation, Kernel, TensorType, attributes, make
+from egraph.tensor import Graph, Implementation, Kernel, TensorType, attributes, make
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec
@@ -365,3 +365,64 @@ def test_what_does_not_run_with_moved_numbers_tells_nothing_of_rounding() -> Non
     for run_moved, noise in ((fails, 0.0), (lambda feeds: [np.ones(3, np.float32)], 0.0), (lambda feeds: more, 1e-3)):
         measured = Noise(lambda feeds: one, {}, 0, run_moved).of(0, one[0], more[0], TIGHT)
         assert measured.is_known and measured.noise == pytest.approx(noise, rel=1e-3) and measured.error == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("program", "original", "is_accepted"), [(0.0, 3e-4, True), (5e-5, 3e-4, True), (2e-4, 4e-4, False), (0.0, 2e-3, False)]
+)
+def test_a_program_near_the_model_in_float64_is_right_where_onnxruntime_is_not(
+    program: float, original: float, is_accepted: bool
+) -> None:
+    """onnxruntime's STFT of 400 numbers is 4e-5 off the transform, which a product with its matrix is 1e-6 off."""
+    exact = np.linspace(1, 2, 200).reshape(4, 50)
+    asked: list[int] = []
+
+    def off_by(part: float) -> Any:
+        return lambda feeds: [np.asarray(exact * (1 + part), np.float32)]
+
+    def in_float64(feeds: Mapping[str, Any], position: int) -> np.ndarray:
+        asked.append(position)
+        return exact
+
+    def checked(in_float64: Any) -> CheckResult:
+        model = off_by(original)
+        return check(model, {"m": off_by(program)}, ["y"], SPEC, tolerance=TIGHT, count=1, seed=0, plain=model, in_float64=in_float64)
+
+    for unknown in (None, lambda feeds, position: None):
+        with pytest.raises(Disagreement, match="rounding alone"):
+            checked(unknown)
+    if not is_accepted:
+        with pytest.raises(Disagreement, match="rounding alone"):
+            checked(in_float64)
+        assert bool(asked) == (original < 1e-3), "ten tolerances are the most that anything explains"
+        return
+    result = checked(in_float64)
+    assert result.max_rel_err == pytest.approx(original - program, rel=0.01) and len(asked) == result.inputs
+    assert all("from the model in float64 the program is" in text for text in result.amplified) and len(result.amplified) == len(asked)
+    assert result.amplified[0].endswith(f"off, onnxruntime {original:.2g}")
+
+
+def test_an_output_in_float64_is_what_its_operators_mean() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,400] x, float[3,3] z) => (float[1,11,101,2] y, float[3,3] inverse) <int64 s = {20}, int64 n = {200}>
+        { y = STFT(x, s, , n) inverse = Det(z) }""".replace("float[3,3] inverse", "float inverse"))
+    graph = importer.load(model).graph
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 400), np.float32), "z": np.eye(3, dtype=np.float32)}
+    frames = np.stack([feeds["x"][0, k * 20 : k * 20 + 200].astype(np.float64) for k in range(11)])
+    spectrum = np.fft.rfft(frames)
+    value = run_in_float64(graph, feeds, 0)
+    assert value is not None and value.dtype == np.float64
+    np.testing.assert_allclose(value[0], np.stack([spectrum.real, spectrum.imag], -1), atol=1e-5)  # the matrix is in float32
+    assert run_in_float64(graph, feeds, 1) is None, "it is left to onnxruntime"
+
+
+def test_what_takes_long_is_not_computed_in_float64() -> None:
+    def product(rows: int) -> Any:
+        shapes = {"x": (rows, 1000), "y": (1000, 2)}
+        x, y = (make("Input", (), attributes(name=name), TensorType("float32", shape)) for name, shape in shapes.items())
+        return Graph("g", (x, y), (("z", apply("MatMul", x, y)),), {})
+
+    rows = int(MOST_FLOPS / 4000)
+    feeds = {"x": np.broadcast_to(np.ones((1, 1000), np.float32), (4, 1000)), "y": np.ones((1000, 2), np.float32)}
+    assert (value := run_in_float64(product(4), feeds, 0)) is not None and (value == 1000).all()
+    assert run_in_float64(product(rows + 1), {}, 0) is None
