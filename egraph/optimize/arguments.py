@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --shape x:1,3,224,224    fix the sizes of a dynamic input
   python -m egraph.optimize model.onnx --shape ids:1,32..512 --buckets 6   plan for six sizes from 32 to 512; the session picks
   python -m egraph.optimize model.onnx --shape batch=1/8 --shape seq=1/32..512   sizes by the names that the model gives them
+  python -m egraph.optimize model.onnx --constant rate=16000    give an input a value for good, and take the branch that it chooses
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
   python -m egraph.optimize model.onnx --precision auto --tolerance 1e-2   round to bf16 what that makes faster, within 1e-2
   python -m egraph.optimize model.onnx --precision int8 --inputs real.npz --tolerance 2e-2   in bytes, in the ranges of your inputs
@@ -58,6 +59,15 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not separator or not name or not re.fullmatch(r"(\d+([,x]\d+)*)?", sizes):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:SIZES, for example x:1,3,224,224 or x:1x3x224x224")
     return name, tuple(int(part) for part in parts)
+
+
+def parse_constant(text: str) -> tuple[str, tuple[str, ...]]:
+    """Parse ``rate=16000`` or ``axes=0,1``; return the name and the numbers, whose type the model decides."""
+    name, separator, numbers = text.rpartition("=")
+    parts = tuple(part.strip() for part in numbers.split(","))
+    if not separator or not name or not all(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, for example rate=16000, or NAME=NUMBER,NUMBER,...")
+    return name, parts
 
 
 def parse_sizes(text: str) -> tuple[str, str, tuple[Choice, ...]]:
@@ -141,6 +151,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
     help_text = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
     add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=help_text)
+    help_text = "give an input a value for good: it is no input any more, and what it decides is decided; repeatable"
+    add("--constant", type=parse_constant, action="append", default=[], metavar="NAME=NUMBER", help=help_text)
     help_text = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
     add("--buckets", type=_at_least(2), metavar="N", help=help_text)
     add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
@@ -237,6 +249,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         device=arguments.device,
         threads=arguments.threads or cores,
         shapes=shapes,
+        constants=_constants(arguments),
         size_request=request,
         budget_seconds=arguments.budget,
         max_nodes=arguments.max_nodes,
@@ -263,6 +276,18 @@ def to_options(arguments: argparse.Namespace) -> Options:
         json=arguments.json,
         verbosity=-1 if arguments.quiet else arguments.verbose,
     )
+
+
+def _constants(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """Return the numbers of inputs that become constants; raises ModelError."""
+    constants: dict[str, tuple[str, ...]] = {}
+    for name, numbers in arguments.constant:
+        if constants.setdefault(name, numbers) != numbers:
+            raise ModelError(f"--constant gives the input {name!r} twice, and not the same", where="--constant", fix="give each input once")
+    if constants and arguments.source:
+        fix = "give --constant where the text is written"
+        raise ModelError("a stage's text has no inputs that could become constants", where="--constant", fix=fix)
+    return constants
 
 
 def _size_request(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], SizeRequest]:

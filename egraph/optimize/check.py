@@ -418,8 +418,9 @@ def compare(expected: Any, actual: Any, tolerance: Tolerance, *, where: str) -> 
         part = slice(start, start + PART)
         off, size = _difference(expected.reshape(-1)[part].astype(wide), actual.reshape(-1)[part].astype(wide), where)
         difference, magnitude = max(difference, off), max(magnitude, size)
-    relative = difference / magnitude if magnitude > 0 else difference  # nothing to relate it to: it is accepted by its own size
     accepted = tolerance.relative + 2 * UNIT_ROUNDOFF.get(expected.dtype.name, 0.0)  # both are rounded: by a last place they may differ
+    is_related = difference > tolerance.absolute or difference <= accepted * magnitude
+    relative = difference / magnitude if is_related and magnitude > 0 else difference  # near zeros it is accepted by its own size
     if difference > tolerance.absolute + accepted * magnitude:
         raise TooFar(
             f"the largest error is {difference:.3g} where the output's largest magnitude is {magnitude:.3g} "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from egraph.optimize.options import Options
+from egraph.optimize.original import with_constants
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
@@ -35,7 +36,7 @@ def _progress(options: Options) -> Iterator[Progress]:
 
 def run(options: Options) -> int:
     """Optimise and print; return the exit code."""
-    with _progress(options) as progress:
+    with _progress(options) as progress, with_constants(options) as options:
         outcome = optimize_sizes(options, progress) if options.size_request.has_several else optimize(with_shapes(options), progress)
     if options.json:
         print(json.dumps(outcome.to_json()))
@@ -50,7 +51,7 @@ def run_stages(options: Options, target: Path) -> int:
     """Run the stages that lead to a file of that name, and say where it lies; return the exit code."""
     from egraph.optimize.stages import run_alone
 
-    with _progress(options) as progress:
+    with _progress(options) as progress, with_constants(options) as options:
         written = run_alone(with_shapes(options), target, progress)
     print(f"wrote {written}")
     return 0
@@ -90,7 +91,7 @@ def run_export(options: Options, archive: Path) -> int:
     """Write the kernels that a search wants measured, and say what to do with them; return the exit code."""
     from egraph.optimize.job_export import export_jobs
 
-    with _progress(options) as progress:
+    with _progress(options) as progress, with_constants(options) as options:
         exported = export_jobs(with_shapes(options), archive, progress)
     if options.json:
         print(json.dumps({"archive": str(archive), "kernels": exported.kernels, "failed": exported.failed}))

@@ -61,6 +61,8 @@ class Options:
     device: str = HOST
     threads: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Inputs that are constants of the program, with their numbers as they were written."""
     size_request: SizeRequest = field(default_factory=SizeRequest)
     """Sizes that become ``shapes`` once the model is read: those of each run, where several are planned."""
     budget_seconds: float = 55.0
@@ -98,6 +100,7 @@ class Options:
         """Return what decides the result, as JSON data (not where files lie, nor how much is printed)."""
         return {
             "device": self.device, "threads": self.threads, "shapes": {k: list(v) for k, v in sorted(self.shapes.items())},
+            "constants": {k: list(v) for k, v in sorted(self.constants.items())},
             "budget_seconds": self.budget_seconds, "max_nodes": self.max_nodes, "finalists": self.finalists,
             "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules), "derivations": self.derivations,
             "partial": self.partial,

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,10 +16,13 @@ import onnx
 
 from egraph.errors import ModelError
 from egraph.onnx.importer import widened
+from egraph.onnx.importer.fixed_inputs import fix_inputs
 from egraph.onnx.importer.halves import half_types
 from egraph.onnx.importer.model_file import embed_external, prepared, read_model, tensors_of
 from egraph.onnx.importer.sizes import give_sizes
 from egraph.onnx.importer.skeleton import skeleton
+from egraph.optimize.options import Options
+from egraph.optimize.output import destination
 
 IN_ONE_FILE_BYTES = 1 << 30
 """Models up to this size are written as one file."""
@@ -59,15 +63,35 @@ def at_sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Pat
         yield model
         return
     with TemporaryDirectory(prefix="einsat-sizes-") as folder:
-        copy = Path(folder) / model.name
-        copy.write_bytes(proto.SerializeToString(deterministic=True))
-        for name in external_files(model):
-            (copy.parent / name).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link((model.parent / name).resolve(), copy.parent / name)
-            except OSError:  # another disk, or one without links
-                shutil.copyfile(model.parent / name, copy.parent / name)
-        yield copy
+        yield _changed(proto, model, Path(folder))
+
+
+@contextmanager
+def with_constants(options: Options) -> Iterator[Options]:
+    """Yield the options; where inputs are to be constants, of a copy of the model in which they are, under the same name."""
+    if not options.constants:
+        yield options
+        return
+    output = options.output or options.model.parent
+    destination(options.model, output)  # refuses to replace the model, which the copy does not lie beside
+    proto, _ = read_model(options.model)
+    fix_inputs(proto, options.constants, options.shapes)
+    shapes = {name: sizes for name, sizes in options.shapes.items() if name not in options.constants}
+    with TemporaryDirectory(prefix="einsat-constants-") as folder:
+        yield replace(options, model=_changed(proto, options.model, Path(folder)), output=output, shapes=shapes)
+
+
+def _changed(proto: onnx.ModelProto, model: Path, folder: Path) -> Path:
+    """Write a changed model into a folder, under its name, with what it keeps outside; return its place."""
+    copy = folder / model.name
+    copy.write_bytes(proto.SerializeToString(deterministic=True))
+    for name in external_files(model):
+        (copy.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link((model.parent / name).resolve(), copy.parent / name)
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(model.parent / name, copy.parent / name)
+    return copy
 
 
 @contextmanager

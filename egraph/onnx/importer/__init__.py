@@ -27,6 +27,7 @@ from egraph.onnx.importer import (
     reduction,
     resize,
 )
+from egraph.onnx.importer.fixed_inputs import constant_hints
 from egraph.onnx.importer.folding import fold, fold_shape
 from egraph.onnx.importer.functions import body_of
 from egraph.onnx.importer.halves import half_types, in_float32, refusal
@@ -107,7 +108,7 @@ def load(
         ),
         names=_names(state, alive),
     )
-    return ImportResult(with_unsigned_bytes(imported), tuple(state.notes), shape_hints(inputs))
+    return ImportResult(with_unsigned_bytes(imported), tuple(state.notes), (*shape_hints(inputs), *constant_hints(imported.roots)))
 
 
 def widened(model: onnx.ModelProto, folder: Path | None, fed: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, tuple[str, ...]]:

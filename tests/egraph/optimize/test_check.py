@@ -193,6 +193,8 @@ def test_beside_zeros_the_error_is_its_own_size() -> None:
     """It stays a number that JSON knows."""
     zeros, tiny = np.zeros(3, np.float32), np.array([0, 5e-7, 0], np.float32)
     assert compare(zeros, tiny, TIGHT, where="y") == pytest.approx(5e-7)
+    assert compare(tiny, zeros, TIGHT, where="y") == pytest.approx(5e-7), "a sigmoid far from its threshold"
+    assert compare(tiny * 2e3, tiny * 2e3 + tiny / 50, TIGHT, where="y") == pytest.approx(1e-5, rel=0.1), "what is related to the output is"
     with pytest.raises(CheckFailed):
         compare(zeros, np.array([0, 2e-6, 0], np.float32), TIGHT, where="y")
 

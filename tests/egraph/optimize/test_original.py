@@ -11,9 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError
 from egraph.onnx import importer
+from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.artefact import export, save_unchanged
 from egraph.optimize.check_noise import open_onnxruntime
-from egraph.optimize.original import at_sizes, copy_model, digest, external_files, is_copy
+from egraph.optimize.options import Options
+from egraph.optimize.original import at_sizes, copy_model, digest, external_files, is_copy, with_constants
+from egraph.tensor import walk
 from runtime import Session
 
 
@@ -80,3 +83,72 @@ def test_at_other_sizes_the_original_is_a_copy_that_fixes_them(tmp_path: Path, e
         result = open_onnxruntime(path, 1).run(None, {"x": np.ones((5, 4), np.float32)})[0]
     np.testing.assert_array_equal(result, [[18, 22, 26]] * 5)
     assert not path.exists() and not (external and not (tmp_path / external).exists())
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x, int64 rate, bool flag, float[N] scale) => (float[2,3] y)
+<int64 high = {16000}, float[1] more = {3}> {
+    is_high = Equal(rate, high)
+    b = If (is_high) <then_branch = t () => (float[2,3] yes) { yes = Mul(x, more) }, else_branch = e () => (float[2,3] no) { no = Exp(x) }>
+    c = If (flag) <then_branch = t2 () => (float[2,3] yes) { yes = Neg(b) }, else_branch = e2 () => (float[2,3] no) { no = Abs(b) }>
+    y = Mul(c, scale)
+}"""
+
+
+def options_for(folder: Path, *flags: str) -> Options:
+    model = onnx.parser.parse_model(BRANCHES)
+    onnx.save(model, folder / "m.onnx")
+    return to_options(parse([str(folder / "m.onnx"), *flags]))
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+@pytest.mark.parametrize("flag", ["true", "0"])
+def test_a_constant_is_no_input_and_decides_what_hangs_on_it(tmp_path: Path, rate: int, flag: str) -> None:
+    flags = ["--constant", f"rate={rate}", "--constant", f"flag={flag}", "--constant", "scale=1,-2,0.5", "--shape", "scale:3"]
+    options = options_for(tmp_path, *flags)
+    hints = importer.load(options.model, shapes=options.shapes).hints
+    choose = "--constant rate=NUMBER --constant flag=NUMBER"
+    assert hints == (f"onnxruntime runs the branches that the model chooses by its inputs; to optimise one of them: {choose}",)
+    x = np.random.default_rng(0).standard_normal((2, 3), np.float32)
+    whole = {"x": x, "rate": np.array(rate), "flag": np.array(flag == "true"), "scale": np.array([1, -2, 0.5], np.float32)}
+    with with_constants(options) as fixed:
+        assert fixed.model.name == "m.onnx" and fixed.output == tmp_path and not fixed.shapes and options.stored() != fixed.stored()
+        imported = importer.load(fixed.model)
+        assert [node.string("name") for node in imported.graph.inputs] == ["x"] and not imported.hints
+        assert not any(node.op == "Opaque" for node in walk(imported.graph.roots))
+        results = [open_onnxruntime(model, 1).run(None, feeds)[0] for model, feeds in ((options.model, whole), (fixed.model, {"x": x}))]
+    np.testing.assert_array_equal(*results)
+    assert not fixed.model.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem", "fix"),
+    [
+        (["rat=1"], "no input 'rat'", "x, rate, flag, scale"),
+        (["rate=1.5"], "'1.5' is no int64", "rate=1"),
+        ([f"rate={1 << 70}"], "is no int64", "rate=1"),
+        (["flag=yes"], "'yes' is no bool", "flag=true"),
+        (["x=1,2"], "6 elements, and 2 numbers", "one number for all"),
+        (["scale=1"], "leaves open", "--shape scale:SIZES"),
+        (["rate=1", "rate=2"], "twice, and not the same", "once"),
+    ],
+)
+def test_what_no_input_can_be_is_refused(tmp_path: Path, flags: list[str], problem: str, fix: str) -> None:
+    arguments = [argument for flag in flags for argument in ("--constant", flag)]
+    with pytest.raises(ModelError, match=problem) as told, with_constants(options_for(tmp_path, *arguments)):
+        pass
+    assert told.value.where == "--constant" and fix in told.value.fix
+
+
+def test_the_model_itself_is_not_replaced(tmp_path: Path) -> None:
+    options = options_for(tmp_path, "--constant", "rate=1", "-o", str(tmp_path / "m.onnx"))
+    before = options.model.read_bytes()
+    with pytest.raises(ModelError, match="would replace the input"), with_constants(options):
+        pass
+    assert options.model.read_bytes() == before
+
+
+def test_one_number_fills_an_input(tmp_path: Path) -> None:
+    with with_constants(options_for(tmp_path, "--constant", "x=2.5")) as options:
+        model = onnx.load(options.model)
+    assert [value.name for value in model.graph.input] == ["rate", "flag", "scale"]
+    np.testing.assert_array_equal(numpy_helper.to_array(model.graph.node[0].attribute[0].t), np.full((2, 3), 2.5, np.float32))
