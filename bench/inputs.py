@@ -16,11 +16,17 @@ Draw: TypeAlias = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]
 
 def parse_shapes(texts: Sequence[str]) -> Shapes:
     """Parse the flags that make input sizes known: ``x:1,3,48,192``."""
-    return {text.split(":")[0]: tuple(int(size) for size in text.split(":")[1].split(",")) for text in texts}
+    pairs = (text.rpartition(":") for text in texts)
+    return {name: tuple(int(size) for size in sizes.split(",")) for name, _, sizes in pairs}
 
 
-def feeds_for(model: onnx.ModelProto, shapes: Shapes, seed: int = 0, draw: Draw | None = None) -> dict[str, np.ndarray]:
-    """Return random inputs; ``shapes`` for inputs whose sizes the model leaves open; ``draw`` for floats that are no noise."""
+def feeds_for(
+    model: onnx.ModelProto, shapes: Shapes, seed: int = 0, draw: Draw | None = None, integers: Mapping[str, tuple[int, int]] = {}
+) -> dict[str, np.ndarray]:
+    """Return random inputs; ``shapes`` for inputs whose sizes the model leaves open; ``draw`` for floats that are no noise.
+
+    ``integers``: the least integer of an input, and the first that is too large.
+    """
     random = np.random.default_rng(seed)
     feeds: dict[str, np.ndarray] = {}
     for value in model.graph.input:
@@ -31,7 +37,8 @@ def feeds_for(model: onnx.ModelProto, shapes: Shapes, seed: int = 0, draw: Draw 
         elif "mask" in value.name:
             feeds[value.name] = ragged_mask(shape, random).astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         else:
-            feeds[value.name] = random.integers(0, TOKENS, shape)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            feeds[value.name] = np.asarray(random.integers(*integers.get(value.name, (0, TOKENS)), shape), dtype)
     return feeds
 
 

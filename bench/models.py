@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,8 @@ class BenchModel:
     batches: tuple[int, ...] = (1,)
     group: str = "built"
     draw: Draw | None = None
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The least integer of inputs, and the first that is too large, by their names; others are below ``bench.inputs.TOKENS``."""
     unscaled: Callable[[int], onnx.ModelProto] | None = None
     """Makes it with random weights as they are drawn, where these are scaled otherwise."""
 
@@ -47,7 +49,7 @@ class BenchModel:
 
     def feeds(self, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
         """Return random inputs of the kind that the model is made for."""
-        return feeds_for(model, parse_shapes(self.shapes), seed, self.draw)
+        return feeds_for(model, parse_shapes(self.shapes), seed, self.draw, self.integers)
 
     @property
     def weights(self) -> str:
@@ -187,12 +189,12 @@ _RANDOM: tuple[BenchModel, ...] = (
     BenchModel("antialiased", antialiased),
 )
 _HALF = (0.5, 0.5, 0.5)
-_LINE, _TURNED_LINE = drawn(line, _HALF, _HALF), drawn(turned_line, _HALF, _HALF)
-_PAGE = drawn(page, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's mean and deviation
+LINE, _TURNED_LINE = drawn(line, _HALF, _HALF), drawn(turned_line, _HALF, _HALF)
+PAGE = drawn(page, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's mean and deviation
 _PHOTOGRAPH = drawn(photograph, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 _TRAINED = (
-    BenchModel("ppocr_det", from_package(_OCR, "models/ch_PP-OCRv4_det_infer.onnx"), ("x:1,3,640,640",), draw=_PAGE),
-    BenchModel("ppocr_rec", from_package(_OCR, "models/ch_PP-OCRv4_rec_infer.onnx"), ("x:1,3,48,320",), draw=_LINE),
+    BenchModel("ppocr_det", from_package(_OCR, "models/ch_PP-OCRv4_det_infer.onnx"), ("x:1,3,640,640",), draw=PAGE),
+    BenchModel("ppocr_rec", from_package(_OCR, "models/ch_PP-OCRv4_rec_infer.onnx"), ("x:1,3,48,320",), draw=LINE),
     BenchModel("ppocr_cls", from_package(_OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"), ("x:1,3,48,192",), draw=_TURNED_LINE),
     BenchModel("nudenet_320n", from_package("nudenet", "320n.onnx"), ("images:1,3,320,320",), draw=_PHOTOGRAPH),
     BenchModel("minilm", minilm),

@@ -22,6 +22,7 @@ from bench.command import BadArguments, add_result_arguments, read_rows, run_com
 from bench.engines import ENGINES, OPENVINO_DEFAULT, OURS
 from bench.environment import environment
 from bench.models import MODELS
+from bench.published import PUBLISHED
 from bench.row import Request, measure_row
 from bench.table import table
 from bench.unseen import UNSEEN
@@ -30,7 +31,7 @@ NEEDS = {
     **dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", **dict.fromkeys(("openvino", OPENVINO_DEFAULT), "openvino"),
     "torch_compile": "torch", "tvm": "tvm",
 }  # fmt: skip
-LISTS = {"own": MODELS, "unseen": UNSEEN}
+LISTS = {"own": MODELS, "unseen": UNSEEN, "published": PUBLISHED}
 
 
 def installed_engines() -> tuple[str, ...]:
@@ -73,10 +74,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is asked for; return the exit code."""
-    models = {**LISTS["own"], **LISTS["unseen"]}
+    models = {name: model for models in LISTS.values() for name, model in models.items()}
     names = options.models.split(",") if options.models else [*LISTS[options.list]]
     if unknown := [name for name in names if name not in models]:
-        raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m bench.models and bench.unseen list them")
+        lists = "bench.models, bench.unseen and bench.published"
+        raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m {lists} list them")
     if any(text.split("=")[0] in ("--database", "-o", "--output", "--frozen") for text in options.extra):
         raise BadArguments("--database, --frozen and -o cannot be given: cold and warm runs use a database and folders of their own")
     engines = engines_by_model(options.engines)
