@@ -248,6 +248,15 @@ def search_again(
     return _search_result(outline, searched.saturation, choice, space, budget, finalists, is_timed=False)
 
 
+def search_on(
+    searched: Search, model: CostModel, measurer: Measures, budget: Budget, rehearsal: Rehearsal, *, finalists: int, seed: int
+) -> Search:
+    """Return what a search finds that goes on where time had ended it: nothing grows, and more is measured."""
+    choosing = Choosing(searched.outline, searched.saturation, model, budget, seed, rehearsal, is_timed=True)
+    choice, space = choosing.choose(measurer, finalists, searched.space)
+    return _search_result(searched.outline, searched.saturation, choice, space, budget, finalists, is_timed=True)
+
+
 def with_mixed(searched: Search, mixed: Mixed, finalists: int) -> Search:
     """Return a search with one more program."""
     choice = replace(searched.choice, mixed=mixed)
@@ -286,6 +295,12 @@ def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finali
         programs = sorted([choice.mixed.program(saturation.frozen, outline), *programs], key=lambda program: program.cost_us)
     programs += [outline.program(saturation.by_rules, selection) for selection in choice.by_rules if saturation.by_rules]
     return contending(programs, len(choice.by_rules), finalists)
+
+
+def is_cut_short(searched: Search) -> bool:
+    """Return whether a search whose e-graph does not grow any more would go on if there were time."""
+    derived_left_out = searched.saturation.by_rules is not None and not searched.choice.selections
+    return derived_left_out or searched.choice.kernels_unmeasured > 0
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
@@ -392,30 +407,17 @@ class Choosing:
         errors = self.rehearsal.errors() if self.rehearsal else {}
         return Space(everything, first, derived_part(by_rules, frozen, errors) if by_rules is not None else None, laid)
 
-    def choose(self, measurer: Measures | None, finalists: int) -> tuple[Choice, Space | None]:
-        """Return what is chosen, and what from; None where there was only time for what the rules made."""
-        saturation, model, budget = self.saturation, self.model, self.budget
+    def choose(self, measurer: Measures | None, finalists: int, laid: Space | None = None) -> tuple[Choice, Space | None]:
+        """Return what is chosen, and what from; None where there was only time for what the rules made.
+
+        ``laid``: what one chooses from, where that was laid before.
+        """
+        model, budget = self.model, self.budget
         progress, policy = budget.progress, budget.policy.measure
         settled: tuple[Selection, ...] = ()
         if measurer is not None:
             progress.stage("measure")
-        first = self.chooser(saturation.by_rules)[0] if saturation.by_rules else None
-        later_seconds = 0.0
-        if measurer is not None and first is not None:
-            later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
-
-        def is_late() -> bool:
-            return later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds())
-
-        if measurer is not None and first is not None and not is_late():
-            kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
-            first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
-        space: Space | None = None
-        if first is not None and is_late():
-            everything = first  # there is no time to measure the kernels of derived programs
-        else:
-            space = self.space(first)
-            everything = space.everything
+        first, everything, space = self._laid(measurer) if laid is None else (laid.first, laid.everything, laid)
         if measurer is not None:
             settled = self._settled(everything, space, measurer, exact(policy) + varied(policy, finalists))
         progress.stage("extract")
@@ -435,6 +437,26 @@ class Choosing:
         seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
         count = len(open_keys) if measurer is not None else 0
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
+
+    def _laid(self, measurer: Measures | None) -> tuple[Chooser | None, Chooser, Space | None]:
+        """Return choosers from what the rules made, where derivations made more, and from all that there is time for; and all of it."""
+        saturation, budget, policy = self.saturation, self.budget, self.budget.policy.measure
+        first = self.chooser(saturation.by_rules)[0] if saturation.by_rules else None
+        if first is None:
+            space = self.space()
+            return None, space.everything, space
+        later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
+
+        def is_late() -> bool:
+            return measurer is not None and later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds())
+
+        if measurer is not None and not is_late():
+            kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
+            first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
+        if is_late():
+            return first, first, None  # there is no time to measure the kernels of derived programs
+        space = self.space(first)
+        return first, space.everything, space
 
     def _settled(self, everything: Chooser, space: Space | None, measurer: Measures, rounds: Rounds) -> tuple[Selection, ...]:
         """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""

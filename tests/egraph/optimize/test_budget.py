@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.records import read_checked, write_checked
 from egraph.optimize.reference import Answers
-from egraph.optimize.search import plain_program
+from egraph.optimize.search import Search, is_cut_short, plain_program, search, search_on
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
 from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
@@ -604,6 +604,36 @@ def test_a_search_that_was_not_timed_is_continued(tmp_path: Path, monkeypatch: p
         optimize(options, Progress(-1, 20.0, time.monotonic() - late_seconds))
         with closing(Database.open(tmp_path / "p.sqlite")) as database:
             assert {row.budget_seconds for row in database.rows(SearchRow)} == budget_seconds
+
+
+@pytest.mark.parametrize("is_hurried", [True, False])
+def test_a_search_that_time_ended_goes_on_where_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hurried: bool) -> None:
+    """A moment that was busy made a search end after 25 s of 55, with 37 of its kernels estimated, and the run after 35."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    measuring_seconds, first, later = Budget.measuring_seconds, list[Search](), list[Search]()
+
+    def search_first(*arguments: Any, **more: Any) -> Search:
+        if is_hurried:
+            monkeypatch.setattr(Budget, "measuring_seconds", lambda self: 0.0)
+        first.append(search(*arguments, **more))
+        monkeypatch.setattr(Budget, "measuring_seconds", measuring_seconds)
+        return first[-1]
+
+    def search_later(*arguments: Any, **more: Any) -> Search:
+        later.append(search_on(*arguments, **more))
+        return later[-1]
+
+    monkeypatch.setattr("egraph.optimize.pipeline.search", search_first)
+    monkeypatch.setattr("egraph.optimize.pipeline.search_on", search_later)
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", threads=1, budget_seconds=60.0, database=tmp_path / "p.sqlite")
+    outcome = optimize(options, Progress(-1, 60.0, time.monotonic()))
+    assert is_cut_short(first[0]) == is_hurried and len(first) == 1 and bool(later) == is_hurried
+    if is_hurried:
+        assert not is_cut_short(later[-1]) and later[0].saturation is first[0].saturation, "nothing grows"
+        with closing(Database.open(tmp_path / "p.sqlite")) as database:
+            assert any(record.status == "ok" for record in database.records())
+    assert outcome.max_rel_err < 1e-4
 
 
 def _never(*_: object, **__: object) -> None:
