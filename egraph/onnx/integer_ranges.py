@@ -86,6 +86,24 @@ def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | No
     return ranges
 
 
+def equal_numbers(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | None = None) -> dict[Node, tuple[int, int]]:
+    """Return for integer inputs of one element the number that the program first compares them with, as a range of its own."""
+    numbers: dict[Node, tuple[int, int]] = {}
+    for node in walk(roots):
+        operator, operands, _ = _described(node)
+        if operator != "Equal":
+            continue
+        constants = [_constant(operand, tensors or {}) for operand in operands]
+        for operand, other in ((operands[0], constants[1]), (operands[1], constants[0])):
+            while operand.op in MOVES and operand.inputs:
+                operand = operand.inputs[0]
+            is_number = operand.op == "Input" and operand.type.is_static and operand.type.elements == 1 and "int" in operand.type.dtype
+            number = float(other.reshape(())) if other is not None and other.size == 1 else math.nan
+            if is_number and number.is_integer():
+                numbers.setdefault(operand, (int(number), int(number)))
+    return numbers
+
+
 def _whole(interval: Interval, dtype: str) -> tuple[int, int]:
     limits = np.iinfo(dtype)
     low, high = interval

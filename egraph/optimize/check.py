@@ -40,7 +40,7 @@ import numpy as np
 
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx.importer.halves import UNIT_ROUNDOFF
-from egraph.onnx.integer_ranges import FLAGS, integer_ranges
+from egraph.onnx.integer_ranges import FLAGS, equal_numbers, integer_ranges
 from egraph.optimize.blame import Blame
 from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, RunOutput, open_onnxruntime, relative_error
 from egraph.policy import CheckPolicy
@@ -179,14 +179,16 @@ def find_feeds(
 
     Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
     """
-    ranges = integer_ranges(graph.roots, graph.tensors)
+    ranges, numbers = integer_ranges(graph.roots, graph.tensors), equal_numbers(graph.roots, graph.tensors)
+    usual: list[Mapping[Node, tuple[int, int]]] = [ranges, dict.fromkeys(graph.inputs, FLAGS), dict.fromkeys(graph.inputs, (0, 0))]
+    usual += [{**ranges, **numbers}] if numbers else []
     problem: Exception | None = None
     shapes = [node.type.shape for node in graph.inputs]
     has_open_ranks = None in shapes
     is_dynamic = has_open_ranks or any(isinstance(size, str) for shape in shapes for size in shape or ())
-    for size, is_single, rank, usual in product(
+    for size, is_single, rank, intervals in product(
         TRIED_SIZES if is_dynamic else TRIED_SIZES[:1], (True, False) if is_dynamic else (True,),
-        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], (None, FLAGS, (0, 0)),
+        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], usual,
     ):  # fmt: skip
         specs = tuple(
             _spec(
@@ -195,7 +197,7 @@ def find_feeds(
                     _size(value, axis, 1 if is_single else size, size)
                     for axis, value in enumerate(("",) * rank if node.type.shape is None else node.type.shape)
                 ),
-                usual or ranges.get(node, FLAGS),
+                intervals.get(node, FLAGS),
             )
             for node in graph.inputs
         )

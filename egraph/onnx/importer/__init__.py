@@ -108,7 +108,7 @@ def load(
         ),
         names=_names(state, alive),
     )
-    return ImportResult(with_unsigned_bytes(imported), tuple(state.notes), (*shape_hints(inputs), *constant_hints(imported.roots)))
+    return ImportResult(with_unsigned_bytes(imported), tuple(state.notes), (*shape_hints(inputs), *constant_hints(imported)))
 
 
 def widened(model: onnx.ModelProto, folder: Path | None, fed: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, tuple[str, ...]]:

@@ -9,8 +9,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from egraph.errors import ModelError
+from egraph.onnx.integer_ranges import equal_numbers
 from egraph.onnx.types import opaque_proto
-from egraph.tensor import Node, walk
+from egraph.tensor import Graph, walk
 
 WHERE = "--constant"
 TRUTH = {"true": True, "false": False, "1": True, "0": False}
@@ -36,15 +37,15 @@ def fix_inputs(
         model.graph.node.insert(0, helper.make_node("Constant", [], [name], value=value))
 
 
-def constant_hints(roots: Sequence[Node]) -> tuple[str, ...]:
+def constant_hints(graph: Graph) -> tuple[str, ...]:
     """Return one line with the flags that decide which branches are taken; nothing where inputs alone decide none."""
-    deciding: dict[str, None] = {}
-    for node in walk(roots):
+    numbers, deciding = equal_numbers(graph.roots, graph.tensors), dict[str, str]()
+    for node in walk(graph.roots):
         if node.op == "Opaque" and (proto := opaque_proto(node)).op_type == "If" and proto.domain == "":
             leaves = [leaf for leaf in walk(node.inputs[:1]) if not leaf.inputs and leaf.op != "Constant"]
             if all(leaf.op == "Input" and leaf.type.is_static and leaf.type.elements == 1 for leaf in leaves):
-                deciding |= dict.fromkeys(leaf.string("name") for leaf in leaves)
-    flags = " ".join(f"{WHERE} {name}=NUMBER" for name in deciding)
+                deciding |= {leaf.string("name"): str(numbers[leaf][0]) if leaf in numbers else "NUMBER" for leaf in leaves}
+    flags = " ".join(f"{WHERE} {name}={number}" for name, number in deciding.items())
     return (f"onnxruntime runs the branches that the model chooses by its inputs; to optimise one of them: {flags}",) if flags else ()
 
 

@@ -428,3 +428,18 @@ def test_what_takes_long_is_not_computed_in_float64() -> None:
     feeds = {"x": np.broadcast_to(np.ones((1, 1000), np.float32), (4, 1000)), "y": np.ones((1000, 2), np.float32)}
     assert (value := run_in_float64(product(4), feeds, 0)) is not None and (value == 1000).all()
     assert run_in_float64(product(rows + 1), {}, 0) is None
+
+
+@pytest.mark.parametrize("rate", ["int64 rate", "int64[1] rate"])
+def test_a_number_that_the_model_asks_for_is_drawn_where_no_other_runs(tmp_path: Path, rate: str) -> None:
+    """A detector of voices takes 16,000 samples a second, and fails at any other number with inputs of that size."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x, {rate}, int64[2] i) => (float[2,3] y)
+        <int64 high = {{16000}}, int64[1] one = {{1}}, int64[2] wrong = {{5, 2}}> {{
+            n = Reshape(rate, one) n64 = Cast <to = 7> (n) e = Equal(high, n64) s = Squeeze(e)
+            y = If (s) <then_branch = t () => (float[2,3] a) {{ a = Gather(x, i) }},
+                        else_branch = f () => (float[2,3] b) {{ b = Reshape(x, wrong) }}>
+        }}""")
+    onnx.save(model, tmp_path / "m.onnx")
+    graph, session = importer.load(model).graph, open_original(tmp_path / "m.onnx", 1)
+    specs = {spec.name: (spec.low, spec.bound) for spec in find_feeds(session, graph, 0)}
+    assert specs["rate"] == (16_000, 16_001) and specs["i"][1] <= 2

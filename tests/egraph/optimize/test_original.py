@@ -106,7 +106,7 @@ def test_a_constant_is_no_input_and_decides_what_hangs_on_it(tmp_path: Path, rat
     flags = ["--constant", f"rate={rate}", "--constant", f"flag={flag}", "--constant", "scale=1,-2,0.5", "--shape", "scale:3"]
     options = options_for(tmp_path, *flags)
     hints = importer.load(options.model, shapes=options.shapes).hints
-    choose = "--constant rate=NUMBER --constant flag=NUMBER"
+    choose = "--constant rate=16000 --constant flag=NUMBER"
     assert hints == (f"onnxruntime runs the branches that the model chooses by its inputs; to optimise one of them: {choose}",)
     x = np.random.default_rng(0).standard_normal((2, 3), np.float32)
     whole = {"x": x, "rate": np.array(rate), "flag": np.array(flag == "true"), "scale": np.array([1, -2, 0.5], np.float32)}
