@@ -21,6 +21,8 @@ SIZES = range(2, 7)
 """Outputs of one tile along one axis."""
 LARGEST_TILE = 12
 """Outputs of one tile along one axis with all phases of a transposed convolution, which are computed together."""
+LARGEST_WINDOW = 64
+"""Inputs of one tile along one axis where the phases of a stride have algorithms of their own: those lie in matrices as wide as that."""
 MOST_GROWTH = 27.0
 """Typical error beside the direct sum's: F(6x6, 3x3) has 21, and in float32 an error of 1e-5 of the largest output."""
 ERROR_OF_A_MODEL = 1.6e-5
@@ -128,7 +130,8 @@ def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
     sizes = line.size, line.outputs, line.taps, line.before
     if line.dilation > 1:
         return (line, Dilated(*sizes, cook_toom(m, taps), line.dilation))
-    separate = (Strided(*sizes, strided(m, line.taps, line.stride), line.stride, separate=True),) if line.stride > 1 else ()
+    has_phases = line.stride > 1 and line.stride * (m - 1) + line.taps <= LARGEST_WINDOW
+    separate = (Strided(*sizes, strided(m, line.taps, line.stride), line.stride, separate=True),) if has_phases else ()
     return (line, Strided(*sizes, cook_toom(m, taps), line.stride), *separate)
 
 
