@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from egraph.tensor import Candidate, Node, TensorType, walk
+from egraph.tensor import Attributes, Candidate, Node, TensorType, walk
 from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Scope, Tensor
@@ -52,18 +52,24 @@ def size_bytes(type: TensorType) -> int:
 
 def node_flops(node: Node) -> float:
     """Return the arithmetic of one operator: by its specification, else one operation an element of the result."""
-    spec = OPS.get(node.op)
-    if spec is None or not node.type.is_static or not all(operand.type.is_static for operand in node.inputs):
-        return 0.0
-    if node.op == "Expression" and (shared := _contracted(node)) is not None:
+    operands = tuple(operand.type for operand in node.inputs)
+    if node.op == "Expression" and all(type.is_static for type in (node.type, *operands)) and (shared := _contracted(node)) is not None:
         return shared
+    return _flops(node.op, operands, node.attributes, node.type)
+
+
+@lru_cache(maxsize=1 << 14)
+def _flops(op: str, operands: tuple[TensorType, ...], attributes: Attributes, result: TensorType) -> float:
+    spec = OPS.get(op)
+    if spec is None or not result.is_static or not all(operand.is_static for operand in operands):
+        return 0.0
     if spec.flops is not None:
-        count = float(spec.flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)))
-        return count / BYTES_A_FLOAT if node.inputs[0].type.dtype in BYTES else count
+        count = float(spec.flops([operand.sizes for operand in operands], dict(attributes)))
+        return count / BYTES_A_FLOAT if operands[0].dtype in BYTES else count
     if spec.category in ("view", "movement"):
         return 0.0
-    largest = max([operand.type.elements for operand in node.inputs], default=0)
-    return float(max(node.type.elements, largest) * (ADDITIONS_A_DIVISION if node.op in DIVIDING else 1))
+    largest = max([operand.elements for operand in operands], default=0)
+    return float(max(result.elements, largest) * (ADDITIONS_A_DIVISION if op in DIVIDING else 1))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -67,18 +68,21 @@ class _Kept:
         self.tiling, self.matcher = tiling, matcher
         self._verdicts: dict[tuple[Node, str], bool] = {}
         self._best: dict[int, dict[tuple[object, ...], tuple[Effort, Tile]]] = {}
+        self._counts: Counter[tuple[int, str]] = Counter()
 
     def offer(self, number: int, tile: Tile) -> bool:
         """Take a tile unless it is superfluous or the class has enough."""
         best = self._best.setdefault(number, {})
         signature, effort = self._signature(tile)
         old = best.get(signature)
-        if old is None and sum(key[0] == tile.implementation for key in best) >= BEAM:
+        kind = number, tile.implementation.text
+        if old is None and self._counts[kind] >= BEAM:
             return False
         if old is not None and old[0] <= effort:
             return False
         if not self.matches(tile.fragment, tile.implementation.name):
             return False
+        self._counts[kind] += old is None
         best[signature] = (effort, tile)
         return True
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate
-from operator import mul
+from operator import itemgetter, mul
 from typing import TypeAlias
 
-from egraph.tensor import Attributes, ENode, Implementation, Node, walk
+from egraph.tensor import Attributes, ENode, Implementation, Node
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
-from lower.candidates.tile import Tile, Tiling, contents
+from lower.candidates.tile import DEAR, Tile, Tiling, contents
 from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
@@ -30,8 +30,6 @@ SHIFTED = ("Softmax", "LogSoftmax")
 """Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
 not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor. Nor do products that
 are added to something: whether an addition takes them unrounded is decided in each pass."""
-DEAR = ("Pow",)
-"""Operators that are many times slower than what rules replace them with: a square is a product."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def eoperator_tiles(
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
-        variants: dict[frozenset[int], list[tuple[int, Tile]]] = {}
+        variants: dict[frozenset[int], list[tuple[tuple[int, int], Tile]]] = {}
         for node in nodes:
             spec = OPS.get(node.op)
             if spec is None or is_view(tiling, number, node):
@@ -83,18 +81,14 @@ def eoperator_tiles(
             if not _is_root(tiling, number, node):
                 continue
             for tile in _variants(tiling, orders, number, node, implementation):
-                length, tensors = contents(tile.fragment)
-                variants.setdefault(tensors, []).append((length, tile))
+                inside = contents(tile.fragment)
+                variants.setdefault(inside.tensors, []).append(((inside.dear, inside.operators), tile))
         # Of the tiles that read the same tensors only the shortest without powers is kept: constants cost nothing.
         for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[: tiling.policy.operand_sets]:
-            for _, tile in sorted(variants[tensors], key=lambda pair: (_powers(pair[1].fragment), pair[0])):
+            for _, tile in sorted(variants[tensors], key=itemgetter(0)):
                 if is_supported(tile.fragment):
                     yield number, tile
                     break
-
-
-def _powers(fragment: Node) -> int:
-    return sum(node.op in DEAR for node in walk((fragment,)))
 
 
 def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:

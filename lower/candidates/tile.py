@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from egraph.policy import CandidatesPolicy
 from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, renumbered
 from egraph.tensor.ops.dtypes import BYTES
+
+DEAR = ("Pow",)
+"""Operators that are many times slower than what rules replace them with: a square is a product."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,23 @@ def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
 
 def tensors_of(fragment: Node) -> frozenset[int]:
     """Return the classes that a fragment reads, constants left out."""
-    return contents(fragment)[1]
+    return contents(fragment).tensors
+
+
+class Contents(NamedTuple):
+    """What is in a fragment: how many operators, how many of them are dear, and the classes that it reads, constants left out."""
+
+    operators: int
+    dear: int
+    tensors: frozenset[int]
 
 
 @lru_cache(maxsize=1 << 14)
-def contents(fragment: Node) -> tuple[int, frozenset[int]]:
-    """Return how many operators a fragment has, and the classes that it reads, constants left out."""
+def contents(fragment: Node) -> Contents:
+    """Return what is in a fragment."""
     seen = {fragment}
     stack = [fragment]
-    length = 0
+    operators = dear = 0
     tensors: set[int] = set()
     while stack:
         node = stack.pop()
@@ -138,9 +150,10 @@ def contents(fragment: Node) -> tuple[int, frozenset[int]]:
             if not node.attribute("constant"):
                 tensors.add(node.integer("index"))
             continue
-        length += 1
+        operators += 1
+        dear += node.op in DEAR
         for operand in node.inputs:
             if operand not in seen:
                 seen.add(operand)
                 stack.append(operand)
-    return length, frozenset(tensors)
+    return Contents(operators, dear, frozenset(tensors))
