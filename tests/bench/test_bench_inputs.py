@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from bench.inputs import feeds_for, ragged_mask
-from bench.models import MODELS
+from bench.models import MODELS, BenchModel
 from bench.pictures import Picture, drawn, line, page, photograph, turned_line
 
 DRAWN = tuple(entry for entry in MODELS.values() if entry.draw)
+
+
+def opened(entry: BenchModel) -> tuple[onnx.ModelProto, Any]:
+    """Return a model and its session in onnxruntime; skip the test where the package that brings it is not installed."""
+    import onnxruntime
+
+    try:
+        model = entry.make(1)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return model, onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def lengths(mask: np.ndarray) -> list[int]:
@@ -60,15 +75,7 @@ def test_pictures_are_drawn_from_the_seed_and_normalised(picture: Picture) -> No
 def test_text_is_found_and_read(name: str) -> None:
     """On noise the detector's largest probability was 4e-3, beside which every rounding is large."""
     pytest.importorskip("PIL")
-    import onnxruntime
-
-    try:
-        model = MODELS[name].make(1)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    model, session = opened(MODELS[name])
     assert all(np.max(session.run(None, MODELS[name].feeds(model, seed))[0]) > 0.9 for seed in range(3))
 
 

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 from bench.inputs import feeds_for, parse_shapes
 from bench.published import PUBLISHED, SOURCES
 from bench.run import LISTS
+from tests.bench.test_bench_inputs import opened
 
 
 def test_every_model_has_a_name_of_its_own_and_a_source() -> None:
@@ -19,15 +20,7 @@ def test_every_model_has_a_name_of_its_own_and_a_source() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_model_runs_on_its_inputs(name: str) -> None:
-    import onnxruntime
-
-    try:
-        model = PUBLISHED[name].make(1)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    model, session = opened(PUBLISHED[name])
     assert all(np.isfinite(value).all() for value in session.run(None, PUBLISHED[name].feeds(model)))
 
 
