@@ -18,7 +18,7 @@ from egraph.tensor import Attributes, ENode, Implementation, Node
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
-from lower.candidates.tile import DEAR, Tile, Tiling, contents
+from lower.candidates.tile import COSTLY, Tile, Tiling, contents
 from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
@@ -82,7 +82,7 @@ def eoperator_tiles(
                 continue
             for tile in _variants(tiling, orders, number, node, implementation):
                 inside = contents(tile.fragment)
-                variants.setdefault(inside.tensors, []).append(((inside.dear, inside.operators), tile))
+                variants.setdefault(inside.tensors, []).append(((inside.costly, inside.operators), tile))
         # Of the tiles that read the same tensors only the shortest without powers is kept: constants cost nothing.
         for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[: tiling.policy.operand_sets]:
             for _, tile in sorted(variants[tensors], key=itemgetter(0)):
@@ -243,7 +243,7 @@ class _Orders:
         crossed = node.op == "Transpose" and style.across_transposes
         moves = OPS[node.op].category == "movement" and not crossed
         passes = style.stop_at_products and not any(map(self.holds_product, node.children))
-        return passes, moves, size, not crossed and style.across_transposes, node.op in DEAR, len(node.children)
+        return passes, moves, size, not crossed and style.across_transposes, node.op in COSTLY, len(node.children)
 
 
 def _may_inline(node: ENode, style: Style) -> bool:

@@ -11,7 +11,7 @@ from egraph.policy import CandidatesPolicy
 from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, renumbered
 from egraph.tensor.ops.dtypes import BYTES
 
-DEAR = ("Pow",)
+COSTLY = ("Pow",)
 """Operators that are many times slower than what rules replace them with: a square is a product."""
 
 
@@ -130,10 +130,10 @@ def tensors_of(fragment: Node) -> frozenset[int]:
 
 
 class Contents(NamedTuple):
-    """What is in a fragment: how many operators, how many of them are dear, and the classes that it reads, constants left out."""
+    """What is in a fragment: how many operators, how many of them are costly, and the classes that it reads, constants left out."""
 
     operators: int
-    dear: int
+    costly: int
     tensors: frozenset[int]
 
 
@@ -142,7 +142,7 @@ def contents(fragment: Node) -> Contents:
     """Return what is in a fragment."""
     seen = {fragment}
     stack = [fragment]
-    operators = dear = 0
+    operators = costly = 0
     tensors: set[int] = set()
     while stack:
         node = stack.pop()
@@ -151,9 +151,9 @@ def contents(fragment: Node) -> Contents:
                 tensors.add(node.integer("index"))
             continue
         operators += 1
-        dear += node.op in DEAR
+        costly += node.op in COSTLY
         for operand in node.inputs:
             if operand not in seen:
                 seen.add(operand)
                 stack.append(operand)
-    return Contents(operators, dear, frozenset(tensors))
+    return Contents(operators, costly, frozenset(tensors))
