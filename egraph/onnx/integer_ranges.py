@@ -86,8 +86,8 @@ def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | No
     return ranges
 
 
-def equal_numbers(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | None = None) -> dict[Node, tuple[int, int]]:
-    """Return for integer inputs of one element the number that the program first compares them with, as a range of its own."""
+def compared_numbers(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | None = None) -> dict[Node, tuple[int, int]]:
+    """Return the number that ``Equal`` first compares each integer input of one element with, as a range of this number alone."""
     numbers: dict[Node, tuple[int, int]] = {}
     for node in walk(roots):
         operator, operands, _ = _described(node)

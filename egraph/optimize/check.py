@@ -40,7 +40,7 @@ import numpy as np
 
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx.importer.halves import UNIT_ROUNDOFF
-from egraph.onnx.integer_ranges import FLAGS, equal_numbers, integer_ranges
+from egraph.onnx.integer_ranges import FLAGS, compared_numbers, integer_ranges
 from egraph.optimize.blame import Blame
 from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, RunOutput, open_onnxruntime, relative_error
 from egraph.policy import CheckPolicy
@@ -179,16 +179,16 @@ def find_feeds(
 
     Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
     """
-    ranges, numbers = integer_ranges(graph.roots, graph.tensors), equal_numbers(graph.roots, graph.tensors)
-    usual: list[Mapping[Node, tuple[int, int]]] = [ranges, dict.fromkeys(graph.inputs, FLAGS), dict.fromkeys(graph.inputs, (0, 0))]
-    usual += [{**ranges, **numbers}] if numbers else []
+    ranges, numbers = integer_ranges(graph.roots, graph.tensors), compared_numbers(graph.roots, graph.tensors)
+    tried: list[Mapping[Node, tuple[int, int]]] = [ranges, dict.fromkeys(graph.inputs, FLAGS), dict.fromkeys(graph.inputs, (0, 0))]
+    tried += [{**ranges, **numbers}] if numbers else []
     problem: Exception | None = None
     shapes = [node.type.shape for node in graph.inputs]
     has_open_ranks = None in shapes
     is_dynamic = has_open_ranks or any(isinstance(size, str) for shape in shapes for size in shape or ())
     for size, is_single, rank, intervals in product(
         TRIED_SIZES if is_dynamic else TRIED_SIZES[:1], (True, False) if is_dynamic else (True,),
-        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], usual,
+        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], tried,
     ):  # fmt: skip
         specs = tuple(
             _spec(

@@ -9,9 +9,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from egraph.errors import ModelError
-from egraph.onnx.integer_ranges import equal_numbers
+from egraph.onnx.integer_ranges import compared_numbers
 from egraph.onnx.types import opaque_proto
-from egraph.tensor import Graph, walk
+from egraph.tensor import Graph, Node, walk
 
 WHERE = "--constant"
 TRUTH = {"true": True, "false": False, "1": True, "0": False}
@@ -38,15 +38,18 @@ def fix_inputs(
 
 
 def constant_hints(graph: Graph) -> tuple[str, ...]:
-    """Return one line with the flags that decide which branches are taken; nothing where inputs alone decide none."""
-    numbers, deciding = equal_numbers(graph.roots, graph.tensors), dict[str, str]()
+    """Return one line with the ``--constant`` flags that decide which branches are taken; empty where inputs alone decide none."""
+    deciding: dict[Node, None] = {}
     for node in walk(graph.roots):
         if node.op == "Opaque" and (proto := opaque_proto(node)).op_type == "If" and proto.domain == "":
             leaves = [leaf for leaf in walk(node.inputs[:1]) if not leaf.inputs and leaf.op != "Constant"]
             if all(leaf.op == "Input" and leaf.type.is_static and leaf.type.elements == 1 for leaf in leaves):
-                deciding |= {leaf.string("name"): str(numbers[leaf][0]) if leaf in numbers else "NUMBER" for leaf in leaves}
-    flags = " ".join(f"{WHERE} {name}={number}" for name, number in deciding.items())
-    return (f"onnxruntime runs the branches that the model chooses by its inputs; to optimise one of them: {flags}",) if flags else ()
+                deciding |= dict.fromkeys(leaves)
+    if not deciding:
+        return ()
+    numbers = compared_numbers(graph.roots, graph.tensors)
+    flags = (f"{WHERE} {leaf.string('name')}={numbers[leaf][0] if leaf in numbers else 'NUMBER'}" for leaf in deciding)
+    return (f"onnxruntime runs the branches that the model chooses by its inputs; to optimise one of them: {' '.join(flags)}",)
 
 
 def _array(given: onnx.ValueInfoProto, numbers: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray:
