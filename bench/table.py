@@ -23,7 +23,7 @@ REMARKABLE_ERROR = 1e-4
 COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats. Inputs are
 random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn text, NudeNet parts of photographs.
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
-`cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
+`cold`: seconds to optimise with nothing measured or compiled; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; torch_compile is inductor with frozen weights,
 where that computes the same, and without max-autotune, tvm is TVM without tuning, both with constants folded by onnxruntime. Sums of
 products of bytes are exact in onnxruntime (its own option), as they are not by default on processors without VNNI. `error`: the

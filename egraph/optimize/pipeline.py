@@ -52,7 +52,7 @@ from egraph.optimize.records import (
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
-from egraph.optimize.search import Search, is_cut_short, plain_program, program_digest, search, search_on
+from egraph.optimize.search import Search, is_cut_short, plain_program, program_digest, resume_search, search
 from egraph.optimize.storage import Storage, extracted_digest
 from egraph.optimize.trial import (
     NO_TIME_TO_COMPILE,
@@ -86,7 +86,7 @@ from runtime.measure import Worker
 from runtime.profile import Database
 
 LEAST_MEASURING_SECONDS = 2.0
-"""Time for measuring below which a search that time ended is not taken up again."""
+"""Time for measuring below which a search that time ended is not resumed."""
 TOGETHER_BELOW_BYTES = 1 << 30
 """Weights up to which the standard model is written while the artefact is."""
 
@@ -249,7 +249,7 @@ class Run:
         if measurer is not None and not trial.searched.choice.is_earlier:
             plain, key = trial.plain, trial.search_key
             trial = self.repair.noticed(trial, measurer, model, lambda other: self._timed(other, plain, key, device, is_measured=True))
-            trial = self._gone_on(trial, measurer, model, device)
+            trial = self._resumed(trial, measurer, model, device)
             self._file(trial.searched, key, device, is_timed=trial.is_timed)
         while True:
             compared = self.rounding.described(trial, model) if OFFERED[options.precision] else ({}, "")
@@ -357,8 +357,8 @@ class Run:
             progress.note(text)
         return self._timed(searched, plain, key, device, is_measured=measurer is not None)
 
-    def _gone_on(self, trial: Trial, measurer: Measurer, model: CostModel, device: str) -> Trial:
-        """Take up a search that time ended, where what came after it took less than was foreseen; return the better trial.
+    def _resumed(self, trial: Trial, measurer: Measurer, model: CostModel, device: str) -> Trial:
+        """Resume a search that time ended, where what came after it took less than was foreseen; return the better trial.
 
         A moment that was busy made a search end after 25 s of 55, with 37 of its kernels estimated, and the run after 35.
         """
@@ -372,7 +372,7 @@ class Run:
             if self.budget.measuring_seconds() < LEAST_MEASURING_SECONDS:
                 break
             rehearsal = replace(self.repair.rehearsal(), notes=[])
-            searched = search_on(
+            searched = resume_search(
                 searched, model, measurer, self.budget, rehearsal, finalists=self.options.finalists, seed=self.options.seed
             )
             self.worker.close()

@@ -248,10 +248,10 @@ def search_again(
     return _search_result(outline, searched.saturation, choice, space, budget, finalists, is_timed=False)
 
 
-def search_on(
+def resume_search(
     searched: Search, model: CostModel, measurer: Measures, budget: Budget, rehearsal: Rehearsal, *, finalists: int, seed: int
 ) -> Search:
-    """Return what a search finds that goes on where time had ended it: nothing grows, and more is measured."""
+    """Resume a search that time ended: measure more kernels of the same e-graph, and extract again."""
     choosing = Choosing(searched.outline, searched.saturation, model, budget, seed, rehearsal, is_timed=True)
     choice, space = choosing.choose(measurer, finalists, searched.space)
     return _search_result(searched.outline, searched.saturation, choice, space, budget, finalists, is_timed=True)
@@ -298,7 +298,7 @@ def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finali
 
 
 def is_cut_short(searched: Search) -> bool:
-    """Return whether a search whose e-graph does not grow any more would go on if there were time."""
+    """Return whether time ended a search before all that it chose was measured, or before derived programs were compared."""
     derived_left_out = searched.saturation.by_rules is not None and not searched.choice.selections
     return derived_left_out or searched.choice.kernels_unmeasured > 0
 
@@ -439,7 +439,11 @@ class Choosing:
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
 
     def _laid(self, measurer: Measures | None) -> tuple[Chooser | None, Chooser, Space | None]:
-        """Return choosers from what the rules made, where derivations made more, and from all that there is time for; and all of it."""
+        """Lay the candidates of both e-graphs, as far as there is time.
+
+        Return the chooser from what rules alone made (None where derivations made nothing), the one to choose programs from, and the space
+        with derived programs (None where there is no time for these).
+        """
         saturation, budget, policy = self.saturation, self.budget, self.budget.policy.measure
         first = self.chooser(saturation.by_rules)[0] if saturation.by_rules else None
         if first is None:

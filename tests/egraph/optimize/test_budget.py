@@ -25,12 +25,12 @@ from egraph.optimize.folding import Folder
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
-from egraph.optimize.pipeline import optimize
+from egraph.optimize.pipeline import Run, optimize
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.records import read_checked, write_checked
 from egraph.optimize.reference import Answers
-from egraph.optimize.search import Search, is_cut_short, plain_program, search, search_on
+from egraph.optimize.search import Search, is_cut_short, plain_program, resume_search, search
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
 from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
@@ -607,7 +607,7 @@ def test_a_search_that_was_not_timed_is_continued(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("is_hurried", [True, False])
-def test_a_search_that_time_ended_goes_on_where_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hurried: bool) -> None:
+def test_a_search_that_time_ended_is_resumed_where_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hurried: bool) -> None:
     """A moment that was busy made a search end after 25 s of 55, with 37 of its kernels estimated, and the run after 35."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     measuring_seconds, first, later = Budget.measuring_seconds, list[Search](), list[Search]()
@@ -620,11 +620,11 @@ def test_a_search_that_time_ended_goes_on_where_time_is_left(tmp_path: Path, mon
         return first[-1]
 
     def search_later(*arguments: Any, **more: Any) -> Search:
-        later.append(search_on(*arguments, **more))
+        later.append(resume_search(*arguments, **more))
         return later[-1]
 
     monkeypatch.setattr("egraph.optimize.pipeline.search", search_first)
-    monkeypatch.setattr("egraph.optimize.pipeline.search_on", search_later)
+    monkeypatch.setattr("egraph.optimize.pipeline.resume_search", search_later)
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", threads=1, budget_seconds=60.0, database=tmp_path / "p.sqlite")
     outcome = optimize(options, Progress(-1, 60.0, time.monotonic()))
@@ -634,6 +634,49 @@ def test_a_search_that_time_ended_goes_on_where_time_is_left(tmp_path: Path, mon
         with closing(Database.open(tmp_path / "p.sqlite")) as database:
             assert any(record.status == "ok" for record in database.records())
     assert outcome.max_rel_err < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("measuring_seconds", "rival_us", "is_new", "races", "is_better"),
+    [(9.0, 50.0, True, 1, True), (9.0, 90.0, True, 1, False), (9.0, 50.0, False, 0, False), (1.0, 50.0, True, 0, False)],
+)
+def test_a_resumed_search_gives_another_program_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, measuring_seconds: float, rival_us: float, is_new: bool, races: int, is_better: bool
+) -> None:
+    cut_short = SimpleNamespace(saturation=SimpleNamespace(by_rules=None), choice=SimpleNamespace(kernels_unmeasured=3, selections=(1,)))
+    whole = SimpleNamespace(
+        saturation=cut_short.saturation, choice=SimpleNamespace(kernels_unmeasured=0, selections=(1,)), programs=("b" if is_new else "a",)
+    )
+    measurer = SimpleNamespace(measured=5)
+
+    def resumed(*_: object, **__: object) -> SimpleNamespace:
+        measurer.measured += 1
+        return whole
+
+    def trial_of(time_us: float) -> Any:
+        times_us = {ORIGINAL: 100.0, "program 1": time_us}
+        entry = SimpleNamespace(contender=SimpleNamespace(name="program 1"), program="a")
+        raced = SimpleNamespace(median_us=times_us.__getitem__)
+        return SimpleNamespace(searched=cut_short, entries=(entry,), raced=raced, plain=None, search_key="")
+
+    raced: list[object] = []
+
+    def race_again(searched: object, *_: object, **__: object) -> Any:
+        raced.append(searched)
+        return trial_of(rival_us)
+
+    for name, function in (("resume_search", resumed), ("replace", lambda value, **_: value)):
+        monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", function)
+    for name in ("program_digest", "extracted_digest"):
+        monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", lambda program: program)
+    run = SimpleNamespace(
+        options=Options(Path("m.onnx")), _look_again=lambda: None, worker=SimpleNamespace(close=lambda: None), _timed=race_again,
+        budget=SimpleNamespace(measuring_seconds=lambda: measuring_seconds),
+        repair=SimpleNamespace(rehearsal=lambda: SimpleNamespace(notes=[]), notes=[]),
+    )  # fmt: skip
+    first = trial_of(80.0)
+    best = Run._resumed(cast(Run, run), first, cast(Measurer, measurer), cast(CostModel, None), "here")
+    assert len(raced) == races and (best is not first) == is_better and measurer.measured == (5 if measuring_seconds < 2.0 else 6)
 
 
 def _never(*_: object, **__: object) -> None:

@@ -17,6 +17,8 @@ from egraph.onnx.integer_ranges import integer_ranges
 from egraph.optimize.blame import Blame, Parts
 from egraph.optimize.check import OTHER_VALUES, CheckResult, Disagreement, Spread, check, compare, find_feeds, moved, open_original
 from egraph.optimize.check_noise import MOST_FLOPS, Noise, open_shaken, relative_error, run_in_float64
+from egraph.optimize.options import Options
+from egraph.optimize.reference import Accepted, Answers, Given, Reference
 from egraph.policy import CheckPolicy
 from egraph.tensor import Graph, Implementation, Kernel, TensorType, attributes, make
 from egraph.tensor.ops import apply
@@ -443,3 +445,28 @@ def test_a_number_that_the_model_asks_for_is_drawn_where_no_other_runs(tmp_path:
     graph, session = importer.load(model).graph, open_original(tmp_path / "m.onnx", 1)
     specs = {spec.name: (spec.low, spec.bound) for spec in find_feeds(session, graph, 0)}
     assert specs["rate"] == (16_000, 16_001) and specs["i"][1] <= 2
+
+
+@pytest.mark.parametrize("has_meaning", [True, False])
+def test_a_spectrum_is_compared_with_the_model_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_meaning: bool) -> None:
+    """The comparison of the optimiser itself, with onnxruntime's own STFT: the logarithm of powers shows how inexact it is."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[1,4000] x) => (float[1,23,201] y)
+        <int64 step = {160}, int64 length = {400}, float[1] least = {1}>
+        { s = STFT(x, step, , length) p = ReduceSumSquare <axes = [-1], keepdims = 0> (s) q = Add(p, least) y = Log(q) }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    graph, session = importer.load(model).graph, open_original(tmp_path / "m.onnx", 1)
+
+    def exact(feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        value = run_in_float64(graph, feeds, 0)
+        assert value is not None
+        return [value.astype(np.float32)]
+
+    specs = (FeedSpec("x", "float32", (1, 4000)),)
+    reference = Reference(Options(tmp_path / "m.onnx"), graph, Given(), Accepted(specs, 0.0), session, Answers())
+    if not has_meaning:
+        monkeypatch.setattr("egraph.optimize.reference.run_in_float64", lambda *_: None)
+        with pytest.raises(Disagreement, match="rounding alone"):
+            reference.compare({"m": exact}, lambda inputs: True, 1, lambda feeds: Blame(), is_first=True)
+        return
+    result = reference.compare({"m": exact}, lambda inputs: True, 1, lambda feeds: Blame(), is_first=True)
+    assert result.max_rel_err > TIGHT.relative and "from the model in float64 the program is" in result.amplified[0]

@@ -18,6 +18,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.original import at_sizes, copy_model, digest, external_files, is_copy, with_constants
 from egraph.tensor import walk
 from runtime import Session
+from tests.support.commands import command
 
 
 def write_model(path: Path, *, external: str = "") -> Path:
@@ -111,7 +112,8 @@ def test_a_constant_is_no_input_and_decides_what_hangs_on_it(tmp_path: Path, rat
     x = np.random.default_rng(0).standard_normal((2, 3), np.float32)
     whole = {"x": x, "rate": np.array(rate), "flag": np.array(flag == "true"), "scale": np.array([1, -2, 0.5], np.float32)}
     with with_constants(options) as fixed:
-        assert fixed.model.name == "m.onnx" and fixed.output == tmp_path and not fixed.shapes and options.stored() != fixed.stored()
+        assert fixed.model.name == "m.onnx" and fixed.output == tmp_path and not fixed.shapes
+        assert fixed.stored()["constants"] == {"flag": [flag], "rate": [str(rate)], "scale": ["1", "-2", "0.5"]}
         imported = importer.load(fixed.model)
         assert [node.string("name") for node in imported.graph.inputs] == ["x"] and not imported.hints
         assert not any(node.op == "Opaque" for node in walk(imported.graph.roots))
@@ -152,3 +154,18 @@ def test_one_number_fills_an_input(tmp_path: Path) -> None:
         model = onnx.load(options.model)
     assert [value.name for value in model.graph.input] == ["rate", "flag", "scale"]
     np.testing.assert_array_equal(numpy_helper.to_array(model.graph.node[0].attribute[0].t), np.full((2, 3), 2.5, np.float32))
+
+
+@pytest.mark.parametrize("sizes", ["scale:3", "scale:3/1"])
+def test_the_command_line_makes_constants(tmp_path: Path, sizes: str) -> None:
+    """Of one size and of several, through every kind of run."""
+    options_for(tmp_path)
+    constants = ["--constant", "rate=8000", "--constant", "flag=1"]
+    done = command(tmp_path / "m.onnx", "-o", tmp_path / "out", "--threads", 1, "--budget", "20s", "--shape", sizes, *constants, "-q")
+    assert done.returncode == 0, done.stderr
+    x, scale = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), np.array([1, -2, 0.5], np.float32)
+    with Session(tmp_path / "out" / "m.einsat", threads=1) as session:
+        assert [port.name for port in session.get_inputs()] == ["x", "scale"]
+        np.testing.assert_allclose(session.run(None, {"x": x, "scale": scale})[0], -np.exp(x) * scale, rtol=1e-5)
+    assert [value.name for value in onnx.load(tmp_path / "out" / "m.opt.onnx").graph.input] == ["x", "scale"]
+    assert (tmp_path / "m.onnx").stat().st_size > 0 and not list(tmp_path.glob("*.partial"))
