@@ -30,7 +30,7 @@ def test_a_product_is_preferred_to_the_power_that_it_equals() -> None:
 
 def test_a_class_keeps_a_few_tiles_of_a_librarys_implementation() -> None:
     count = BEAM + 3
-    classes = {number: (leaf(f"x{number}"),) for number in range(count + 1)}
+    classes: dict[int, tuple[ENode, ...]] = {number: (leaf(f"x{number}"),) for number in range(count + 1)}
     classes[count + 1] = tuple(ENode("MatMul", (), (number, count)) for number in range(count))
     frozen = FrozenEGraph(classes, dict.fromkeys(classes, SQUARE), (count + 1,), frozenset(), {})
     names = {"MatMul": ("first.matmul", "second.matmul")}
