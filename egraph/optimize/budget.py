@@ -106,7 +106,7 @@ class Budget:
         return True
 
     def compiled(self, kernels: int, seconds: float) -> None:
-        """Record how long compiling took. The first kernels, with which the compiler was started, are dropped once there are others."""
+        """Record how long compiling took. The first kernels, which load what all need, are dropped once there are others."""
         if kernels:
             self.compilations.append((kernels, seconds))
 

@@ -79,7 +79,7 @@ while True:
     for job in jobs:
         if job == "hang":
             time.sleep(60)
-        print(json.dumps({"position": 0, "error": "" if job == "good" else "bad"}), flush=True)
+        print(json.dumps({"position": 0, "error": "" if job == "good" else "bad", "seconds": 2.0}), flush=True)
 """
 
 
@@ -96,6 +96,7 @@ def test_answers_that_come_at_once_are_all_read() -> None:
     with kept_compiler() as compiler:
         assert compiler.compile(["good", "bad", "good"], 1, 5.0) == (["", "bad", ""], "")
         assert compiler.compile(["bad"], 1, 5.0) == (["bad"], "")
+        assert compiler.worked_seconds == 8.0, "as the process says, whatever it took to start it"
 
 
 @pytest.mark.usefixtures("fake")
@@ -138,9 +139,11 @@ def test_processes_that_run_share_few_kernels_and_none_waits_for_a_slow_one(tmp_
     @dataclass
     class Fake:
         number: int
+        worked_seconds: float = 0.0
 
         def compile(self, jobs: Sequence[object], threads: int, seconds: float) -> tuple[list[str], str]:
             counts[self.number] += len(jobs)
+            self.worked_seconds += len(jobs)
             if self.number == 1:
                 others_done.release()
             elif not (others_done.acquire(timeout=20) and others_done.acquire(timeout=20)):
@@ -150,8 +153,9 @@ def test_processes_that_run_share_few_kernels_and_none_waits_for_a_slow_one(tmp_
     monkeypatch.setattr(library_module, "running_compilers", lambda: 2)
     monkeypatch.setattr(library_module, "borrowed_compilers", lambda count: nullcontext([Fake(number) for number in range(count)]))
     requests = [KernelRequest(_fragment(size)) for size in range(3, 3 + 3 * TOGETHER)]
-    failures = library_module._compile(requests, {each: tmp_path / each.symbol for each in requests}, 1)
+    failures, seconds = library_module._compile(requests, {each: tmp_path / each.symbol for each in requests}, 1)
     assert failures == {} and counts == [TOGETHER, 2 * TOGETHER]
+    assert seconds == 1.5 * TOGETHER, "two worked side by side"
 
 
 @pytest.mark.usefixtures("fake")

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -26,7 +27,10 @@ def load_generator() -> None:
 
 
 def main() -> None:
-    """Compile every request of the batches on standard input, until it ends; one JSON line each on standard output."""
+    """Compile every request of the batches on standard input, until it ends; one JSON line each on standard output.
+
+    A line has the seconds that compiling took, without what it took to start.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the compiler's own messages must not mix with the answers
@@ -39,7 +43,7 @@ def main() -> None:
         except EOFError:
             return
         for position, (fragment, output_strides, input_strides, path) in enumerate(jobs):
-            error = ""
+            error, started = "", time.perf_counter()
             partial = Path(f"{path}.{os.getpid()}.part.o")
             try:
                 request = KernelRequest(parse_fragment(fragment), output_strides, input_strides)
@@ -49,7 +53,7 @@ def main() -> None:
                 error = problem.what
             except Exception as problem:
                 error = f"{type(problem).__name__}: {str(problem).strip().splitlines()[-1] if str(problem).strip() else ''}"
-            answers.write(json.dumps({"position": position, "error": error}) + "\n")
+            answers.write(json.dumps({"position": position, "error": error, "seconds": time.perf_counter() - started}) + "\n")
             answers.flush()
 
 

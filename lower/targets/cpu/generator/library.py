@@ -10,7 +10,6 @@ import os
 import platform
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ class Library(Mapping["Node | KernelRequest", str]):
     failures: Mapping[Node | KernelRequest, LowerError] = field(default_factory=dict)
     compiled: int = 0
     seconds: float = 0.0
+    """How long compiling took, without starting the compilers."""
 
     def __getitem__(self, key: Node | KernelRequest) -> str:
         if key in self.failures:
@@ -108,7 +108,6 @@ def compile_library(
 
     ``threads`` > 1 makes large kernels parallel. Nothing is compiled that was compiled before for this processor.
     """
-    started = time.perf_counter()
     folder = (cache or cache_folder()) / _version()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,8 +123,10 @@ def compile_library(
         else:
             objects[request] = _object_file(request, folder, threads)
     missing = [request for request, file in objects.items() if not file.exists()]
+    seconds = 0.0
     if missing:
-        failures |= _compile(missing, objects, threads)
+        failed, seconds = _compile(missing, objects, threads)
+        failures |= failed
     ready = {request: file for request, file in objects.items() if request not in failures}
     if ready:
         _link(sorted(set(ready.values())), path)
@@ -134,7 +135,7 @@ def compile_library(
         {item: _request(item).symbol for item in requests if _request(item) in ready},
         {item: failures[_request(item)] for item in requests if _request(item) in failures},
         len([r for r in missing if r not in failures]),
-        time.perf_counter() - started,
+        seconds,
     )
 
 
@@ -155,8 +156,11 @@ def _unwritable(folder: Path, problem: str) -> LowerError:
 
 def _compile(
     missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int
-) -> dict[KernelRequest, LowerError]:
-    """Compile in all processes that run, or in as many as are worth starting; each takes the next few when it is done with its last."""
+) -> tuple[dict[KernelRequest, LowerError], float]:
+    """Compile in all processes that run, or in as many as are worth starting; each takes the next few when it is done with its last.
+
+    Return the failures, and the seconds that each process worked, on average.
+    """
     count = min(len(missing), max(1, running_compilers(), min(most_processes(), len(missing) // LEAST_A_PROCESS)))
     failures: dict[KernelRequest, LowerError] = {}
     idle: SimpleQueue[Compiler] = SimpleQueue()
@@ -169,12 +173,14 @@ def _compile(
             idle.put(compiler)
 
     with ThreadPoolExecutor(count) as pool, borrowed_compilers(count) as compilers:
+        before_seconds = sum(compiler.worked_seconds for compiler in compilers)
         for compiler in compilers:
             idle.put(compiler)
         length = TOGETHER if count > 1 else len(missing)
         for part in [pool.submit(compile_some, missing[start : start + length]) for start in range(0, len(missing), length)]:
             failures |= part.result()
-    return failures
+        worked_seconds = sum(compiler.worked_seconds for compiler in compilers) - before_seconds
+    return failures, worked_seconds / count
 
 
 def _compile_part(

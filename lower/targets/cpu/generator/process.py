@@ -26,6 +26,8 @@ class Compiler:
     """One compiling process at a time. It dies with its input, so that nothing is left of a caller that was killed."""
 
     def __init__(self) -> None:
+        self.worked_seconds = 0.0
+        """What compiling took so far, without what it took to start."""
         self._child: Child | None = None
         self._has_answered = False
         self._is_stopped = False
@@ -61,7 +63,9 @@ class Compiler:
             child.send(pickle.dumps((list(jobs), threads)))
             while len(errors) < len(jobs):
                 patience = limit_seconds + (0.0 if self._has_answered else START_SECONDS)
-                errors.append(str(json.loads(child.line(patience))["error"]))
+                answer = json.loads(child.line(patience))
+                errors.append(str(answer["error"]))
+                self.worked_seconds += float(answer["seconds"])
                 self._has_answered = True
             problem = ""
         except BrokenPipeError:
