@@ -319,3 +319,33 @@ def test_generated_code_is_stable(golden: Callable[[str, str], None]) -> None:
 
     fragment = apply("Transpose", apply("Relu", apply("Add", leaf(0, 1, 6, 5, 7), leaf(1, 6, 1, 1))), perm=(0, 2, 3, 1))
     golden("eoperator_bias_relu_transpose.tir", generate(KernelRequest(fragment), threads=1).script() + "\n")
+
+
+def channels_first(index: int, *shape: int) -> Node:
+    return apply("Transpose", leaf(index, *shape), perm=(0, 3, 1, 2))
+
+
+SEVERAL_TRANSPOSED = (
+    apply("MaxPool", channels_first(0, 1, 21, 23, 37), kernel_shape=(3, 2), strides=(2, 1), pads=(0, 0, 0, 0),
+          dilations=(1, 1), layout="NCHW"),
+    apply("Add", apply("Mul", channels_first(0, 2, 9, 5, 21), channels_first(1, 2, 9, 5, 21)), channels_first(2, 2, 9, 5, 21)),
+    apply("Sub", apply("Add", channels_first(0, 1, 13, 11, 18), channels_first(1, 1, 13, 11, 18)),
+          apply("Exp", apply("Add", channels_first(2, 1, 13, 11, 18), leaf(3, 1, 18, 13, 11)))),
+    apply("Relu", apply("Add", apply("Sub", channels_first(0, 1, 6, 6, 40), channels_first(1, 1, 6, 6, 40)), leaf(2, 1, 40, 1, 1))),
+)  # fmt: skip
+"""Of an operand in the result's own order, and of a bias by channels, the last two."""
+
+
+def test_what_is_computed_of_several_transposed_tensors_is_transposed_once(tmp_path: Path) -> None:
+    from lower.targets.cpu.generator.generate import generate
+
+    library = compile_library(SEVERAL_TRANSPOSED, tmp_path / "kernels.so", threads=2, cache=tmp_path)
+    for fragment in SEVERAL_TRANSPOSED:
+        check(Loaded(library.path, 2), library[fragment], fragment)
+
+    def shuffles(fragment: Node) -> int:
+        return str(generate(KernelRequest(fragment), threads=1).script()).count("Shuffle")
+
+    first, second = (channels_first(index, 1, 16, 16, 16) for index in range(2))
+    assert shuffles(apply("Add", first, second)) == shuffles(first) > 0
+    assert shuffles(apply("Add", first, leaf(1, 1, 16, 16, 16))) == shuffles(first), "one operand is transposed, not the result and another"

@@ -19,7 +19,7 @@ from egraph.tensor.expr.laws import coefficient
 from lower.eoperator.terms import Term, subterms
 from lower.targets.cpu.generator.blocks import LANES, Lanes, Point, shuffle
 from lower.targets.cpu.generator.emit import Emitter
-from lower.targets.cpu.generator.functions import Expr, lanes
+from lower.targets.cpu.generator.functions import Expr, lanes, widen
 from lower.targets.cpu.generator.streaming import LINE_ELEMENTS, fetch
 
 if TYPE_CHECKING:
@@ -74,6 +74,43 @@ def transpose_tile(emitter: Emitter, read: Term, across: Iterator, along: Iterat
         emitter.give(read, point, emitter.bind(emitter.computed(name, vector)))
 
 
+def reads_to_swap(iterators: tuple[Iterator, Iterator], root: Term, transposed: int) -> list[Term] | None:
+    """Return the reads that are transposed where the result is, too; None where that takes as many transposes as the ``transposed`` reads.
+
+    ``iterators``: the axis along which the transposed reads are contiguous, and the one along which the result is.
+    """
+    across, along = iterators
+    swapped: list[Term] = []
+    for term in subterms((root,)):
+        if term.kind == "read" and coefficient(term.data[1], across) not in (0, 1):
+            if coefficient(term.data[1], along) != 1:
+                return None
+            swapped.append(term)
+    return swapped if 1 + len(swapped) < transposed and across in root.free else None
+
+
+def transpose_result(emitter: Emitter, root: Term, swapped: Sequence[Term], across: Iterator, along: Iterator, points: Sequence[Point]) -> None:
+    """Compute a tile's columns, transpose them and give every row's vector to the emitter as the value of ``root`` there.
+
+    A window's maximum of nine positions is one transpose in place of nine.
+    """
+    rows, columns = len(points), points[0][along].count
+    if rows == 1 or columns == 1:
+        return
+    row, column = points[0][across].base, points[0][along].base
+    at = tuple({across: Lanes(row, rows), along: Lanes(column + emitter.integer(j) if j else column)} for j in range(columns))
+    with emitter.at_points(at):
+        for read in swapped:
+            transpose_tile(emitter, read, along, across, at)
+        vectors = [emitter.bind(widen(emitter.value(root, point), rows)) for point in at]
+    for top in range(0, rows, columns):
+        part = vectors
+        if columns < rows:
+            part = [emitter.bind(shuffle([vector], range(top, top + columns))) for vector in vectors]
+        for point, vector in zip(points[top : top + columns], transpose(emitter, part), strict=True):
+            emitter.give(root, point, vector)
+
+
 def transpose(emitter: Emitter, rows: Sequence[Expr]) -> list[Expr]:
     """Return the transpose of n vectors of n elements: log n rounds that exchange blocks of halving size."""
     size = len(rows)
@@ -106,6 +143,7 @@ def write_tiles(
     """Write square tiles: read along one axis, transposed in registers, written along the other."""
     emitter = planner.emitter
     fetched = [read for read in reads if emitter.is_large(read.data[0])]
+    swapped = reads_to_swap((across, along), root, len(reads)) if planner.output_type in ("float32", "bfloat16") else None
 
     # Of the two sides, the one with longer steps is traversed in runs of many lines; the other stays in the caches. What is
     # prefetched is in the caches, in whichever order it is read.
@@ -114,7 +152,9 @@ def write_tiles(
     def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
         points = tuple({across: Lanes(row + emitter.integer(j) if j else row), along: Lanes(column, columns)} for j in range(rows))
         with emitter.at_points(points):
-            for read in reads:
+            if swapped is not None:
+                transpose_result(emitter, root, swapped, across, along, points)
+            for read in reads if swapped is None else ():
                 transpose_tile(emitter, read, across, along, points)
             planner.store(root, offset, points)
 
