@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Literal, TypeAlias
 
 from egraph.engine.applications import Application, Rewriting, RuleStatistics
@@ -83,8 +83,12 @@ def saturate(
     interrupted: Callable[[], bool] = lambda: False,
     derivations: Derivations | None = None,
     policy: SaturationPolicy = SaturationPolicy(),
+    may_derive: Callable[[FrozenEGraph], bool] = lambda by_rules: True,
 ) -> Saturation:
-    """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early."""
+    """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early.
+
+    ``may_derive`` is asked before derivations run, with what the rules made; how long it takes does not count.
+    """
     names = [rule.name for rule in (*rules, *(derivations.rules if derivations else ()))]
     for name in names:
         if names.count(name) > 1:
@@ -103,6 +107,7 @@ def saturate(
     deriving = Deriving(derivations, classes, source, policy) if derivations else None
     growth = _Growth(engine, classes, applications, deriving, limits, policy, start, progress, interrupted)
     by_rules: FrozenEGraph | None = None
+    frozen: FrozenEGraph | None = None
 
     def picture() -> FrozenEGraph:
         classes.close(_names(applications))
@@ -112,12 +117,15 @@ def saturate(
         reason = growth.run_rules()
         if growth.may_derive(reason):
             by_rules = picture()
-            reason = growth.run_derivations(reason)
+            if growth.aside(partial(may_derive, by_rules)):
+                reason = growth.run_derivations(reason)
+            else:
+                frozen, by_rules, reason = by_rules, None, "time"
     finally:
         engine.close()
     statistics = tuple(application.statistics() for application in applications) + (deriving.statistics() if deriving else ())
-    seconds = time.monotonic() - start
-    return Saturation(picture(), tuple(growth.history), statistics, reason, seconds, by_rules, tuple(growth.over))
+    seconds = time.monotonic() - growth.start
+    return Saturation(frozen or picture(), tuple(growth.history), statistics, reason, seconds, by_rules, tuple(growth.over))
 
 
 def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
@@ -182,6 +190,16 @@ class _Growth:
     def may_derive(self, reason: StopReason) -> bool:
         """Return whether derivations have operators left, and iterations to run in."""
         return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
+
+    def aside(self, may_derive: Callable[[], bool]) -> bool:
+        """Return whether derivations have time, which is asked once: where it was found before, that is repeated."""
+        if self.limits.looks:
+            return len(self.limits.looks) > 1
+        started = time.monotonic()
+        try:
+            return may_derive()
+        finally:
+            self.start += time.monotonic() - started
 
     def run_derivations(self, reason: StopReason) -> StopReason:
         """Run, round by round, the derivations and all rules again; ``reason``: why the rules stopped."""

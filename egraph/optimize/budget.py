@@ -51,8 +51,8 @@ class Budget:
     """Kernels of the program without rules that are still to be compiled."""
     fold_seconds: float = 0.0
     """How long folding a program took: a second or two where it has a thousand kernels."""
-    unmeasured: int = 0
-    """Kernels that the search chose and has not measured."""
+    uncompiled: int = 0
+    """Generated kernels that the search chose and has not measured."""
     ending_seconds: float = 0.0
     """How long the search takes once measuring is over: the last rehearsal and the last extractions."""
     given: int = 0
@@ -84,12 +84,12 @@ class Budget:
     def measuring_seconds(self) -> float:
         """Return the seconds that are left for measuring."""
         policy = self.policy.measure
-        kept_seconds = max((1.0 - policy.share) * self.seconds, self.ending_seconds + self.after_search_seconds(self.unmeasured))
+        kept_seconds = max((1.0 - policy.share) * self.seconds, self.ending_seconds + self.after_search_seconds(self.uncompiled))
         return self.left_seconds - min(kept_seconds, policy.kept_share * self.seconds)
 
     def spare_seconds(self) -> float:
         """Return the seconds that nothing needs, now that measuring is over."""
-        return self.left_seconds - self.after_search_seconds(self.unmeasured)
+        return self.left_seconds - self.after_search_seconds(self.uncompiled)
 
     def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions, kept_seconds: float = 0.0) -> bool:
         """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there.
@@ -187,14 +187,14 @@ class Budget:
         least_seconds = max(1, self.given) * self.input_seconds
         return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, self.policy.check.seconds))
 
-    def after_search_seconds(self, unmeasured: int = 0) -> float:
+    def after_search_seconds(self, uncompiled: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet.
 
         What is shipped has to be folded, compiled and linked, which takes about as long as folding; the program without rules gives
         way to measuring.
         """
         most_seconds = self.policy.budget.compile_share * self.seconds
-        compile_seconds = self.seconds_to_compile(unmeasured) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
+        compile_seconds = self.seconds_to_compile(uncompiled) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
         return 2 * self.fold_seconds + compile_seconds + self.race_seconds + self.check_seconds
 
     def has_time_to_ship(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from egraph.errors import ExtractError
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
-from egraph.optimize.measuring import Measures
+from egraph.optimize.measuring import Collector, Job, Measures
 from egraph.optimize.rehearsal import DerivedPart, OpenProgram, Rehearsal
 from egraph.optimize.repeats import Outline
 from egraph.policy import MeasurePolicy
@@ -112,6 +112,23 @@ class Chooser:
         times = policy.variants_over_greedy if count > 1 else policy.exact_over_greedy
         return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else times))
 
+    def look_ahead(self, kernels: int) -> list[Job]:
+        """Choose greedily what is measured first; return about so many ``kernels`` that are likely to be measured.
+
+        After those of the best program, these are the kernels of the best ones that remain where the ones before disappoint.
+        """
+        policy = self.budget.policy.measure
+        collector, imagining = Collector(policy=policy), replace(self, model=self.model.imagining())
+        for number in range(policy.greedy_rounds):
+            selections = imagining.choose(1, greedy=True)
+            worth = worth_measuring(imagining.model, selections, policy.negligible, self.uses)
+            if number == 0:
+                self.waiting = worth
+            collector.measure_candidates(imagining.model, worth, lambda: math.inf, lambda text: None)
+            if not worth or collector.measured >= kernels:
+                break
+        return list(collector.jobs.values())
+
     def settle(
         self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds, *, is_final: bool = False
     ) -> tuple[Selection, ...]:
@@ -156,7 +173,7 @@ class Chooser:
                     return ()
                 selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
                 to_measure = worth_measuring(self.model, selections, least_share, self.uses)
-                self.budget.unmeasured = len(to_measure)
+                self.budget.uncompiled = sum(each.implementation.is_generated for each in to_measure)
                 best_us = selections[0].cost_us
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
                 self.budget.progress.update(message)
@@ -168,7 +185,8 @@ class Chooser:
                     self.settled = selections
                     break
                 measurer.measure_candidates(self.model, to_measure, time_left, self.budget.progress.update)
-                self.budget.unmeasured = sum(not self.model.is_settled(candidate) for candidate in to_measure)
+                generated = (each for each in to_measure if each.implementation.is_generated)
+                self.budget.uncompiled = sum(not self.model.is_settled(candidate) for candidate in generated)
         return settled
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +25,15 @@ from egraph.onnx import exporter
 from egraph.optimize.budget import Budget
 from egraph.optimize.chooser import worth_measuring
 from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, weight_specs
-from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
+from egraph.optimize.measuring import SHOWN_CHARACTERS, Collector, Job, calibration_missing, write_reference
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
 from egraph.optimize.repeats import Outline
 from egraph.optimize.search import Choosing
 from egraph.optimize.stages import Saturated, advanced, cost_model, device_key, open_database, saturation_of, started
-from egraph.policy import MeasurePolicy
-from egraph.tensor import PLAIN, Candidate, Kernel, Node, Program, walk
+from egraph.tensor import PLAIN, Kernel, Node, Program, walk
 from egraph.tensor.ops.parts import divided, evaluate_in_parts
 from lower.compile import WEIGHTS, CompileOptions
-from lower.cost.model import CostModel, KernelKey
 from lower.cost.rounding import UNIT_ROUNDOFF
 from lower.packing import stored_name
 from lower.targets import lowering
@@ -51,29 +49,6 @@ ROUNDING_TOLERANCE = 4.0
 """How far a kernel may be off that rounds its operands, in units of what rounding moves one operand, relative to the largest result."""
 MOST_JUDGED_PLACES = 1 << 27
 """Places that are evaluated to judge a kernel, at most, where its result comes in more than two parts."""
-
-
-@dataclass
-class Collector:
-    """Collects the kernels that a search would measure, each once, in their order."""
-
-    jobs: dict[KernelKey, Job] = field(default_factory=dict)
-    policy: MeasurePolicy = MeasurePolicy()
-
-    @property
-    def measured(self) -> int:
-        return len(self.jobs)
-
-    def measure_candidates(
-        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
-    ) -> None:
-        """Note those candidates that have no measurement yet; ``model`` believes the worse of them."""
-        for candidate in candidates:
-            if not model.is_settled(candidate):
-                time_us = self.policy.disappointment * model.estimate_us(candidate)
-                self.jobs[model.key(candidate)] = job_of(model, candidate, self.policy)
-                device, digest = model.device_of(candidate.fragment), model.code_digest(candidate)
-                model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
 
 
 @dataclass(frozen=True)

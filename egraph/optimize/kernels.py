@@ -1,18 +1,13 @@
-"""Compile kernels: each as a program of its own to be measured, many at once, and beside the growing e-graph.
+"""Compile kernels: each as a program of its own to be measured, many at once.
 
-Starting the compiler costs as much as compiling several kernels, so one run of it compiles a batch into one shared library. What is
-needed whatever the search finds is compiled while the e-graph grows on one core; only caches are filled by that, so that nothing
-depends on how far it gets.
+Starting the compiler costs as much as compiling several kernels, so one run of it compiles a batch into one shared library.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +15,6 @@ import numpy as np
 
 from egraph.errors import EinsatError, LowerError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
-from egraph.policy import MeasurePolicy
 from egraph.tensor import (
     ELEMENT_TYPES,
     PLAIN,
@@ -44,9 +38,8 @@ from lower.eoperator import KernelRequest
 from lower.placement import is_sized
 from lower.quantised import MEASURED_RANGE, Scale, expanded, is_quantised
 from lower.quantised import PRECISION as IN_BYTES
-from lower.targets import CodeCompiler, Compiled, lowering_for
+from lower.targets import Compiled, lowering_for
 from lower.weights import write_weights
-from runtime.errors import LibraryMissing
 from runtime.feeds import FeedSpec, Values, random_weights
 from runtime.plan import Plan
 
@@ -142,8 +135,6 @@ def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dic
     return requests_by_symbol
 
 
-STOPPED_SECONDS = 0.5
-"""Until a thread has noticed that its compilers were stopped."""
 TF32_SPLIT, TF32_FACTOR = "einsat.tf32", 2.0**13 + 1
 """A constant's name and value: x c - (x c - x), in float32, is x with the 11 significant bits of tf32."""
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
@@ -275,66 +266,3 @@ def rounded_operand(node: Node, precision: str) -> Node:
         return apply("Sub", wide, apply("Sub", wide, node))
     narrow = make("Cast", (node,), (), TensorType(ELEMENT_TYPES[precision], node.type.shape))
     return make("Cast", (narrow,), (), node.type)
-
-
-@contextmanager
-def compiling_ahead(
-    programs: Sequence[Program],
-    folder: Path,
-    options: CompileOptions,
-    tell: Callable[[int, float], None],
-    policy: MeasurePolicy = MeasurePolicy(),
-    time_left: Callable[[], float] = lambda: math.inf,
-) -> Iterator[Callable[[], None]]:
-    """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
-
-    Without programs no compiler is started. A kernel that fails is reported where it is needed. ``tell`` gets the compiled kernels
-    and the seconds that they took. What is being compiled at the end is waited for, but not longer than there is ``time_left``: then
-    the compilers are stopped for good.
-    """
-    target_lowering = lowering_for(options.target)
-    compiler = target_lowering.generator.compiler
-    if not programs or compiler is None:
-        yield lambda: None
-        return
-    is_over = threading.Event()
-
-    def compile_all(compiler: CodeCompiler) -> None:
-        with suppress(LibraryMissing, OSError):
-            target_lowering.prepare()
-        requests = list(kernel_requests(programs, options).values())
-        together = policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to the growing e-graph
-        for start in range(0, len(requests), together):
-            if is_over.is_set():
-                return
-            try:
-                library = compiler.compile(requests[start : start + together], folder / "ahead.so", threads=options.threads)
-            except (EinsatError, OSError):
-                return
-            tell(library.compiled, library.seconds)
-        with suppress(LibraryMissing, OSError):
-            target_lowering.prepare_artefact()
-
-    thread = threading.Thread(target=compile_all, args=(compiler,), name="compiling ahead", daemon=True)
-
-    def end() -> None:
-        is_over.set()
-        if thread.is_alive():  # not where Ctrl-C came before it was started
-            thread.join(min(max(0.0, time_left()), threading.TIMEOUT_MAX))
-        if thread.is_alive():
-            for process in compilers:
-                process.stop()
-            thread.join(STOPPED_SECONDS)  # what it builds without them, once for all runs, goes on beside this one
-
-    with compiler.borrowed(compiler.most_processes()) as compilers:
-        try:
-            for process in compilers:
-                process.start()
-            thread.start()
-            yield end
-        except BaseException:
-            for process in compilers:
-                process.stop()  # so that an interrupted run does not wait for a kernel
-            raise
-        finally:
-            end()

@@ -167,6 +167,29 @@ class Measurer:
         return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
 
 
+@dataclass
+class Collector:
+    """Collects the kernels that a search would measure, each once, in their order."""
+
+    jobs: dict[KernelKey, Job] = field(default_factory=dict)
+    policy: MeasurePolicy = MeasurePolicy()
+
+    @property
+    def measured(self) -> int:
+        return len(self.jobs)
+
+    def measure_candidates(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        """Note those candidates that have no measurement yet; ``model`` believes the worse of them."""
+        for candidate in candidates:
+            if not model.is_settled(candidate):
+                time_us = self.policy.disappointment * model.estimate_us(candidate)
+                self.jobs[model.key(candidate)] = job_of(model, candidate, self.policy)
+                device, digest = model.device_of(candidate.fragment), model.code_digest(candidate)
+                model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
+
+
 def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:
     """Write the standard model beside a compiled kernel that says what it must compute."""
     if options.export_graph is not None:

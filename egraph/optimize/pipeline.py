@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from egraph.optimize.artefact import REPORT, export, finish_artefact, save_uncha
 from egraph.optimize.budget import Budget, worked_here
 from egraph.optimize.check import CheckResult, Disagreement, open_original
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
+from egraph.optimize.compiling_ahead import compiling_ahead
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
 from egraph.optimize.gate import Gate
 from egraph.optimize.job_export import import_profiles
-from egraph.optimize.kernels import compiling_ahead
-from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
+from egraph.optimize.kernels import kernel_program
+from egraph.optimize.measuring import Job, Measurer, calibrate, calibration_programs
 from egraph.optimize.options import CONSTRAINED, OFFERED, Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
@@ -324,16 +326,23 @@ class Run:
             self.budget.folded(left_seconds - self.budget.left_seconds)
             needed = [*calibration_programs(self.database, device, self.lowering.target, seed=options.seed), folded]
         with compiling_ahead(
-            needed, self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure, self.budget.compiling_seconds
-        ) as end:
+            self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure, self.budget.compiling_seconds
+        ) as ahead:
+            if needed:
+                ahead.start(needed)
 
             def calibrated() -> CostModel:
-                end()  # nothing is measured beside a compiler
+                ahead.end()  # nothing is measured beside a compiler
                 self._look_again()
                 self.budget.foresee(needed[-1:], self.repair.compile_options)
                 if measurer is not None:
                     measurer.compile_seconds = self.budget.seconds_to_compile(1)
                 return self._calibrated(measurer, device)
+
+            def prepare(jobs: Sequence[Job]) -> None:
+                generated = (job for job in jobs if job.implementation.is_generated)
+                programs = (kernel_program(job.fragment, job.implementation, seed=options.seed) for job in generated)
+                ahead.start(chain(programs, needed))
 
             def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection) -> None:
                 self.rounding.foresee(outline, frozen, selection, self._calibrated(measurer, device), self.budget.measuring_seconds)
@@ -343,7 +352,7 @@ class Run:
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(),
                 rehearsal=None if measurer is None or earlier else self.repair.rehearsal(), outline=self.repair.outline,
-                foresee=foresee if measurer is not None and options.precision in CONSTRAINED else None,
+                foresee=foresee if measurer is not None and options.precision in CONSTRAINED else None, prepare=prepare,
             )  # fmt: skip
         if measurer is not None and not searched.choice.is_earlier:
             searched = self.rounding.with_mixed(searched, self._calibrated(measurer, device), options.finalists)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.engine.deriving import Derivations
@@ -19,7 +19,7 @@ from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.budget import Budget
 from egraph.optimize.chooser import Chooser, Rounds, Space, exact, quick, varied, worth_measuring
-from egraph.optimize.measuring import Measures
+from egraph.optimize.measuring import Job, Measures
 from egraph.optimize.outcome import REFUSALS, Kind, Refused, summary
 from egraph.optimize.records import Earlier
 from egraph.optimize.rehearsal import OpenProgram, Rehearsal, derived_part
@@ -49,6 +49,10 @@ def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> 
     return tuple(sorted(rows.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))
 
 
+Laid: TypeAlias = Mapping[int, tuple[Candidate, ...]]
+"""All candidates of an e-graph, by class."""
+Prepare: TypeAlias = Callable[[Sequence[Job]], None]
+"""Compiles kernels that are likely to be measured beside what is done next."""
 Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection], None]
 """Learns how far a choice is off where it rounds."""
 
@@ -167,6 +171,7 @@ def search(
     rehearsal: Rehearsal | None = None,
     outline: Outline | None = None,
     foresee: Foresee | None = None,
+    prepare: Prepare = lambda jobs: None,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
@@ -176,7 +181,7 @@ def search(
     first is off where it rounds.
 
     ``calibrated`` gives the cost model, once the e-graph has grown. Of the budget so much is left as what comes after the search takes,
-    or more.
+    or more. While derivations run, ``prepare`` compiles what is to be measured of the programs that rules made.
 
     Where the same search was made ``earlier``, its saturation is repeated to the same e-graph, and what it chose is taken as long
     as nothing of it has proved wrong since.
@@ -195,16 +200,42 @@ def search(
         progress.update(f"iteration {len(history)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
     outline = outline or Outline(graph, graph)
-    saturation = saturate(outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation)
-    by_rules = saturation.by_rules and outline.in_order(saturation.by_rules)
-    saturation = replace(saturation, frozen=outline.in_order(saturation.frozen), by_rules=by_rules)
+    first: Chooser | None = None
+    laid: Laid = {}
+
+    def may_derive(by_rules: FrozenEGraph) -> bool:
+        """Lay the kernels of what rules made, and have those compiled meanwhile that are measured first, if there is time to derive."""
+        nonlocal first, laid
+        if measurer is None or earlier is not None:
+            return True
+        model = calibrated()
+        progress.stage("derive")
+        first, laid = chooser_of(outline, outline.in_order(by_rules), model, budget, seed, is_timed=True)
+        derive_seconds = policy.saturation.derivations_share * limits.seconds
+        left_seconds = budget.measuring_seconds() - derive_seconds
+        if first.lay_seconds > policy.measure.laid_share * policy.measure.derived_share * left_seconds:
+            return False
+        pace_seconds = budget.seconds_to_compile(1)
+        prepare(first.look_ahead(int(derive_seconds / pace_seconds) if pace_seconds else policy.measure.batch))
+        return True
+
+    saturation = saturate(
+        outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation, may_derive=may_derive
+    )  # fmt: skip
+    if first is not None and saturation.by_rules is None:
+        saturation = replace(saturation, frozen=first.frozen)
+    else:
+        by_rules = first.frozen if first is not None else saturation.by_rules and outline.in_order(saturation.by_rules)
+        saturation = replace(saturation, frozen=outline.in_order(saturation.frozen), by_rules=by_rules)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
 
     choice, space = earlier and read_choice(earlier, saturation, model), None
     if not choice:
-        choosing = Choosing(outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None, foresee=foresee)
+        choosing = Choosing(
+            outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None, foresee=foresee, first=first, laid=laid
+        )
         choice, space = choosing.choose(measurer, finalists)
     return _search_result(outline, saturation, choice, space, budget, finalists, is_timed=measurer is not None)
 
@@ -369,6 +400,26 @@ def read_choice(earlier: Earlier, saturation: Saturation, model: CostModel) -> C
     )
 
 
+def chooser_of(
+    outline: Outline, frozen: FrozenEGraph, model: CostModel, budget: Budget, seed: int, *, is_timed: bool
+) -> tuple[Chooser, Laid]:
+    """Return a chooser from an e-graph, and all its candidates: fused ones as far as there is time to lay them.
+
+    ``is_timed``: whether time ends that; without, no clock is asked.
+    """
+    policy = budget.policy.measure
+    started, kept_seconds = budget.spent_seconds, (1.0 - policy.laid_share) * max(0.0, budget.measuring_seconds())
+
+    def is_late() -> bool:
+        is_small = budget.spent_seconds - started < policy.laid_least_seconds
+        return is_timed and not is_small and budget.measuring_seconds() <= kept_seconds
+
+    laid = lay_candidates(frozen, model.target, policy=budget.policy.candidates, is_late=is_late)
+    offered = without_twins(model, laid)
+    lay_seconds, extract_seconds = budget.spent_seconds - started, budget.policy.extract.share * budget.seconds
+    return Chooser(frozen, offered, model, budget, extract_seconds, seed, lay_seconds, uses=outline.uses(frozen)), laid
+
+
 @dataclass
 class Choosing:
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
@@ -382,21 +433,15 @@ class Choosing:
     is_timed: bool = False
     """Whether time ends what is done; without, no clock is asked."""
     foresee: Foresee | None = None
+    first: Chooser | None = None
+    """What chooses from what rules alone made, and all candidates of that, where they were laid while the e-graph grew."""
+    laid: Laid = field(default_factory=dict)
 
-    def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Mapping[int, tuple[Candidate, ...]]]:
-        """Return a chooser from an e-graph, and all its candidates: fused ones as far as there is time to lay them."""
-        budget, policy = self.budget, self.budget.policy.measure
-        started, kept_seconds = budget.spent_seconds, (1.0 - policy.laid_share) * max(0.0, budget.measuring_seconds())
-
-        def is_late() -> bool:
-            is_small = budget.spent_seconds - started < policy.laid_least_seconds
-            return self.is_timed and not is_small and budget.measuring_seconds() <= kept_seconds
-
-        laid = lay_candidates(frozen, self.model.target, policy=budget.policy.candidates, is_late=is_late)
-        offered = without_twins(self.model, laid)
-        lay_seconds, extract_seconds = budget.spent_seconds - started, budget.policy.extract.share * budget.seconds
-        uses = self.outline.uses(frozen)
-        return Chooser(frozen, offered, self.model, budget, extract_seconds, self.seed, lay_seconds, uses=uses), laid
+    def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Laid]:
+        """Return a chooser from an e-graph, and all its candidates."""
+        if self.first is not None and self.first.frozen is frozen:
+            return self.first, self.laid
+        return chooser_of(self.outline, frozen, self.model, self.budget, self.seed, is_timed=self.is_timed)
 
     def space(self, first: Chooser | None = None) -> Space:
         """Return all that programs can be extracted from."""

@@ -84,6 +84,12 @@ class CostModel:
         """The measured part of the time in float32 that kernels take in a precision."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
 
+    def imagining(self) -> CostModel:
+        """Return a model that knows all that this one does, and keeps what is filed to itself."""
+        other = replace(self, database=self.database.scratch())
+        other._keys, other._work, other._families, other._expected = self._keys, self._work, self._families, self._expected
+        return other
+
     def key(self, candidate: Candidate) -> KernelKey:
         part = (candidate.fragment, candidate.implementation)
         if part not in self._keys:

@@ -21,8 +21,8 @@ from egraph.optimize import budget, measuring, trial
 from egraph.optimize import race as finalists
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked_here
 from egraph.optimize.check import CheckResult, check, find_feeds
+from egraph.optimize.compiling_ahead import compiling_ahead
 from egraph.optimize.folding import Folder
-from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import Run, optimize
@@ -258,10 +258,11 @@ def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: p
     monkeypatch.setattr(Compiler, "stop", lambda self: stopped.set())
     compiled: list[int] = []
     with compiling_ahead(
-        [_plain()], tmp_path, CompileOptions(threads=1), lambda count, seconds: compiled.append(count), time_left=lambda: 0.05
-    ) as end:
+        tmp_path, CompileOptions(threads=1), lambda count, seconds: compiled.append(count), time_left=lambda: 0.05
+    ) as ahead:
+        ahead.start([_plain()])
         assert held_up.wait(60.0), "what ends before anything is compiled ends by itself"
-        end()
+        ahead.end()
         assert stopped.is_set() and not sum(compiled)
 
 

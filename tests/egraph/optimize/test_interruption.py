@@ -18,7 +18,7 @@ from egraph.errors import ModelError
 from egraph.onnx.importer import load
 from egraph.optimize import interruption
 from egraph.optimize.__main__ import main
-from egraph.optimize.kernels import compiling_ahead
+from egraph.optimize.compiling_ahead import compiling_ahead
 from egraph.optimize.progress import Progress
 from egraph.tensor import Program
 from lower.compile import CompileOptions
@@ -103,8 +103,11 @@ def test_an_interruption_while_compilers_start_is_no_other_error(
 
     program = Program(load(build_model(tmp_path / "m.onnx")).graph, (), 0.0)
     monkeypatch.setattr(*place, interrupted)
-    with pytest.raises(KeyboardInterrupt), compiling_ahead((program,), tmp_path, CompileOptions(threads=1), lambda count, seconds: None):
-        pass
+    with (
+        pytest.raises(KeyboardInterrupt),
+        compiling_ahead(tmp_path, CompileOptions(threads=1), lambda count, seconds: None) as ahead,
+    ):
+        ahead.start([program])
 
 
 @pytest.mark.usefixtures("handlers")

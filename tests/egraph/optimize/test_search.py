@@ -292,22 +292,32 @@ def test_who_takes_part_in_the_race(alone: tuple[Search, Stopwatch, CostModel]) 
     assert contending([*programs[:2], replace(programs[2], cost_us=99.0)], 1, 1) == (programs[1],)
 
 
-def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program."""
+@pytest.mark.parametrize(("lay_seconds", "proof_seconds"), [(25.0, 0.0), (8.0, 30.0)])
+def test_derived_programs_that_could_not_be_measured_are_not_laid_out(
+    monkeypatch: pytest.MonkeyPatch, lay_seconds: float, proof_seconds: float
+) -> None:
+    """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program.
+
+    Where that is known once rules have settled, nothing is derived.
+    """
     laid: list[int] = []
 
     def slowly(clock: Clock) -> Callable[..., Mapping[int, Sequence[Candidate]]]:
         def lay(frozen: FrozenEGraph, target: Target, **more: Any) -> Mapping[int, Sequence[Candidate]]:
             laid.append(len(frozen.classes))
-            clock.spent_seconds += 25.0
+            clock.spent_seconds += lay_seconds
             return candidates(frozen, target, **more)
 
         return lay
 
+    def slow_prover(*sides: object) -> str:
+        clock.spent_seconds = lay_seconds + proof_seconds  # of several proofs
+        return ""
+
     clock = Clock(60.0)
     monkeypatch.setattr("egraph.optimize.search.lay_candidates", slowly(clock))
     stopwatch, model = Stopwatch(clock, seconds=0.01), CostModel(Database.in_memory(), "here", DeviceSpeed())
-    deriver = Deriver((RULE,), Gate(prover=lambda *sides: ""))
+    deriver = Deriver((RULE,), Gate(prover=slow_prover))
 
     def found(earlier: Earlier | None = None) -> Search:
         return search(
@@ -316,9 +326,11 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
         )  # fmt: skip
 
     first = found()
-    assert first.saturation.by_rules is not None and laid == [len(first.saturation.by_rules.classes)]
-    assert first.choice.selections == () and first.choice.kernels_unmeasured == 0
-    saturation = first.saturation
+    saturation, choice = first.saturation, first.choice
+    assert (saturation.by_rules is not None) == (proof_seconds > 0) and saturation.stop_reason in ("time", "saturated")
+    assert laid == [len((saturation.by_rules or saturation.frozen).classes)]
+    assert bool(choice.selections) == (proof_seconds == 0) and choice.kernels_unmeasured == 0
+    assert shortages(saturation, choice)
     again = found(Earlier(len(saturation.iterations), 0, 60.0, first.text, (), saturation.looks))
     assert again.choice.is_earlier and len(laid) == 1
     assert list(map(program_digest, again.programs)) == list(map(program_digest, first.programs))

@@ -1,0 +1,108 @@
+"""Compile kernels beside what else a search does: an e-graph grows on one core, and the compilers have the others.
+
+Only caches are filled, so that nothing depends on how far it gets.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from egraph.errors import EinsatError
+from egraph.optimize.kernels import kernel_requests
+from egraph.policy import MeasurePolicy
+from egraph.tensor import Program
+from lower.compile import CompileOptions
+from lower.targets import CodeCompiler, Compiler, lowering_for
+from runtime.errors import LibraryMissing
+
+STOPPED_SECONDS = 0.5
+"""Until a thread has noticed that its compilers were stopped."""
+
+
+@dataclass
+class CompilingAhead:
+    """Compiles kernels in a thread. One that fails is reported where it is needed."""
+
+    compilers: Sequence[Compiler]
+    folder: Path
+    options: CompileOptions
+    tell: Callable[[int, float], None]
+    """Gets how many kernels were compiled together, and the seconds that they took."""
+    policy: MeasurePolicy
+    time_left: Callable[[], float]
+    _thread: threading.Thread | None = None
+    _is_over: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, programs: Iterable[Program]) -> None:
+        """Compile the kernels of ``programs`` in their order, until ``end``; what was started before has to be ended."""
+        compiler = lowering_for(self.options.target).generator.compiler
+        if compiler is None:
+            return
+        for process in self.compilers:
+            process.start()
+        self._is_over.clear()
+        thread = threading.Thread(target=self._compile, args=(compiler, iter(programs)), name="compiling ahead", daemon=True)
+        thread.start()  # Ctrl-C may come before it
+        self._thread = thread
+
+    def end(self) -> None:
+        """Wait for what is being compiled, but not longer than there is time: then stop the compilers for good."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._is_over.set()
+        thread.join(min(max(0.0, self.time_left()), threading.TIMEOUT_MAX))
+        if thread.is_alive():
+            self.stop()
+            thread.join(STOPPED_SECONDS)  # what it builds without them, once for all runs, goes on beside this one
+
+    def stop(self) -> None:
+        """Stop the compilers: an interrupted run does not wait for a kernel."""
+        for process in self.compilers:
+            process.stop()
+
+    def _compile(self, compiler: CodeCompiler, programs: Iterator[Program]) -> None:
+        lowering = lowering_for(self.options.target)
+        with suppress(LibraryMissing, OSError):
+            lowering.prepare()
+        together = self.policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to what is done beside it
+        requests = (request for program in programs for request in kernel_requests([program], self.options).values())
+        while not self._is_over.is_set() and (batch := list(islice(requests, together))):
+            try:
+                library = compiler.compile(batch, self.folder / "ahead.so", threads=self.options.threads)
+            except (EinsatError, OSError):
+                return
+            self.tell(library.compiled, library.seconds)
+        if not self._is_over.is_set():
+            with suppress(LibraryMissing, OSError):
+                lowering.prepare_artefact()
+
+
+@contextmanager
+def compiling_ahead(
+    folder: Path,
+    options: CompileOptions,
+    tell: Callable[[int, float], None],
+    policy: MeasurePolicy = MeasurePolicy(),
+    time_left: Callable[[], float] = lambda: math.inf,
+) -> Iterator[CompilingAhead]:
+    """Yield what compiles kernels beside what is done inside; no compiler is started before there are any."""
+    compiler = lowering_for(options.target).generator.compiler
+    if compiler is None:
+        yield CompilingAhead((), folder, options, tell, policy, time_left)
+        return
+    with compiler.borrowed(compiler.most_processes()) as compilers:
+        ahead = CompilingAhead(compilers, folder, options, tell, policy, time_left)
+        try:
+            yield ahead
+        except BaseException:
+            ahead.stop()
+            raise
+        finally:
+            ahead.end()
