@@ -123,9 +123,9 @@ def race(
     """Measure the latencies of all contenders together and file them; ``run_seconds``: about how long the original takes.
 
     ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
-    After ``seconds`` a race ends once every contender has run a few times. Contenders come in the order of their importance: those that
-    could only be opened once ``most_seconds`` are over are not timed, but for the first two; no round begins that would end later, but
-    for the first. A slow model has ``seconds`` alone.
+    After ``seconds`` a race ends once every contender has run a few times. Contenders come in the order of their importance: those beside
+    which not all could run as often within ``most_seconds`` are not timed, but for the first two; no round begins that would end later,
+    but for the first. A slow model has ``seconds`` alone, and one round.
     ``preferred``: their names, in the order in which ties are decided. ``failed``: contenders that cannot be run, with the
     reason. The ``essential`` one is timed in every round; who is behind the fastest, far or beyond doubt, is given up, and nobody is
     timed further once the winner is known.
@@ -177,7 +177,7 @@ def _interleave(
 ) -> dict[str, Timing]:
     start = time.monotonic()
     least_runs = 1 + policy.least_rounds * policy.runs  # one more when it is loaded
-    is_slow = run_seconds >= policy.slow_run_seconds or len(contenders) * least_runs * run_seconds > most_seconds
+    is_slow = run_seconds >= policy.slow_run_seconds or policy.contenders * least_runs * run_seconds > most_seconds
     deadline = start + (seconds if is_slow else most_seconds)
     share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
     effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, spread=0.0)
@@ -188,11 +188,14 @@ def _interleave(
     needed = {essential, next((c.name for c in contenders if c.name != essential), essential)}
     timings: dict[str, Timing] = {}
     slowest_seconds = 0.0
+    turns_seconds = (1 if is_slow else policy.least_rounds) * max(effort.seconds, effort.least * run_seconds)
 
     def load(c: Contender) -> Timing:
+        """Load a contender, where those that are loaded can still be told apart after it."""
         nonlocal slowest_seconds
         started = time.monotonic()
-        if c.name not in needed and started + slowest_seconds > deadline:
+        rounds_seconds = (len(timings) + 1) * turns_seconds if stays else 0.0
+        if c.name not in needed and started + slowest_seconds + rounds_seconds > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
         loaded = workers[c.name].load(Load(engine_for(c, most_bytes, policy.arena_factor), c.path, feeds, threads, seed, inputs))
         workers[c.name].settle(policy.settle_seconds)
@@ -203,7 +206,8 @@ def _interleave(
         if stays:
             for worker in workers.values():
                 worker.start(threads)
-            timings = {c.name: load(c) for c in contenders}
+            for c in contenders:
+                timings[c.name] = load(c)
         running = list(contenders)
         for round_number in range(policy.rounds):
             started = time.monotonic()

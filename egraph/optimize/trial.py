@@ -151,9 +151,9 @@ def compile_all(
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Compile every program, the most promising first; return the sizes, and the reasons of those that cannot be compiled.
 
-    The most promising one is while there is time to check a program afterwards, the others while there is time to race them, too. So
-    kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget. Folding takes seconds where a
-    program has a thousand kernels: none is folded that would be compiled too late.
+    The most promising one is while there is time to check a program afterwards, the others while there is time to race them and the
+    original, too. So kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget. Folding takes
+    seconds where a program has a thousand kernels: none is folded that would be compiled too late.
     """
     sizes_bytes: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -170,8 +170,10 @@ def compile_all(
 
     for entry in in_order(entries, folded, budget, options):
         rank = ranks[entry.contender.name] if sizes_bytes else 0
-        kept_seconds = budget.check_seconds + (budget.race_seconds if rank else budget.least_race_seconds)
-        if budget.left_seconds < kept_seconds + budget.fold_seconds:
+        race_seconds = budget.racing_seconds(len(sizes_bytes) + 2) if rank else budget.least_race_seconds
+        kept_seconds = budget.check_seconds + race_seconds
+        fold_seconds = 0.0 if entry.contender.name in by_name else budget.fold_seconds
+        if budget.left_seconds < kept_seconds + fold_seconds:
             failed[entry.contender.name] = NO_TIME_TO_COMPILE
             continue
         entry = folded(entry)

@@ -89,7 +89,9 @@ def reads_to_swap(iterators: tuple[Iterator, Iterator], root: Term, transposed: 
     return swapped if 1 + len(swapped) < transposed and across in root.free else None
 
 
-def transpose_result(emitter: Emitter, root: Term, swapped: Sequence[Term], across: Iterator, along: Iterator, points: Sequence[Point]) -> None:
+def transpose_result(
+    emitter: Emitter, root: Term, swapped: Sequence[Term], across: Iterator, along: Iterator, points: Sequence[Point]
+) -> None:
     """Compute a tile's columns, transpose them and give every row's vector to the emitter as the value of ``root`` there.
 
     A window's maximum of nine positions is one transpose in place of nine.
