@@ -112,12 +112,13 @@ class Chooser:
         times = policy.variants_over_greedy if count > 1 else policy.exact_over_greedy
         return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else times))
 
-    def look_ahead(self, kernels: int) -> list[Job]:
+    def look_ahead(self, kernels: int, seconds: float) -> list[Job]:
         """Choose greedily what is measured first; return about so many ``kernels`` that are likely to be measured.
 
-        After those of the best program, these are the kernels of the best ones that remain where the ones before disappoint.
+        After those of the best program, these are the kernels of the best ones that remain where the ones before disappoint, as far as
+        choosing them takes no longer than ``seconds``.
         """
-        policy = self.budget.policy.measure
+        policy, until_seconds = self.budget.policy.measure, self.budget.spent_seconds + seconds
         collector, imagining = Collector(policy=policy), replace(self, model=self.model.imagining())
         for number in range(policy.greedy_rounds):
             selections = imagining.choose(1, greedy=True)
@@ -125,7 +126,8 @@ class Chooser:
             if number == 0:
                 self.waiting = worth
             collector.measure_candidates(imagining.model, worth, lambda: math.inf, lambda text: None)
-            if not worth or collector.measured >= kernels:
+            is_late = self.budget.spent_seconds + self.needed_seconds(1, greedy=True) > until_seconds
+            if not worth or collector.measured >= kernels or is_late:
                 break
         return list(collector.jobs.values())
 

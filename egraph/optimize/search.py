@@ -59,6 +59,10 @@ Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection], None]
 
 FORESEEN_SHARE = 0.3
 """Part of the time for measuring that is left for finding out how far a choice is off."""
+LOOKING_SHARE = 0.2
+"""Part of the time for derivations in which it is found out what is compiled beside them, at most, but for the first choice."""
+CHOICES_AT_LEAST = 3
+"""Greedy choices that a derived program takes: before kernels are measured, to be rehearsed, and after that."""
 REHEARSAL_MARGIN = 2.0
 """Times its estimate that the last rehearsal is given, at most."""
 
@@ -211,12 +215,13 @@ def search(
         model = calibrated()
         progress.stage("derive")
         first, laid = chooser_of(outline, outline.in_order(by_rules), model, budget, seed, is_timed=True)
-        derive_seconds = policy.saturation.derivations_share * limits.seconds
+        derive_seconds, pace_seconds = policy.saturation.derivations_share * limits.seconds, budget.seconds_to_compile(1)
+        kernels = int(derive_seconds / pace_seconds) if pace_seconds else policy.measure.batch
+        likely = first.look_ahead(kernels, LOOKING_SHARE * derive_seconds)
         left_seconds = budget.measuring_seconds() - derive_seconds
-        if first.lay_seconds > policy.measure.laid_share * policy.measure.derived_share * left_seconds:
+        if derived_seconds(first, rehearsal) > policy.measure.derived_share * left_seconds:
             return False
-        pace_seconds = budget.seconds_to_compile(1)
-        prepare(first.look_ahead(int(derive_seconds / pace_seconds) if pace_seconds else policy.measure.batch))
+        prepare(likely)
         return True
 
     saturation = saturate(
@@ -420,6 +425,15 @@ def chooser_of(
     return Chooser(frozen, offered, model, budget, extract_seconds, seed, lay_seconds, uses=outline.uses(frozen)), laid
 
 
+def derived_seconds(first: Chooser, rehearsal: Rehearsal | None, growth: float = 1.0) -> float:
+    """Return how long it takes at least to find a derived program: candidates are laid, some choices made, and one is rehearsed.
+
+    ``first``: what chooses from what rules made, of which the e-graph with derived programs is ``growth`` times as large.
+    """
+    chosen_seconds = CHOICES_AT_LEAST * first.needed_seconds(1, greedy=True)
+    return growth * (first.lay_seconds + chosen_seconds) + (rehearsal.seconds if rehearsal else 0.0)
+
+
 @dataclass
 class Choosing:
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
@@ -494,7 +508,7 @@ class Choosing:
         if first is None:
             space = self.space()
             return None, space.everything, space
-        later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
+        later_seconds = derived_seconds(first, self.rehearsal, len(saturation.frozen.classes) / len(first.frozen.classes))
 
         def is_late() -> bool:
             return measurer is not None and later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds())
