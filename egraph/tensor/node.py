@@ -10,6 +10,7 @@ Leaves: ``Input(name)``, ``Constant(digest)`` (data in ``Graph.tensors``) and, i
 from __future__ import annotations
 
 import hashlib
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -75,6 +76,7 @@ class Node:
 
 
 _interned: weakref.WeakValueDictionary[tuple[object, ...], Node] = weakref.WeakValueDictionary()
+_making = threading.Lock()
 
 
 def make(op: str, inputs: Iterable[Node], attributes: Attributes, type: TensorType) -> Node:
@@ -83,9 +85,12 @@ def make(op: str, inputs: Iterable[Node], attributes: Attributes, type: TensorTy
     key = (op, operands, repr(attributes), type)  # repr: 1, 1.0 and True are different attributes, and nan is one
     node = _interned.get(key)
     if node is None:
-        node = Node()
-        node.op, node.inputs, node.attributes, node.type = op, operands, attributes, type
-        _interned[key] = node
+        with _making:  # kernels are planned beside the growing e-graph
+            node = _interned.get(key)
+            if node is None:
+                node = Node()
+                node.op, node.inputs, node.attributes, node.type = op, operands, attributes, type
+                _interned[key] = node
     return node
 
 
