@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +53,21 @@ def choice_text(choice: Choice) -> str:
     return "/".join(str(span.start) if len(span) == 1 else f"{span.start}..{span.stop - 1}" for span in choice)
 
 
+BUDGET_SECONDS, BYTES_A_SECOND = 30.0, 20e6
+"""The budget of a small model, and the bytes for which a larger one has a second more: it takes as much longer to be read, and each
+program of it to be written, opened and checked."""
+
+
+def default_budget_seconds(model: Path, *, has_several_sizes: bool = False) -> float:
+    """Return the budget of a model, by its file and those with its weights beside it; twice as much where several sizes are planned."""
+    files = (path for path in model.parent.glob(f"{glob.escape(model.name)}*") if path.is_file())
+    seconds = BUDGET_SECONDS + sum(path.stat().st_size for path in files) / BYTES_A_SECOND
+    return float(round(2 * seconds if has_several_sizes else seconds))
+
+
 @dataclass(frozen=True)
 class Options:
-    """How to optimise one model. The defaults are the command line's."""
+    """How to optimise one model. The defaults are the command line's, which gives large models and several sizes a larger budget."""
 
     model: Path
     output: Path | None = None
@@ -65,7 +78,7 @@ class Options:
     """Inputs that are constants of the program, with their numbers as they were written."""
     size_request: SizeRequest = field(default_factory=SizeRequest)
     """Sizes that become ``shapes`` once the model is read: those of each run, where several are planned."""
-    budget_seconds: float = 55.0
+    budget_seconds: float = BUDGET_SECONDS
     max_nodes: int = 50_000
     finalists: int = 4
     rule_files: tuple[Path, ...] = ()

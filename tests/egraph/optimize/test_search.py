@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -12,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from egraph.derive.derivation import Derivation, DerivationRule
-from egraph.engine.saturate import Limits, saturate
+from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
 from egraph.optimize.chooser import Chooser, Rounds, worth_measuring
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.gate import Gate
-from egraph.optimize.measuring import Measurer
+from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.records import Earlier
 from egraph.optimize.search import Search, contending, program_digest, search, shortages
@@ -334,6 +335,70 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(
     again = found(Earlier(len(saturation.iterations), 0, 60.0, first.text, (), saturation.looks))
     assert again.choice.is_earlier and len(laid) == 1
     assert list(map(program_digest, again.programs)) == list(map(program_digest, first.programs))
+
+
+def test_what_is_measured_first_is_prepared_before_anything_is_derived() -> None:
+    """So the compilers have work while derivations are proved; what is expected of kernels meanwhile is filed nowhere."""
+    clock, prepared, before_a_proof = Clock(10_000.0), list[Sequence[Job]](), list[int]()
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    stopwatch = Stopwatch(clock)
+
+    def prover(*sides: object) -> str:
+        before_a_proof.append(len(prepared))
+        return ""
+
+    search(
+        network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
+        finalists=3, max_nodes=2_000, seed=0, derivations=Deriver((RULE,), Gate(prover=prover)).open(), prepare=prepared.append,
+    )  # fmt: skip
+    assert before_a_proof and set(before_a_proof) == {1}
+    keys = [job.key for job in prepared[0]]
+    assert len(set(keys)) == len(keys) > 3 and stopwatch.order[:3] == keys[:3], "measured in this order, all of them"
+    assert set(keys) <= set(stopwatch.order)
+
+
+def test_whether_to_derive_is_asked_once_and_takes_none_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[FrozenEGraph] = []
+    now_seconds = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_seconds)
+
+    def saturation(answer: bool, looks: tuple[int, ...] | None = None) -> Saturation:
+        def may_derive(by_rules: FrozenEGraph) -> bool:
+            nonlocal now_seconds
+            asked.append(by_rules)
+            now_seconds += 100.0
+            return answer
+
+        derivations = Deriver((RULE,), Gate(prover=lambda *sides: "")).open()
+        return saturate(network(), FEW, Limits(50.0, looks=looks), derivations=derivations, may_derive=may_derive)
+
+    both, rules_only = saturation(True), saturation(False)
+    assert both.by_rules is asked[0] and both.seconds == 0.0 and both.stop_reason == "saturated"
+    assert rules_only.frozen is asked[1] and rules_only.by_rules is None and rules_only.stop_reason == "time"
+    again = saturation(True, rules_only.looks), saturation(False, both.looks)
+    assert len(asked) == 2 and again[0].by_rules is None and again[0].frozen == rules_only.frozen
+    assert again[1].frozen == both.frozen and again[1].by_rules == both.by_rules
+
+
+def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(1e9)
+    each, model = chooser(clock)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 1.0)
+    first = each.look_ahead(1_000, 0.0)
+    assert len(extractions) == 1 and [job.key for job in first] == [model.key(candidate) for candidate in each.waiting]
+    assert len(each.look_ahead(1_000, 10.0)) > len(first) and len(extractions) > 3, "rivals of what is believed to disappoint"
+    del extractions[:]
+    assert each.look_ahead(1, 10.0) and len(extractions) == 1
+    assert not any(map(model.is_settled, each.waiting))
+
+
+def test_only_generated_kernels_are_still_to_be_compiled() -> None:
+    clock = Clock(1e9)
+    each, _ = chooser(clock)
+    left_seconds = iter([10.0, 10.0])
+    assert each.refine(cast(Measurer, Stopwatch(clock)), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
+    generated = [candidate for candidate in each.waiting if candidate.implementation.is_generated]
+    assert each.budget.uncompiled == len(generated) > 0
 
 
 def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:

@@ -1,0 +1,32 @@
+"""Kernels are compiled beside a search, one lot after another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from egraph.optimize.compiling_ahead import compiling_ahead
+from egraph.optimize.kernels import kernel_program, uncompiled
+from egraph.tensor import Program, TensorType, placeholder
+from egraph.tensor.ops import apply
+from lower.compile import CompileOptions
+from tests.support.implementations import GENERATED
+
+
+def _program(op: str) -> Program:
+    return kernel_program(apply(op, placeholder(0, TensorType("float32", (5, 7)))), GENERATED, seed=0)
+
+
+def test_more_is_compiled_after_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options, counts = CompileOptions(threads=1), SimpleQueue[int]()
+    lots = [_program("Exp"), _program("Tanh")], [_program("Tanh"), _program("Sigmoid")]
+    with compiling_ahead(tmp_path, options, lambda count, seconds: counts.put(count)) as ahead:
+        ahead.end()  # nothing was started
+        for lot in lots:
+            ahead.start(iter(lot))
+            assert counts.get(timeout=60.0) == (2 if lot is lots[0] else 1), "what is compiled is not compiled again"
+            ahead.end()
+    assert uncompiled([*lots[0], *lots[1]], options) == []
