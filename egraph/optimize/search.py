@@ -537,7 +537,7 @@ class Choosing:
         space.rehearse(self.outline, rehearsal)
         rehearsal_seconds = self.budget.spent_seconds - started_seconds
         # A Mamba of 1,440 kernels takes 4 s for both. The first may have been bisected, which takes several runs: the last mostly is not.
-        self.budget.ending_seconds = min(rehearsal_seconds, REHEARSAL_MARGIN * rehearsal.seconds) + space.extract_seconds
+        self.budget.ending_seconds = min(rehearsal_seconds, REHEARSAL_MARGIN * rehearsal.seconds) + space.seconds
         self._foresee(everything, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):
