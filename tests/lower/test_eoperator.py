@@ -346,6 +346,10 @@ def test_what_is_computed_of_several_transposed_tensors_is_transposed_once(tmp_p
     def shuffles(fragment: Node) -> int:
         return str(generate(KernelRequest(fragment), threads=1).script()).count("Shuffle")
 
-    first, second = (channels_first(index, 1, 16, 16, 16) for index in range(2))
+    first, second, third = (channels_first(index, 1, 16, 16, 16) for index in range(3))
     assert shuffles(apply("Add", first, second)) == shuffles(first) > 0
     assert shuffles(apply("Add", first, leaf(1, 1, 16, 16, 16))) == shuffles(first), "one operand is transposed, not the result and another"
+    three = apply("Add", apply("Add", first, second), third)
+    assert shuffles(apply("Add", three, leaf(3, 1, 16, 16, 16))) == 2 * shuffles(first), "the result, and the operand in its order"
+    every_second = apply("Slice", leaf(3, 1, 16, 32, 32), starts=(0, 0, 0, 0), ends=(1, 16, 32, 32), steps=(1, 1, 2, 2))
+    assert shuffles(apply("Add", three, every_second)) > 3 * shuffles(first), "what lies apart both ways is gathered in neither"

@@ -120,7 +120,7 @@ def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytes
 
     monkeypatch.setattr(trial.Entry, "folded", fold)
     folder = Folder(program.graph)
-    clock.now = 60.0 - known.check_seconds - known.racing_seconds(3) - 1.5
+    clock.now = 60.0 - known.check_seconds - known.racing_seconds(3) - 3.5
     sizes_bytes, failed = trial.compile_all(entries, folder, known, tmp_path, CompileOptions(threads=1))
     assert folded == ["program 1"] == [*sizes_bytes] and known.fold_seconds == 2.0
     assert failed == dict.fromkeys([trial.PLAIN, "program 2"], NO_TIME_TO_COMPILE)

@@ -44,7 +44,7 @@ from lower.candidates import candidates
 from lower.cost.model import CostModel, jobs, without_twins
 from lower.roofline import DeviceSpeed
 from runtime.profile import Database, Record
-from tests.support.implementations import GENERATED
+from tests.support.implementations import GENERATED, PRODUCT
 
 FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))
 
@@ -392,13 +392,16 @@ def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pyt
     assert not any(map(model.is_settled, each.waiting))
 
 
-def test_only_generated_kernels_are_still_to_be_compiled() -> None:
-    clock = Clock(1e9)
-    each, _ = chooser(clock)
-    left_seconds = iter([10.0, 10.0])
-    assert each.refine(cast(Measurer, Stopwatch(clock)), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
-    generated = [candidate for candidate in each.waiting if candidate.implementation.is_generated]
-    assert each.budget.uncompiled == len(generated) > 0
+def test_all_generated_kernels_are_still_to_be_compiled() -> None:
+    """Those too that are too small to be measured; a library's are not."""
+    each, _ = chooser(Clock(1e9))
+    assert each.refine(cast(Measurer, Stopwatch(Clock(1e9))), lambda: 10.0, ((1, 1, True),), negligible=1e9)
+    assert each.budget.uncompiled > 0, "nothing of it was worth measuring"
+    x, weight = (placeholder(k, TensorType("float32", (64, 64)), constant=k == 1) for k in range(2))
+    made, called = apply("Tanh", x), apply("MatMul", x, weight)
+    chosen = {0: Candidate(made, (), (), GENERATED), 1: Candidate(called, (), (), PRODUCT)}
+    (candidate,) = each._uncompiled([Selection(chosen, 0.0, True, "exact", 0.0)])
+    assert candidate is chosen[0]
 
 
 def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
