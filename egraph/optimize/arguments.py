@@ -13,6 +13,7 @@ from egraph.optimize.options import (
     BUDGET_SECONDS,
     BYTES_A_SECOND,
     DEFAULT_BUCKETS,
+    FIRST_SECONDS,
     OFFERED,
     Choice,
     Options,
@@ -166,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--constant", type=parse_constant, action="append", default=[], metavar="NAME=NUMBER", help=help_text)
     help_text = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
     add("--buckets", type=_at_least(2), metavar="N", help=help_text)
-    more = f"and a second for each {BYTES_A_SECOND / 1e6:.0f} MB of the model, twice that for several sizes"
+    more = f"and a second for each {BYTES_A_SECOND / 1e6:.0f} MB of the model, twice that for several sizes; {FIRST_SECONDS:.0f}s more once"
     help_text = f"time for everything, from start to end (default: {BUDGET_SECONDS:.0f}s {more})"
     add("--budget", type=parse_seconds, metavar="TIME", help=help_text)
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")

@@ -147,11 +147,6 @@ class Chooser:
             return settled
         return self.refine(measurer, time_left, rounds)
 
-    def _uncompiled(self, selections: Sequence[Selection]) -> list[Candidate]:
-        """Return the chosen generated kernels without a time, those too that are too small to be measured: all have to be compiled."""
-        chosen = (candidate for selection in selections for candidate in selection.chosen.values())
-        return [candidate for candidate in unmeasured(self.model, chosen) if candidate.implementation.is_generated]
-
     def measure_families(self, measurer: Measures, time_left: Callable[[], float]) -> None:
         """Measure one kernel of each family of a library's, in a part of the time that there is."""
         later_seconds = (1.0 - self.budget.policy.measure.family_share) * time_left()
@@ -180,7 +175,7 @@ class Chooser:
                     return ()
                 selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
                 to_measure = worth_measuring(self.model, selections, least_share, self.uses)
-                generated = self._uncompiled(selections)
+                generated = [each for each in to_measure if each.implementation.is_generated]
                 self.budget.uncompiled = len(generated)
                 best_us = selections[0].cost_us
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"

@@ -38,6 +38,12 @@ class CompilingAhead:
     time_left: Callable[[], float]
     _thread: threading.Thread | None = None
     _is_over: threading.Event = field(default_factory=threading.Event)
+    _is_building: bool = False
+
+    @property
+    def is_building(self) -> bool:
+        """Whether it still builds what runs every program, which the first run on a machine does: seconds that nothing shortens."""
+        return self._thread is not None and self._is_building
 
     def start(self, programs: Iterable[Program]) -> None:
         """Compile the kernels of ``programs`` in their order, until ``end``; what was started before has to be ended."""
@@ -47,6 +53,7 @@ class CompilingAhead:
         for process in self.compilers:
             process.start()
         self._is_over.clear()
+        self._is_building = True
         thread = threading.Thread(target=self._compile, args=(compiler, iter(programs)), name="compiling ahead", daemon=True)
         thread.start()  # Ctrl-C may come before it
         self._thread = thread
@@ -71,6 +78,7 @@ class CompilingAhead:
         lowering = lowering_for(self.options.target)
         with suppress(LibraryMissing, OSError):
             lowering.prepare()
+        self._is_building = False
         together = self.policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to what is done beside it
         requests = (request for program in programs for request in kernel_requests([program], self.options).values())
         while not self._is_over.is_set() and (batch := list(islice(requests, together))):

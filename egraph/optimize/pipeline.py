@@ -352,7 +352,8 @@ class Run:
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(),
                 rehearsal=None if measurer is None or earlier else self.repair.rehearsal(), outline=self.repair.outline,
-                foresee=foresee if measurer is not None and options.precision in CONSTRAINED else None, prepare=prepare,
+                foresee=foresee if measurer is not None and options.precision in CONSTRAINED else None,
+                prepare=prepare, is_prepared=lambda: not ahead.is_building,
             )  # fmt: skip
         if measurer is not None and not searched.choice.is_earlier:
             searched = self.rounding.with_mixed(searched, self._calibrated(measurer, device), options.finalists)

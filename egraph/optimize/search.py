@@ -176,6 +176,7 @@ def search(
     outline: Outline | None = None,
     foresee: Foresee | None = None,
     prepare: Prepare = lambda jobs: None,
+    is_prepared: Callable[[], bool] = lambda: True,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
@@ -185,7 +186,8 @@ def search(
     first is off where it rounds.
 
     ``calibrated`` gives the cost model, once the e-graph has grown. Of the budget so much is left as what comes after the search takes,
-    or more. While derivations run, ``prepare`` compiles what is to be measured of the programs that rules made.
+    or more. While derivations run, ``prepare`` compiles what is to be measured of the programs that rules made, if by then all
+    ``is_prepared`` that this takes.
 
     Where the same search was made ``earlier``, its saturation is repeated to the same e-graph, and what it chose is taken as long
     as nothing of it has proved wrong since.
@@ -210,7 +212,7 @@ def search(
     def may_derive(by_rules: FrozenEGraph) -> bool:
         """Lay the kernels of what rules made, and have those compiled meanwhile that are measured first, if there is time to derive."""
         nonlocal first, laid
-        if measurer is None or earlier is not None:
+        if measurer is None or earlier is not None or not is_prepared():
             return True
         model = calibrated()
         progress.stage("derive")

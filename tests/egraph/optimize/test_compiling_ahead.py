@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 
 import pytest
 
+from egraph.optimize import compiling_ahead as module
 from egraph.optimize.compiling_ahead import compiling_ahead
 from egraph.optimize.kernels import kernel_program, uncompiled
 from egraph.tensor import Program, TensorType, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
+from lower.targets import lowering
 from tests.support.implementations import GENERATED
 
 
@@ -30,3 +34,16 @@ def test_more_is_compiled_after_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path
             assert counts.get(timeout=60.0) == (2 if lot is lots[0] else 1), "what is compiled is not compiled again"
             ahead.end()
     assert uncompiled([*lots[0], *lots[1]], options) == []
+
+
+def test_what_runs_every_program_is_built_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    may_be_built, counts = Event(), SimpleQueue[int]()
+    slow = replace(lowering(), prepare=lambda: None if may_be_built.wait(60.0) else pytest.fail("not built"))
+    monkeypatch.setattr(module, "lowering_for", lambda target: slow)
+    with compiling_ahead(tmp_path, CompileOptions(threads=1), lambda count, seconds: counts.put(count)) as ahead:
+        assert not ahead.is_building
+        ahead.start([_program("Exp")])
+        assert ahead.is_building and counts.empty()
+        may_be_built.set()
+        assert counts.get(timeout=60.0) == 1 and not ahead.is_building

@@ -355,6 +355,12 @@ def test_what_is_measured_first_is_prepared_before_anything_is_derived() -> None
     keys = [job.key for job in prepared[0]]
     assert len(set(keys)) == len(keys) > 3 and stopwatch.order[:3] == keys[:3], "measured in this order, all of them"
     assert set(keys) <= set(stopwatch.order)
+    del prepared[:]
+    search(
+        network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock), finalists=3, max_nodes=2_000, seed=0,
+        derivations=Deriver((RULE,), Gate(prover=prover)).open(), prepare=prepared.append, is_prepared=lambda: False,
+    )  # fmt: skip
+    assert not prepared and before_a_proof[-1] == 0, "nothing is waited for that is built beside derivations"
 
 
 def test_whether_to_derive_is_asked_once_and_takes_none_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,16 +398,16 @@ def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pyt
     assert not any(map(model.is_settled, each.waiting))
 
 
-def test_all_generated_kernels_are_still_to_be_compiled() -> None:
-    """Those too that are too small to be measured; a library's are not."""
+def test_only_generated_kernels_are_still_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     each, _ = chooser(Clock(1e9))
-    assert each.refine(cast(Measurer, Stopwatch(Clock(1e9))), lambda: 10.0, ((1, 1, True),), negligible=1e9)
-    assert each.budget.uncompiled > 0, "nothing of it was worth measuring"
     x, weight = (placeholder(k, TensorType("float32", (64, 64)), constant=k == 1) for k in range(2))
-    made, called = apply("Tanh", x), apply("MatMul", x, weight)
-    chosen = {0: Candidate(made, (), (), GENERATED), 1: Candidate(called, (), (), PRODUCT)}
-    (candidate,) = each._uncompiled([Selection(chosen, 0.0, True, "exact", 0.0)])
-    assert candidate is chosen[0]
+    made = Candidate(apply("Tanh", x), (), (), GENERATED)
+    called = Candidate(apply("MatMul", x, weight), (), (), PRODUCT)
+    selection = Selection({0: made, 1: called}, 1.0, True, "exact", 0.0)
+    monkeypatch.setattr(Chooser, "choose", lambda self, count, **more: (selection,))
+    left_seconds = iter([10.0, 10.0])
+    assert each.refine(cast(Measurer, Stopwatch(Clock(1e9))), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
+    assert set(each.waiting) == {made, called} and each.budget.uncompiled == 1
 
 
 def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
