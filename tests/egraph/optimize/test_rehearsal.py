@@ -232,7 +232,7 @@ def test_the_last_rehearsal_and_extractions_have_their_time(tmp_path: Path, monk
     bisected = one.search(replace(one.rehearsal, open_seconds=1.0), clock)[3]
     assert bisected.ending_seconds == 2 * 2 * 1.0, "but no longer than one may take"
     monkeypatch.setattr(Space, "extract_seconds", 3.0)
-    assert one.search(replace(one.rehearsal, open_seconds=10.0), clock)[3].ending_seconds == 7.0 + 3.0, "and an extraction"
+    assert one.search(replace(one.rehearsal, open_seconds=10.0), clock)[3].ending_seconds == 7.0 + 2 * 3.0, "and two extractions"
     quick = replace(budget, ending_seconds=0.0)
     most_seconds = (1.0 - budget.policy.measure.share) * budget.seconds
     late = replace(budget, ending_seconds=most_seconds + 3.0)
