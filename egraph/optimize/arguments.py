@@ -9,19 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from egraph.errors import ModelError
-from egraph.optimize.options import (
-    BUDGET_SECONDS,
-    BYTES_A_SECOND,
-    DEFAULT_BUCKETS,
-    FIRST_SECONDS,
-    OFFERED,
-    Choice,
-    Options,
-    SizeRequest,
-    choice_text,
-    default_budget_seconds,
-    is_several,
-)
+from egraph.optimize.options import DEFAULT_BUCKETS, OFFERED, Choice, Options, SizeRequest, choice_text, is_several
 from egraph.policy import Policy
 from egraph.tolerance import ROUNDED_TOLERANCE, Tolerance
 from runtime.cores import usable_cores
@@ -167,9 +155,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--constant", type=parse_constant, action="append", default=[], metavar="NAME=NUMBER", help=help_text)
     help_text = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
     add("--buckets", type=_at_least(2), metavar="N", help=help_text)
-    more = f"and a second for each {BYTES_A_SECOND / 1e6:.0f} MB of the model, twice that for several sizes; {FIRST_SECONDS:.0f}s more once"
-    help_text = f"time for everything, from start to end (default: {BUDGET_SECONDS:.0f}s {more})"
-    add("--budget", type=parse_seconds, metavar="TIME", help=help_text)
+    add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
@@ -257,16 +243,15 @@ def to_options(arguments: argparse.Namespace) -> Options:
             where="--threads", fix=f"give --threads {cores} or fewer, or leave the option out",
         )  # fmt: skip
     shapes, request = _size_request(arguments)
-    model = arguments.model or arguments.source
     return Options(
-        model=model,
+        model=arguments.model or arguments.source,
         output=arguments.output,
         device=arguments.device,
         threads=arguments.threads or cores,
         shapes=shapes,
         constants=_constants(arguments),
         size_request=request,
-        budget_seconds=arguments.budget or default_budget_seconds(model, has_several_sizes=request.has_several),
+        budget_seconds=arguments.budget,
         max_nodes=arguments.max_nodes,
         finalists=arguments.finalists,
         rule_files=tuple(arguments.rules),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, Literal, TypeAlias
 
 from egraph.policy import Policy
 from egraph.tolerance import Tolerance
-from runtime.cache import cache_folder
 from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
@@ -54,22 +52,9 @@ def choice_text(choice: Choice) -> str:
     return "/".join(str(span.start) if len(span) == 1 else f"{span.start}..{span.stop - 1}" for span in choice)
 
 
-BUDGET_SECONDS, FIRST_SECONDS, BYTES_A_SECOND = 30.0, 15.0, 20e6
-"""The budget of a small model; what the first run on a machine has besides, which builds what runs every program; and the bytes for
-which a larger model has a second more: it takes as much longer to be read, and each program of it to be written, opened and checked."""
-
-
-def default_budget_seconds(model: Path, *, has_several_sizes: bool = False) -> float:
-    """Return the budget of a model, by its file and those with its weights beside it; twice as much where several sizes are planned."""
-    files = (path for path in model.parent.glob(f"{glob.escape(model.name)}*") if path.is_file())
-    seconds = BUDGET_SECONDS + sum(path.stat().st_size for path in files) / BYTES_A_SECOND
-    first_seconds = 0.0 if any(cache_folder().glob("*.so")) else FIRST_SECONDS
-    return float(round(first_seconds + (2 * seconds if has_several_sizes else seconds)))
-
-
 @dataclass(frozen=True)
 class Options:
-    """How to optimise one model. The defaults are the command line's, which gives large models and several sizes a larger budget."""
+    """How to optimise one model. The defaults are the command line's."""
 
     model: Path
     output: Path | None = None
@@ -80,7 +65,7 @@ class Options:
     """Inputs that are constants of the program, with their numbers as they were written."""
     size_request: SizeRequest = field(default_factory=SizeRequest)
     """Sizes that become ``shapes`` once the model is read: those of each run, where several are planned."""
-    budget_seconds: float = BUDGET_SECONDS
+    budget_seconds: float = 55.0
     max_nodes: int = 50_000
     finalists: int = 4
     rule_files: tuple[Path, ...] = ()

@@ -242,24 +242,6 @@ def test_allow_excludes_classes_of_rounding() -> None:
     assert all(rule.rounding == "exact" for rule in choose_rules([], [], allow="exact", unsafe=False))
 
 
-def test_a_larger_model_and_a_first_run_have_a_larger_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of 430 MB is read, written and opened several times: what suffices for a small one left it unchanged."""
-    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path / "cache"))
-
-    def budget_seconds(*arguments: str) -> float:
-        return to_options(parse([str(tmp_path / "m.onnx"), *arguments])).budget_seconds
-
-    assert budget_seconds() == 45.0 and budget_seconds("--shape", "x:1..8,3") == 75.0
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "helpers-0.so").touch()
-    assert budget_seconds() == 30.0, "that there is no such file is said later"
-    for name, size_bytes in (("m.onnx", 1_000), ("m.onnx.data", 200_000_000), ("other.onnx", 900_000_000)):
-        with open(tmp_path / name, "wb") as file:
-            file.truncate(size_bytes)
-    assert budget_seconds() == 40.0 and budget_seconds("--shape", "x:1..8,3") == 80.0
-    assert budget_seconds("--budget", "20s") == 20.0
-
-
 def test_values_on_the_command_line() -> None:
     assert parse_shape("x:1,3,224") == parse_shape("x:1x3x224") == ("x", (1, 3, 224))
     assert parse_shape("a:0:4") == ("a:0", (4,)) and parse_shape("s:") == ("s", ())
