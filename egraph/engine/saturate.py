@@ -115,9 +115,9 @@ def saturate(
 
     try:
         reason = growth.run_rules()
-        if growth.may_derive(reason):
+        if growth.can_derive(reason):
             by_rules = picture()
-            if growth.aside(partial(may_derive, by_rules)):
+            if growth.may_derive(partial(may_derive, by_rules)):
                 reason = growth.run_derivations(reason)
             else:
                 frozen, by_rules, reason = by_rules, None, "time"
@@ -187,17 +187,17 @@ class _Growth:
         with within(self.seconds):
             return self._run_phases(self._stages())
 
-    def may_derive(self, reason: StopReason) -> bool:
+    def can_derive(self, reason: StopReason) -> bool:
         """Return whether derivations have operators left, and iterations to run in."""
         return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
 
-    def aside(self, may_derive: Callable[[], bool]) -> bool:
-        """Return whether derivations have time, which is asked once: where it was found before, that is repeated."""
+    def may_derive(self, ask: Callable[[], bool]) -> bool:
+        """Return whether derivations may run: as in the saturation that is repeated, else what ``ask`` says, in time of its own."""
         if self.limits.looks:
             return len(self.limits.looks) > 1
         started = time.monotonic()
         try:
-            return may_derive()
+            return ask()
         finally:
             self.start += time.monotonic() - started
 
@@ -214,7 +214,7 @@ class _Growth:
 
     def _derived(self, reason: StopReason) -> StopReason:
         assert self.deriving is not None
-        while self.may_derive(reason):
+        while self.can_derive(reason):
             started = time.monotonic()
             used = self.deriving.apply(self.stop, self.is_late)
             self._note(used, started)  # also where nothing was new: a search that is repeated ends after as many iterations

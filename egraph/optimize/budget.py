@@ -171,7 +171,7 @@ class Budget:
         least_seconds = self.least_race_seconds - policy.contenders * self.contender_seconds
         return open_seconds + max(least_seconds, min(contenders * rounds_seconds, policy.runs_share * self.seconds))
 
-    def racing_seconds(self, contenders: int) -> float:
+    def fair_race_seconds(self, contenders: int) -> float:
         """Return how long it takes to open so many contenders, and to run them as often as tells the faster one."""
         policy = self.policy.race
         runs = policy.least_rounds * policy.runs if self.run_seconds < policy.slow_run_seconds else 1

@@ -119,13 +119,13 @@ class Chooser:
         choosing them takes no longer than ``seconds``.
         """
         policy, until_seconds = self.budget.policy.measure, self.budget.spent_seconds + seconds
-        collector, imagining = Collector(policy=policy), replace(self, model=self.model.imagining())
+        collector, speculative = Collector(policy=policy), replace(self, model=self.model.speculative())
         for number in range(policy.greedy_rounds):
-            selections = imagining.choose(1, greedy=True)
-            worth = worth_measuring(imagining.model, selections, policy.negligible, self.uses)
+            selections = speculative.choose(1, greedy=True)
+            worth = worth_measuring(speculative.model, selections, policy.negligible, self.uses)
             if number == 0:
                 self.waiting = worth
-            collector.measure_candidates(imagining.model, worth, lambda: math.inf, lambda text: None)
+            collector.measure_candidates(speculative.model, worth, lambda: math.inf, lambda text: None)
             is_late = self.budget.spent_seconds + self.needed_seconds(1, greedy=True) > until_seconds
             if not worth or collector.measured >= kernels or is_late:
                 break

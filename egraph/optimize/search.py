@@ -206,34 +206,14 @@ def search(
         progress.update(f"iteration {len(history)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
     outline = outline or Outline(graph, graph)
-    first: Chooser | None = None
-    laid: Laid = {}
-
-    def may_derive(by_rules: FrozenEGraph) -> bool:
-        """Lay the kernels of what rules made, and have those compiled meanwhile that are measured first, if there is time to derive."""
-        nonlocal first, laid
-        if measurer is None or earlier is not None or not is_prepared():
-            return True
-        model = calibrated()
-        progress.stage("derive")
-        first, laid = chooser_of(outline, outline.in_order(by_rules), model, budget, seed, is_timed=True)
-        derive_seconds, pace_seconds = policy.saturation.derivations_share * limits.seconds, budget.seconds_to_compile(1)
-        kernels = int(derive_seconds / pace_seconds) if pace_seconds else policy.measure.batch
-        likely = first.look_ahead(kernels, LOOKING_SHARE * derive_seconds)
-        left_seconds = budget.measuring_seconds() - derive_seconds
-        if derived_seconds(first, rehearsal) > policy.measure.derived_share * left_seconds:
-            return False
-        prepare(likely)
-        return True
-
+    derive_seconds = policy.saturation.derivations_share * limits.seconds
+    between = BetweenPhases(outline, budget, seed, calibrated, rehearsal, prepare, is_prepared, derive_seconds)
+    asks = measurer is not None and earlier is None
     saturation = saturate(
-        outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation, may_derive=may_derive
+        outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation,
+        may_derive=between.may_derive if asks else lambda by_rules: True,
     )  # fmt: skip
-    if first is not None and saturation.by_rules is None:
-        saturation = replace(saturation, frozen=first.frozen)
-    else:
-        by_rules = first.frozen if first is not None else saturation.by_rules and outline.in_order(saturation.by_rules)
-        saturation = replace(saturation, frozen=outline.in_order(saturation.frozen), by_rules=by_rules)
+    saturation = between.in_order(saturation)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
@@ -241,8 +221,9 @@ def search(
     choice, space = earlier and read_choice(earlier, saturation, model), None
     if not choice:
         choosing = Choosing(
-            outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None, foresee=foresee, first=first, laid=laid
-        )
+            outline, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None, foresee=foresee,
+            first=between.first, laid=between.laid,
+        )  # fmt: skip
         choice, space = choosing.choose(measurer, finalists)
     return _search_result(outline, saturation, choice, space, budget, finalists, is_timed=measurer is not None)
 
@@ -437,6 +418,48 @@ def derived_seconds(first: Chooser, rehearsal: Rehearsal | None, growth: float =
 
 
 @dataclass
+class BetweenPhases:
+    """What a search does once rules have settled: it finds out whether to derive, and has compiled what is measured first."""
+
+    outline: Outline
+    budget: Budget
+    seed: int
+    calibrated: Callable[[], CostModel]
+    rehearsal: Rehearsal | None
+    prepare: Prepare
+    is_prepared: Callable[[], bool]
+    derive_seconds: float
+    """What derivations may take at least."""
+    first: Chooser | None = None
+    """What chooses from what the rules made, and all candidates of that, once they are laid."""
+    laid: Laid = field(default_factory=dict)
+
+    def may_derive(self, by_rules: FrozenEGraph) -> bool:
+        """Lay the kernels of what rules made, and have those compiled that are measured first; return whether there is time to derive."""
+        if not self.is_prepared():
+            return True  # nothing waits for what the first run on a machine builds: derivations run beside it
+        budget, policy = self.budget, self.budget.policy.measure
+        model = self.calibrated()
+        budget.progress.stage("derive")
+        self.first, self.laid = chooser_of(self.outline, self.outline.in_order(by_rules), model, budget, self.seed, is_timed=True)
+        pace_seconds = budget.seconds_to_compile(1)
+        kernels = int(self.derive_seconds / pace_seconds) if pace_seconds else policy.batch
+        likely = self.first.look_ahead(kernels, LOOKING_SHARE * self.derive_seconds)
+        left_seconds = budget.measuring_seconds() - self.derive_seconds
+        if derived_seconds(self.first, self.rehearsal) > policy.derived_share * left_seconds:
+            return False
+        self.prepare(likely)
+        return True
+
+    def in_order(self, saturation: Saturation) -> Saturation:
+        """Return a saturation whose e-graphs are those of the outline, in order; what was laid is of one of them."""
+        if self.first is not None and saturation.by_rules is None:
+            return replace(saturation, frozen=self.first.frozen)
+        by_rules = self.first.frozen if self.first else saturation.by_rules and self.outline.in_order(saturation.by_rules)
+        return replace(saturation, frozen=self.outline.in_order(saturation.frozen), by_rules=by_rules)
+
+
+@dataclass
 class Choosing:
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
 
@@ -482,22 +505,33 @@ class Choosing:
         if measurer is not None:
             settled = self._settled(everything, space, measurer, exact(policy) + varied(policy, finalists))
         progress.stage("extract")
-        model.caution = budget.policy.extract.caution
-        selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
-        selections = everything.with_exact(selections, finalists)
-        by_rules: tuple[Selection, ...] = ()
-        if everything is first:
-            selections, by_rules = (), selections
-        elif first is not None:
-            by_rules = first.choose_in_time(1, is_timed=measurer is not None)
-        model.caution = 1.0
-        selections, by_rules = everything.repriced(selections), (first or everything).repriced(by_rules)
+        is_timed = measurer is not None
+        selections, by_rules = self._extracted(first, everything, settled, finalists, is_timed=is_timed)
         chosen = [(selections, everything), (by_rules, first or everything)]
         priced = ((some, chooser.uses) for some, chooser in chosen if some)
         open_keys = {model.key(each) for some, uses in priced for each in worth_measuring(model, some, policy.negligible, uses)}
         seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
         count = len(open_keys) if measurer is not None else 0
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
+
+    def _extracted(
+        self, first: Chooser | None, everything: Chooser, settled: tuple[Selection, ...], finalists: int, *, is_timed: bool
+    ) -> tuple[tuple[Selection, ...], tuple[Selection, ...]]:
+        """Return the best selections of everything, or what was ``settled``, and the best of what rules alone made, at believed costs.
+
+        Estimates are met with caution: there is no time to measure them. The first are empty where derived programs are left out.
+        """
+        model = self.model
+        model.caution = self.budget.policy.extract.caution
+        selections = settled or everything.choose_in_time(finalists, is_timed=is_timed)
+        selections = everything.with_exact(selections, finalists)
+        by_rules: tuple[Selection, ...] = ()
+        if everything is first:
+            selections, by_rules = (), selections
+        elif first is not None:
+            by_rules = first.choose_in_time(1, is_timed=is_timed)
+        model.caution = 1.0
+        return everything.repriced(selections), (first or everything).repriced(by_rules)
 
     def _laid(self, measurer: Measures | None) -> tuple[Chooser | None, Chooser, Space | None]:
         """Lay the candidates of both e-graphs, as far as there is time.

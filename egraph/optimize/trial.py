@@ -101,6 +101,13 @@ def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: Rac
     return replace(trial, raced=raced, best=best and best.folded(folder))
 
 
+def unchecked(trial: Trial, folder: Folder, policy: RacePolicy) -> Trial:
+    """Return the trial without the programs that are left: there is no time to check another one."""
+    while trial.best is not None:
+        trial = without(trial, trial.best, NO_TIME_TO_CHECK, folder, policy)
+    return trial
+
+
 def entries_of(searched: Search, plain: Program, work: Path, number: int, *, keep_subnormals: bool) -> list[Entry]:
     """Return the plain program and those of a search; ``number``: of the extraction, so that each has a place of its own."""
     named = [(PLAIN, plain), *((f"program {i}", program) for i, program in enumerate(searched.programs, start=1))]
@@ -112,6 +119,7 @@ def entries_of(searched: Search, plain: Program, work: Path, number: int, *, kee
 
 
 NO_TIME_TO_COMPILE = "there was no time left to compile it"
+NO_TIME_TO_CHECK = "there was no time left to check it"
 QUICK_SHARE = 0.25
 """Part of the time for compiling that a program's kernels may be believed to take for it to be compiled before all others."""
 
@@ -170,7 +178,7 @@ def compile_all(
 
     for entry in in_order(entries, folded, budget, options):
         rank = ranks[entry.contender.name] if sizes_bytes else 0
-        race_seconds = budget.racing_seconds(len(sizes_bytes) + 2) if rank else budget.least_race_seconds
+        race_seconds = budget.fair_race_seconds(len(sizes_bytes) + 2) if rank else budget.least_race_seconds
         kept_seconds = budget.check_seconds + race_seconds
         fold_seconds = 0.0 if entry.contender.name in by_name else budget.fold_seconds
         if budget.left_seconds < kept_seconds + fold_seconds:

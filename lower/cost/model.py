@@ -84,8 +84,8 @@ class CostModel:
         """The measured part of the time in float32 that kernels take in a precision."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
 
-    def imagining(self) -> CostModel:
-        """Return a model that knows all that this one does, and keeps what is filed to itself."""
+    def speculative(self) -> CostModel:
+        """Return a model that knows all that this one does; what is filed in it, no other model or run sees."""
         other = replace(self, database=self.database.scratch())
         other._keys, other._work, other._families, other._expected = self._keys, self._work, self._families, self._expected
         return other

@@ -120,7 +120,7 @@ def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytes
 
     monkeypatch.setattr(trial.Entry, "folded", fold)
     folder = Folder(program.graph)
-    clock.now = 60.0 - known.check_seconds - known.racing_seconds(3) - 3.5
+    clock.now = 60.0 - known.check_seconds - known.fair_race_seconds(3) - 3.5
     sizes_bytes, failed = trial.compile_all(entries, folder, known, tmp_path, CompileOptions(threads=1))
     assert folded == ["program 1"] == [*sizes_bytes] and known.fold_seconds == 2.0
     assert failed == dict.fromkeys([trial.PLAIN, "program 2"], NO_TIME_TO_COMPILE)
@@ -393,9 +393,9 @@ def test_contenders_that_take_long_to_open_leave_the_others_their_rounds(clockwo
     assert raced.timings["plain"].samples_us and raced.timings["third"].message == NO_TIME_TO_RACE
     known = schedule(open_seconds=1.2, run_seconds=0.14)
     least_seconds = (1 + RacePolicy.least_rounds * RacePolicy.runs) * 0.14
-    assert known.racing_seconds(3) == pytest.approx(3 * (1.2 + WORKER_SECONDS + least_seconds))
+    assert known.fair_race_seconds(3) == pytest.approx(3 * (1.2 + WORKER_SECONDS + least_seconds))
     slow = schedule(open_seconds=1.2, run_seconds=2.0)
-    assert slow.racing_seconds(3) == pytest.approx(3 * (1.2 + WORKER_SECONDS + 2 * 2.0)), "once loaded, and once timed"
+    assert slow.fair_race_seconds(3) == pytest.approx(3 * (1.2 + WORKER_SECONDS + 2 * 2.0)), "once loaded, and once timed"
 
 
 def test_a_race_of_many_programs_that_do_not_fit_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:

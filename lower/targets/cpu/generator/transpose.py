@@ -75,9 +75,9 @@ def transpose_tile(emitter: Emitter, read: Term, across: Iterator, along: Iterat
 
 
 def reads_to_swap(iterators: tuple[Iterator, Iterator], root: Term, transposed: int) -> list[Term] | None:
-    """Return the reads that are transposed where the result is, too; None where that takes as many transposes as the ``transposed`` reads.
+    """Return the reads to transpose beside the result, in place of as many as ``transposed``; None where that saves no transpose.
 
-    ``iterators``: the axis along which the transposed reads are contiguous, and the one along which the result is.
+    They lie as the result does. ``iterators``: the axis along which the ``transposed`` reads are contiguous, and that of the result.
     """
     across, along = iterators
     swapped: list[Term] = []
