@@ -168,6 +168,10 @@ class MeasurePolicy:
     family_rounds: int = tuned(3, "rounds", "Where the first kernel of a family fails, others of it are tried, so many in all.", least=1)
     greedy_rounds: int = tuned(6, "extractions", "Greedy extractions, at most; each measures what it chose.", least=1)
     exact_rounds: int = tuned(8, "extractions", "Exact ones of the best program, at most.", least=1)
+    library_rounds: int = tuned(
+        2, "extractions", "After time ended measuring, at most: a library's kernel that was not measured may be too slow to be run.",
+        least=1
+    )  # fmt: skip
     variant_rounds: int = tuned(3, "extractions", "Exact ones of all programs that are going to be timed, at most.", least=1)
     stored_share: float = tuned(0.15, "part of the budget", "At most, for kernels whose operands or results are stored rounded.", most=1)
     batch: int = tuned(32, "kernels", "Compiled together: starting the compiler costs as much as compiling several.", least=1)

@@ -29,7 +29,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
-from lower.cost.model import CostModel, without_twins
+from lower.cost.model import CostModel, unmeasured, without_twins
 from runtime.judge import ONLY_REFERENCE
 from runtime.profile import Database
 
@@ -507,6 +507,10 @@ class Choosing:
         progress.stage("extract")
         is_timed = measurer is not None
         selections, by_rules = self._extracted(first, everything, settled, finalists, is_timed=is_timed)
+        for _ in range(policy.library_rounds):
+            if measurer is None or not self._proved_slow(measurer, (*selections, *by_rules)):
+                break
+            selections, by_rules = self._extracted(first, everything, (), finalists, is_timed=is_timed)
         chosen = [(selections, everything), (by_rules, first or everything)]
         priced = ((some, chooser.uses) for some, chooser in chosen if some)
         open_keys = {model.key(each) for some, uses in priced for each in worth_measuring(model, some, policy.negligible, uses)}
@@ -532,6 +536,17 @@ class Choosing:
             by_rules = first.choose_in_time(1, is_timed=is_timed)
         model.caution = 1.0
         return everything.repriced(selections), (first or everything).repriced(by_rules)
+
+    def _proved_slow(self, measurer: Measures, selections: Iterable[Selection]) -> bool:
+        """Measure the chosen kernels of libraries that were not; return whether one failed: it has a reference implementation only.
+
+        That is known before such a kernel runs. Where time ended measuring, four of a Mamba's took 50 ms each.
+        """
+        chosen = [candidate for selection in selections for candidate in selection.chosen.values()]
+        called = [candidate for candidate in unmeasured(self.model, chosen) if candidate.implementation.is_library]
+        measurer.measure_candidates(self.model, called, self.budget.compiling_seconds, self.budget.progress.update)
+        records = map(self.model.record, called)
+        return any(record is not None and record.median_us is None for record in records)
 
     def _laid(self, measurer: Measures | None) -> tuple[Chooser | None, Chooser, Space | None]:
         """Lay the candidates of both e-graphs, as far as there is time.

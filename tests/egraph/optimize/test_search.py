@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from egraph.derive.derivation import Derivation, DerivationRule
@@ -44,6 +45,7 @@ from lower.candidates import candidates
 from lower.cost.model import CostModel, jobs, without_twins
 from lower.roofline import DeviceSpeed
 from runtime.profile import Database, Record
+from runtime.profile.tables import Status
 from tests.support.implementations import GENERATED, PRODUCT
 
 FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))
@@ -396,6 +398,40 @@ def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pyt
     del extractions[:]
     assert each.look_ahead(1, 10.0) and len(extractions) == 1
     assert not any(map(model.is_settled, each.waiting))
+
+
+def test_no_kernel_of_a_library_is_chosen_on_trust() -> None:
+    """Where time ended measuring, a Mamba had four products that its library has a reference implementation for, of 50 ms each."""
+    x, weight = (make(*parts, TensorType("float32", (96, 96))) for parts in (
+        ("Input", (), attributes(name="x")), ("Constant", (), attributes(digest="w")),
+    ))  # fmt: skip
+    result = apply("Transpose", apply("MatMul", x, weight), perm=(1, 0))
+    graph = Graph("product", (x,), (("y", result),), {"w": np.ones((96, 96), np.float32)})
+    clock = Clock(60.0, spent_seconds=50.0)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+
+    @dataclass
+    class Refusing(Stopwatch):
+        """Finds that the library has no quick kernel that writes a transposed result."""
+
+        def measure_candidates(
+            self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+        ) -> None:
+            assert time_left() > 0
+            for candidate in candidates:
+                text, implementation = model.key(candidate)
+                self.order.append((text, implementation))
+                status: Status = "failed" if "Transpose" in text else "ok"
+                model.file(Record(model.device, text, implementation, status, () if status == "failed" else (5.0,)))
+
+    stopwatch = Refusing(clock)
+    found = search(
+        graph, (), lambda: model, cast(Measurer, stopwatch), budget_of(clock), finalists=1, max_nodes=2_000, seed=0
+    )  # fmt: skip
+    chosen = [candidate for selection in found.choice.selections for candidate in selection.chosen.values()]
+    called = [model.key(candidate) for candidate in chosen if candidate.implementation.is_library]
+    assert called and set(called) <= set(stopwatch.order) and not any("Transpose" in text for text, _ in called)
+    assert any("Transpose" in text for text, _ in stopwatch.order), "it was believed to be the fastest"
 
 
 def test_only_generated_kernels_are_still_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
