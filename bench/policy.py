@@ -1,7 +1,7 @@
 """Measure the effect of a policy's field, or of the budget, on models: optimise with each value, time the results in turns, print ratios.
 
     python -m bench.policy --field extract.share --values 0.02,0.1 --models resnet18,dcgan
-    python -m bench.policy --field budget --values 10s,55s --models resnet18,dcgan
+    python -m bench.policy --field budget --values 10s,30s --models resnet18,dcgan
     python -m bench.policy --field race.rounds --values 3,15 --models dcgan --threads 1 -- --budget 30s
 
 The default value always takes part. Every search begins with an empty profile database and compiles its kernels anew, and all programs
@@ -33,10 +33,11 @@ from bench.record import RESULTS, opening, origin, record
 from bench.row import RowFailed, run_optimizer
 from bench.table import geometric_mean
 from bench.unseen import UNSEEN
+from egraph.optimize.options import Options
 from egraph.policy import Policy, PolicyError, tunings
 
-BUDGET, DEFAULT = "budget", "default"
-"""What is swept where it is no field of a policy: ``--budget``, and its value where nothing is said, which depends on the model."""
+BUDGET = "budget"
+"""What is swept where it is no field of a policy: ``--budget``."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,16 @@ class Recorded:
 def values_of(field: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the default of a field and the other values, as text; raises PolicyError where it cannot have one of them."""
     if field == BUDGET:
-        return tuple(dict.fromkeys([DEFAULT, *texts]))
+        return tuple(dict.fromkeys([f"{Options.budget_seconds:g}s", *texts]))
     for text in texts:
         Policy().with_value(field, text)
     default = next((each.text for each in tunings(Policy()) if each.name == field), "")
     return tuple(dict.fromkeys([default, *texts]))
 
 
-def option(field: str, value: str) -> tuple[str, ...]:
-    """Return the option of egraph.optimize that sets a field, if it takes one."""
-    if field == BUDGET:
-        return () if value == DEFAULT else ("--budget", value)
-    return "--policy", f"{field}={value}"
+def option(field: str, value: str) -> tuple[str, str]:
+    """Return the option of egraph.optimize that sets a field."""
+    return ("--budget", value) if field == BUDGET else ("--policy", f"{field}={value}")
 
 
 def sweep(
