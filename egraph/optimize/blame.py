@@ -39,6 +39,8 @@ from runtime.errors import ExecutionError
 from runtime.feeds import Values, random_array
 from runtime.judge import TOLERANCE, WrongResult, judge
 
+FEW_DIGITS_BELOW = 2.0**-102
+"""Magnitude of float32 below which zeros for subnormal operands (2^-126) change more than the last of 24 binary digits."""
 MOST_PART_TOLERANCES = 100.0
 """Error of a part of a program, in tolerances, up to which rounding that this part amplifies excuses it: 1e-2 by default."""
 MOST_MOVED_TIES = 1e-2
@@ -226,11 +228,17 @@ def _wrong_kernels(
             judge(result, expected)
         except WrongResult as error:
             compared = meant, feeds, expected, np.asarray(result, expected.dtype), options.threads
-            if not (_is_rounding(*compared) or _is_single_steps(*compared)):
+            is_flushed = not options.keep_subnormals and _is_flushed(expected, np.asarray(result))
+            if not (is_flushed or _is_rounding(*compared) or _is_single_steps(*compared)):
                 wrong.append((kernel, str(error)))
         except (EinsatError, ExecutionError) as error:
             wrong.append((kernel, str(error)))
     return wrong
+
+
+def _is_flushed(expected: Any, result: Any) -> bool:
+    """Return whether both are so small that they differ because subnormal operands count as zero."""
+    return expected.dtype == np.float32 and all(np.max(np.abs(each), initial=0.0) < FEW_DIGITS_BELOW for each in (expected, result))
 
 
 def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, threads: int) -> bool:
