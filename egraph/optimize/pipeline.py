@@ -71,6 +71,7 @@ from egraph.optimize.trial import (
     entry_named,
     fastest,
     gain,
+    unchecked,
     without,
 )
 from egraph.rule import MergeRule, Rule
@@ -255,12 +256,15 @@ class Run:
             self._file(trial.searched, key, device, is_timed=trial.is_timed)
         while True:
             compared = self.rounding.described(trial, model) if OFFERED[options.precision] else ({}, "")
+            started_seconds = self.budget.spent_seconds
             try:
                 is_repeated = options.frozen or trial.searched.choice.is_earlier
                 checked = self._save_and_check(trial.best, is_compiled=True, is_repeated=is_repeated)
                 break
             except Disagreement as error:
-                if kept := self._checked_with_subnormals(error, trial.best, is_repeated=is_repeated):
+                took_seconds = self.budget.spent_seconds - started_seconds
+                has_time = is_repeated or self.progress.left_seconds > took_seconds  # another check takes about as long
+                if has_time and (kept := self._checked_with_subnormals(error, trial.best, is_repeated=is_repeated)):
                     checked, note = kept
                     self.repair.learnt.append(note)
                     break
@@ -268,6 +272,8 @@ class Run:
                     raise
                 self._clear(self.artefact.parent)
                 trial, rules = self._given_up(error, trial, trial.best, rules, measurer, device)
+                if not has_time:
+                    trial = unchecked(trial, self.folder, options.policy.race)
         plan = stages.dumped(options.dump_folder, Artefact.open(self.artefact).plan)
         outcome = describe(
             trial, self.graph, model, checked, rules, self.derivations, options, is_timed=self.device.is_timed,

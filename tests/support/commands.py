@@ -26,8 +26,8 @@ Kernels are timed in place where a program takes longer than was predicted, whic
 
 
 def first_program(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy) -> str:
-    """Let a program win whatever was measured: the first that has a time."""
-    return next(name for name in preferred if name != ORIGINAL and timings[name].status == "ok")
+    """Let a program win whatever was measured: the first that has a time, if any."""
+    return next((name for name in preferred if name != ORIGINAL and timings[name].status == "ok"), ORIGINAL)
 
 
 def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, str] = ("Relu", "Tanh")) -> Path:

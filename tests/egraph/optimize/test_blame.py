@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from egraph.optimize.blame import (
     Blame,
     Parts,
     _alone,
+    _is_flushed,
     _is_rounding,
     _is_single_steps,
     _part_error,
@@ -145,6 +147,43 @@ def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_pa
     outcome = optimize(options, Progress(-1, 60.0))
     assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"
     assert len(outcome.check_notes) == 1 and "no time to replace what is to blame: --budget 120s" in outcome.check_notes[0]
+
+
+def test_without_time_to_check_another_program_the_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two programs of a detector failed one after the other, in 15 s beyond a budget of 30."""
+    inject_wrong_relu(monkeypatch)
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
+    checks: list[Entry | None] = []
+    unpatched = Run._save_and_check
+
+    def save_and_check(run: Run, best: Entry | None, **more: Any) -> CheckResult:
+        checks.append(best)
+        try:
+            return unpatched(run, best, **more)
+        finally:
+            run.progress.started = time.monotonic() - 1e3
+
+    monkeypatch.setattr(Run, "_save_and_check", save_and_check)
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    outcome = optimize(options, Progress(-1, 60.0))
+    assert outcome.status == "unchanged" and [best is not None for best in checks] == [True, False]
+    assert len(outcome.check_notes) == 1 and "no time to replace what is to blame" in outcome.check_notes[0]
+
+
+def test_what_zeros_for_subnormal_operands_change_is_no_kernels_fault() -> None:
+    """A detector's program was given up for a product of 4e-37 that was 0 in it."""
+    tiny, zero, large = (np.full(6, value, np.float32) for value in (4e-37, 0.0, 1.0))
+    assert _is_flushed(tiny, zero) and _is_flushed(zero, tiny) and not _is_flushed(large, zero) and not _is_flushed(tiny, large)
+    assert not _is_flushed(tiny.astype(np.float64), zero)
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (1, 64)))
+    weight = make("Constant", (), attributes(digest="w"), TensorType("float32", (64, 6)))
+    graph = Graph("small", (x,), (("y", apply("MatMul", x, weight)),), {"w": np.full((64, 6), 4.0, np.float32)})
+    program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    feeds = {"x": np.full((1, 64), 1e-39, np.float32)}
+    for keep_subnormals in (False, True):
+        options = replace(compile_options(1), keep_subnormals=keep_subnormals)
+        assert not blame(graph, program, feeds, options, Tolerance()).kernels
 
 
 def test_a_wrong_program_that_nothing_explains_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
