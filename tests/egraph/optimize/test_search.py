@@ -23,7 +23,8 @@ from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.records import Earlier
-from egraph.optimize.search import Search, contending, program_digest, search, shortages
+from egraph.optimize.repeats import Outline
+from egraph.optimize.search import BetweenPhases, Search, contending, program_digest, search, shortages
 from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
 from egraph.rules import RULES
 from egraph.tensor import (
@@ -386,6 +387,23 @@ def test_whether_to_derive_is_asked_once_and_takes_none_of_the_time(monkeypatch:
     again = saturation(True, rules_only.looks), saturation(False, both.looks)
     assert len(asked) == 2 and again[0].by_rules is None and again[0].frozen == rules_only.frozen
     assert again[1].frozen == both.frozen and again[1].by_rules == both.by_rules
+
+
+def test_what_was_laid_is_of_the_e_graph_that_is_searched() -> None:
+    """In equal blocks e-nodes are left out: a copy of what is left would be laid again."""
+    saturation = saturate(network(), FEW, Limits())
+
+    class Ordering(Outline):
+        def in_order(self, frozen: FrozenEGraph) -> FrozenEGraph:
+            return replace(frozen)
+
+    outline, (each, model) = Ordering(network(), network()), chooser(Clock(60.0))
+    between = BetweenPhases(outline, each.budget, 0, lambda: model, None, lambda jobs: None, lambda: True, 1.0, first=each)
+    assert between.in_order(saturation).frozen is each.frozen, "nothing was derived"
+    derived = between.in_order(replace(saturation, by_rules=saturation.frozen))
+    assert derived.by_rules is each.frozen and derived.frozen is not each.frozen
+    unasked = replace(between, first=None).in_order(replace(saturation, by_rules=saturation.frozen))
+    assert unasked.by_rules is not None and unasked.by_rules is not saturation.frozen
 
 
 def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pytest.MonkeyPatch) -> None:
