@@ -2,6 +2,7 @@
 
     python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--jobs all] [--target cuda:h200]    where the optimiser is installed
     python -m bench.gpu_first_contact --prepare FOLDER --import-profiles jobs.records.jsonl      again, with the times that it measured
+    python -m bench.gpu_first_contact --prepare FOLDER --precision tf32                    beside them, programs for tensor cores
     python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
     python -m bench.gpu_first_contact FOLDER --compiled                                    networks as PyTorch and XLA compile them
@@ -63,13 +64,19 @@ if TYPE_CHECKING:
 
 PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
 """The networks of the published comparison."""
-TOLERANCE = 1e-3
-"""The largest difference from what must be computed, relative to the largest output."""
+TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "fp16": 1e-2}
+"""The largest difference from what must be computed, relative to the largest output, by the precision of products.
+
+Where operands are rounded, a last bit moves some of them by as much as that precision distinguishes.
+"""
 SHRINKINGS, SHRUNK = 5, 0.25
 """How often drawn weights are made smaller, at most, and by which factor, so that outputs do not hang on their last bits."""
 RUNS = 50
 PRECISIONS = ("float32", "tf32", "fp16")
-"""In which peers compute networks."""
+"""In which networks are computed."""
+PLAIN, MARK = PRECISIONS[0], "@"
+TF32_GAP, MIDDLES = 2.0**-10, (0.25, 0.5, 0.75)
+"""Between two numbers of tf32 above 1, and shares of it at which ways of rounding differ."""
 XLA_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "fp16": "default"}
 """What JAX calls the precision of products."""
 MOST_OPERAND_BYTES = 32 << 20
@@ -113,10 +120,13 @@ def bench_models() -> Mapping[str, BenchModel]:
     return {**MODELS, **unseen()}
 
 
-def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str, profiles: Sequence[Path]) -> bool:
+def prepare(
+    folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str, profiles: Sequence[Path], precision: str = PLAIN
+) -> bool:
     """Write artefacts of networks for a target, and the kernels to be timed of more; return whether they are small enough to travel.
 
     ``profiles``: kernel times that such a GPU has measured; programs are made of the kernels that are the fastest by them.
+    ``precision``: to what their products may round operands; where it is not float32, it stands in the names of their folders.
     What an earlier call has prepared is kept; a network whose kernels cannot be exported is said, and left out.
     """
     models = bench_models()
@@ -124,14 +134,16 @@ def prepare(folder: Path, names: Sequence[str], timed: Sequence[str], target: st
     parts.mkdir(parents=True, exist_ok=True)
     options = ["--target", target, "--budget", budget, "-q", "--database", str(parts / DATABASE)]
     options += [word for path in profiles for word in ("--import-profiles", str(path))]
+    options += [] if precision == PLAIN else ["--precision", precision]
+    mark = "" if precision == PLAIN else f"{MARK}{precision}"
     archives: list[Path] = []
     for name in dict.fromkeys((*names, *timed)):
         for batch in models[name].batches:
-            place = folder / (name if batch == 1 else f"{name}.{batch}")
+            place = folder / f"{name if batch == 1 else f'{name}.{batch}'}{mark}"
             if name in names and not (place / WANTED).exists():
                 prepare_artefact(models[name], batch, place, target, options)
         for batch in models[name].batches if name in timed else (1,):
-            archive = parts / f"{name}.{batch}.{target.rpartition(':')[2]}.zip"
+            archive = parts / f"{name}.{batch}.{target.rpartition(':')[2]}{mark}.zip"
             if not archive.exists():
                 prepare_jobs(models[name], batch, archive, options)
             archives += [archive] if archive.exists() else []
@@ -172,12 +184,20 @@ def prepare_artefact(network: BenchModel, batch: int, folder: Path, target: str,
     onnx.save(hollow(model), folder / NETWORK)
     leave_out(folder / f"{network.name}.einsat")
     (folder / WORK).write_text(json.dumps(amount), encoding="utf-8")
-    outputs = settled_outputs(folder / f"{network.name}.einsat", target, feeds, importer.load(model).graph.tensors)
+    constants = importer.load(model).graph.tensors
+    outputs = settled_outputs(folder / f"{network.name}.einsat", target, feeds, constants, TOLERANCES[precision_of(folder)])
     np.savez_compressed(folder / WANTED, **outputs)
     print(f"prepared {folder}", flush=True)
 
 
-def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], constants: Collection[str]) -> dict[str, Any]:
+def precision_of(folder: Path) -> str:
+    """Return to what the products of the program in a folder may round their operands, which its name says."""
+    return folder.name.partition(MARK)[2] or PLAIN
+
+
+def settled_outputs(
+    path: Path, target: str, feeds: Mapping[str, np.ndarray], constants: Collection[str], tolerance: float
+) -> dict[str, Any]:
     """Return what a program computes on the recorded device, with drawn weights of which one change shows and rounding hardly does.
 
     ``constants``: the names of the model's. Weights that the program has transformed lose what ties them together when they are drawn,
@@ -194,25 +214,25 @@ def settled_outputs(path: Path, target: str, feeds: Mapping[str, np.ndarray], co
         outputs = computed(artefact)
         rounded, changed = (
             computed(replace(artefact, weights={name: nudge(weight) for name, weight in artefact.weights.items()}))
-            for nudge in (_rounded, _changed)
+            for nudge in (_rounded, partial(_changed, share=10 * tolerance))
         )  # fmt: skip
         moved, seen = (max(_error(each[name], outputs[name]) for name in outputs) for each in (rounded, changed))
-        if moved <= TOLERANCE / 10 and seen >= TOLERANCE:
+        if moved <= tolerance / 10 and seen >= tolerance:
             return outputs
         kept = [name for name in artefact.weights if name.partition(".")[0] in constants]
         if not tries_left or not shrink(path, SHRUNK, kept):
             break
-    why = "move with the last bits of the weights" if moved > TOLERANCE / 10 else "do not move with the weights"
+    why = "move with the last bits of the weights" if moved > tolerance / 10 else "do not move with the weights"
     print(f"{path.name}: outputs {why}, so that errors on the GPU say little", file=sys.stderr, flush=True)
     return outputs
 
 
-def _changed(weight: np.ndarray) -> np.ndarray:
-    """Return weights of which every other one is a hundredth larger."""
+def _changed(weight: np.ndarray, share: float) -> np.ndarray:
+    """Return weights of which every other one is larger by a share."""
     if weight.dtype != np.float32:
         return weight
     moved = np.array(weight)
-    moved.reshape(-1)[::2] *= np.float32(1.01)
+    moved.reshape(-1)[::2] *= np.float32(1 + share)
     return moved
 
 
@@ -359,6 +379,27 @@ def properties() -> Answer:
     return {"name": name, "driver": cupy.cuda.runtime.driverGetVersion(), **described, "differs_from_description": differing}
 
 
+def roundings() -> Answer:
+    """Return to what libraries round an operand that tf32 does not hold, in products and in convolutions that PyTorch asks them for.
+
+    Of numbers just below, at and above the middle between two of tf32's, in units of the gap. Rounding to nearest gives 0, 0 or 1
+    (whether a tie goes to the even number), 1; leaving the last bits out 0, 0, 0.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise Skipped("PyTorch is not installed") from error
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    kept: dict[str, list[float]] = {"product": [], "convolution": []}
+    for share in MIDDLES:
+        value, identity = 1.0 + share * TF32_GAP, torch.eye(64, device="cuda")
+        products = torch.full((64, 64), value, device="cuda") @ identity
+        convolved = torch.nn.functional.conv2d(torch.full((1, 64, 16, 16), value, device="cuda"), identity.reshape(64, 64, 1, 1))
+        for kind, result in (("product", products), ("convolution", convolved)):
+            kept[kind] += sorted({(float(each) - 1.0) / TF32_GAP for each in result.unique()})
+    return {"of": MIDDLES, **kept}
+
+
 def _steps(plan: Plan, kind: str) -> Iterator[Step]:
     return (step for step in plan.steps if step.kind == kind)
 
@@ -405,14 +446,14 @@ def _planned(plan: Plan, kind: str) -> Answer:
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
     """Run a program launched one by one, captured and replayed, and compare each with what it must compute."""
-    feeds = read_feeds(folder / FEEDS)
+    feeds, tolerance = read_feeds(folder / FEEDS), TOLERANCES[precision_of(folder)]
     with np.load(folder / WANTED) as expected, Session(artefact, on=on) as session:
         errors = []
         for _ in range(3):
             actual = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
             errors.append(max(_error(actual[name], expected[name]) for name in expected))
-    if not max(errors) <= TOLERANCE:
-        raise ArithmeticError(f"relative errors {errors} (launched, captured, replayed) are above {TOLERANCE}")
+    if not max(errors) <= tolerance:
+        raise ArithmeticError(f"relative errors {errors} (launched, captured, replayed) are above {tolerance}")
     return {"relative_errors": errors}
 
 
@@ -464,7 +505,7 @@ def times(artefact: Artefact, folder: Path) -> Answer:
         loaded = _program(session)
         replay_us = _replay_us(loaded)
         steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
-    branches_us = {}
+    branches_us, precision = {}, precision_of(folder)
     for streams in range(2, 2 + len(BRANCHES)):
         if len(schedule(artefact.plan, 0, len(planned), streams).streams) == streams:
             with Session(_on_streams(artefact, streams)) as session:
@@ -473,7 +514,7 @@ def times(artefact: Artefact, folder: Path) -> Answer:
     rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
     return {
         "replay_us": replay_us, "replay_on_streams_us": branches_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us),
-        "roofline_share": shares(folder, {"float32": min([replay_us, *branches_us.values()])}, _device_name()), "steps": rows,
+        "roofline_share": shares(folder, {precision: min([replay_us, *branches_us.values()])}, _device_name()), "steps": rows,
     }  # fmt: skip
 
 
@@ -650,10 +691,11 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
     """
     asked: list[Question] = [("versions", versions)]
     if on is None:
-        asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates)]
+        asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates), ("roundings", roundings)]
     archives = sorted(folder.glob(ARCHIVES)) if on is None and not compiled else []
-    prepared = [each for each in folder.iterdir() if (each / WANTED).exists()]
-    for program_folder in sorted(prepared):
+    prepared = sorted(each for each in folder.iterdir() if (each / WANTED).exists())
+    networks = {each.name.partition(MARK)[0]: each for each in reversed(prepared)}  # peers are asked once for all precisions of ours
+    for program_folder in prepared:
         name, path = program_folder.name, next(program_folder.glob("*.einsat"))
 
         def of_artefact(question: Callable[..., Answer], *rest: Any, path: Path = path) -> Answer:
@@ -666,13 +708,15 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
         asked.append((f"{name}: outputs", partial(of_artefact, outputs, on, program_folder)))
         if on is None:
             asked.append((f"{name}: times", partial(of_artefact, times, program_folder)))
-            asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
-            asked.append((f"{name}: PyTorch", partial(torch_network, program_folder, compiled=False)))
+            if precision_of(program_folder) == PLAIN:
+                asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
+    if on is None:
+        asked += [(f"{name}: PyTorch", partial(torch_network, each, compiled=False)) for name, each in sorted(networks.items())]
     for precision in PRECISIONS if compiled else ():  # the smallest networks first: more answers in the time
-        smallest_first = sorted(prepared, key=lambda each: (_flops(each), each.name))
-        asked += [(f"{each.name}{XLA}, {precision}", partial(xla_network, each, precisions=[precision])) for each in smallest_first]
+        smallest_first = sorted(networks.items(), key=lambda pair: (_flops(pair[1]), pair[0]))
+        asked += [(f"{name}{XLA}, {precision}", partial(xla_network, each, precisions=[precision])) for name, each in smallest_first]
         by_torch = partial(torch_network, compiled=True, precisions=[precision])
-        asked += [(f"{each.name}{COMPILED}, {precision}", partial(by_torch, each)) for each in smallest_first]
+        asked += [(f"{name}{COMPILED}, {precision}", partial(by_torch, each)) for name, each in smallest_first]
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
         records = written.with_name(f"{archive.stem}.{RECORDS}")
@@ -789,6 +833,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"with --prepare: for which GPU (default {DESCRIBED[0]})")
     parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
+    precision_help = f"with --prepare: to what products may round their operands (default {PLAIN})"
+    parser.add_argument("--precision", choices=PRECISIONS, default=PLAIN, help=precision_help)
     imported_help = "with --prepare: kernel times that such a GPU has measured"
     parser.add_argument("--import-profiles", nargs="+", type=Path, default=[], metavar="FILE", help=imported_help)
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
@@ -804,7 +850,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         timed = list(known) if arguments.jobs == ["all"] else arguments.jobs or []
         if unknown := [name for name in (*arguments.models, *timed) if name not in known]:
             parser.error(f"there are no networks {', '.join(unknown)}: python -m bench.models lists them")
-        return int(not prepare(arguments.folder, arguments.models, timed, arguments.target, arguments.budget, arguments.import_profiles))
+        given = (arguments.target, arguments.budget, arguments.import_profiles, arguments.precision)
+        return int(not prepare(arguments.folder, arguments.models, timed, *given))
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
         shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
     unpack_wheels(arguments.folder)

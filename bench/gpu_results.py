@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import commit
-from bench.gpu_first_contact import COMPILED, PRECISIONS, XLA
+from bench.gpu_first_contact import COMPILED, MARK, PLAIN, PRECISIONS, XLA
 from bench.record import RESULTS, record
 from bench.table import geometric_mean
 from runtime.profile.tables import read_lines
 
 COLUMNS = (
-    "network", "batch", "error", "kernels", "one stream", "streams", "predicted", "PyTorch", "compiled", "XLA", "over the best",
-    "PyTorch tf32", "PyTorch fp16", "roofline share",
+    "network", "batch", "precision", "error", "kernels", "one stream", "streams", "predicted", "PyTorch", "compiled", "XLA",
+    "over the best", "PyTorch tf32", "PyTorch fp16", "roofline share",
 )  # fmt: skip
 Answers = Mapping[str, Mapping[str, Any]]
-PLAIN = PRECISIONS[0]
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,8 @@ class Row:
 
     network: str
     batch: int
+    precision: str
+    """To what the products of the program may round operands; peers are compared in the same one."""
     error: float | None
     """The largest of launched, captured and replayed, relative to the largest output."""
     one_stream_us: float | None
@@ -58,8 +59,8 @@ class Row:
 
     @property
     def best_peer_us(self) -> float | None:
-        """Return the time of the fastest peer that computes in float32."""
-        times_us = (peer.get(PLAIN) for peer in (self.pytorch_us, self.compiled_us, self.xla_us))
+        """Return the time of the fastest peer that computes in the same precision."""
+        times_us = (peer.get(self.precision) for peer in (self.pytorch_us, self.compiled_us, self.xla_us))
         return min((time_us for time_us in times_us if isinstance(time_us, float)), default=None)
 
     @property
@@ -84,16 +85,18 @@ def rows(answers: Answers) -> list[Row]:
         name, _, what = question.partition(": ")
         if what != "outputs":
             continue
-        network, _, batch = name.partition(".")
+        model, _, precision = name.partition(MARK)
+        network, _, batch = model.partition(".")
+        precision = precision or PLAIN
         outputs, times = answers[question], answers.get(f"{name}: times", {})
         errors = outputs.get("relative_errors", [])
         found.append(Row(
-            network, int(batch or 1), max(errors, default=None), times.get("replay_us"), times.get("replay_on_streams_us", {}),
-            times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{name}: PyTorch", {}).get("replay_us", {}),
-            _by_precision(answers, f"{name}{COMPILED}", "replay_us"), _by_precision(answers, f"{name}{XLA}", "queued_us"),
-            times.get("roofline_share", {}).get(PLAIN), str(outputs.get("why", times.get("why", ""))),
+            network, int(batch or 1), precision, max(errors, default=None), times.get("replay_us"), times.get("replay_on_streams_us", {}),
+            times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{model}: PyTorch", {}).get("replay_us", {}),
+            _by_precision(answers, f"{model}{COMPILED}", "replay_us"), _by_precision(answers, f"{model}{XLA}", "queued_us"),
+            times.get("roofline_share", {}).get(precision), str(outputs.get("why", times.get("why", ""))),
         ))  # fmt: skip
-    return sorted(found, key=lambda row: (row.batch, row.network))
+    return sorted(found, key=lambda row: (PRECISIONS.index(row.precision), row.batch, row.network))
 
 
 def _by_precision(answers: Answers, question: str, kind: str) -> dict[str, float | str]:
@@ -108,28 +111,33 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
     lines = [
         "# Networks on a GPU", "", f"`{where['command']}`, {where['date']}, commit {where['commit']},",
         f"{where['device']}; Python {where['python']}, {versions}.", "",
-        f"Programs, in float32 without tensor cores, were chosen elsewhere {where['chosen']}. Times are medians of replayed",
-        "CUDA graphs in microseconds, without copies from and to the host; weights and inputs stay where the last replay left them, in the",
-        "cache if they fit. PyTorch runs eagerly, captured as a graph, with cuDNN in benchmark mode; `tf32` and `fp16` are for scale, they",
-        "compute something else. `predicted` is what the program was chosen by; `over the best` compares with the fastest peer in float32.",
+        f"Programs were chosen elsewhere {where['chosen']}; those in `float32` use no tensor cores, in `tf32` and `fp16` products may",
+        "round their operands where that was faster, and results stay float32. Times are medians of replayed CUDA graphs in",
+        "microseconds, without copies from and to the host; weights and inputs stay where the last replay left them, in the cache if they",
+        "fit. PyTorch runs eagerly, captured as a graph, with cuDNN in benchmark mode; in `fp16` all of its tensors are halves.",
+        "`predicted` is what the program was chosen by; `error` compares with what the recorded device computes, roundings included;",
+        "PyTorch, compiled and XLA stand in the precision of the row, and `over the best` compares with the fastest of them.",
         "",
         f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|",
     ]  # fmt: skip
     for row in found:
         error = f"{row.error:.0e}" if row.error is not None else row.why.replace("\n", " ")[:80]
         streams = ", ".join(f"{count}: {time_us:.0f}" for count, time_us in row.streams_us.items())
-        peers = [_time(peer.get(PLAIN)) for peer in (row.pytorch_us, row.compiled_us, row.xla_us)]
+        peers = [_time(peer.get(row.precision)) for peer in (row.pytorch_us, row.compiled_us, row.xla_us)]
         over = f"{row.over_best_peer:.2f}" if row.over_best_peer else ""
         share = f"{100 * row.roofline_share:.0f} %" if row.roofline_share else ""
         cells = [
-            row.network, str(row.batch), error, str(row.steps or ""), _time(row.one_stream_us), streams, _time(row.predicted_us), *peers,
-            over, _time(row.pytorch_us.get("tf32")), _time(row.pytorch_us.get("fp16")), share,
+            row.network, str(row.batch), row.precision, error, str(row.steps or ""), _time(row.one_stream_us), streams,
+            _time(row.predicted_us), *peers, over,
+            *(_time(row.pytorch_us.get(each)) if row.precision == PLAIN else "" for each in PRECISIONS[1:]), share,
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    if compared := [row.over_best_peer for row in found if row.over_best_peer and row.error is not None]:
-        slower = sum(ratio < 1 for ratio in compared)
-        what = f"in the geometric mean of {len(compared)} whose outputs were right, slower on {slower}"
-        lines += ["", f"Over the fastest peer: **{geometric_mean(compared):.2f}** {what}."]
+    for precision in PRECISIONS:
+        right = (row for row in found if row.precision == precision and row.error is not None)
+        if compared := [row.over_best_peer for row in right if row.over_best_peer]:
+            slower = sum(ratio < 1 for ratio in compared)
+            what = f"in the geometric mean of {len(compared)} whose outputs were right, slower on {slower}"
+            lines += ["", f"In {precision} over the fastest peer: **{geometric_mean(compared):.2f}** {what}."]
     if "rates" in answers:
         rates = answers["rates"]
         lines += ["", f"A launch inside of a replayed graph takes {rates['launch_us']:.2f} us. Bytes, read and written together, take:", ""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from runtime.profile.jobs import Archive
 from tests.runtime.test_devices import model
 from tests.support.paths import ROOT
 
+MARKED_PEER = "@tf32: PyTorch"
 ALONE = """
 import sys
 allowed = ("numpy", "ml_dtypes", "onnxruntime", "cupy")
@@ -81,6 +83,24 @@ def test_a_wrong_output_is_an_answer(folder: Path) -> None:
     assert answers(folder / "out.jsonl")["small: outputs"]["status"] == "failed"
     assert gpu_first_contact.main([str(folder), "--on", "cuda:h100", "--seconds", "-1", "-o", str(folder / "out.jsonl")]) == 0
     assert {line["status"] for line in answers(folder / "out.jsonl").values()} == {"skipped"}
+
+
+def test_programs_for_tensor_cores_are_asked_beside_the_others_and_peers_once(folder: Path) -> None:
+    """What rounds operands is held to a tolerance of its own."""
+    rounded = folder / f"small.16{gpu_first_contact.MARK}tf32"
+    shutil.copytree(folder / "small", rounded)
+    shutil.copytree(folder / "small", folder / "small.16")
+    with np.load(folder / "small" / gpu_first_contact.WANTED) as stored:
+        moved = {name: value + 4e-3 * np.abs(value).max() for name, value in stored.items()}
+    np.savez(rounded / gpu_first_contact.WANTED, **moved)
+    assert gpu_first_contact.main([str(folder), "--on", "cuda:h100", "-o", str(folder / "out.jsonl")]) == 0
+    np.savez(folder / "small.16" / gpu_first_contact.WANTED, **moved)
+    assert gpu_first_contact.main([str(folder), "--on", "cuda:h100", "-o", str(folder / "out.jsonl")]) == 1
+    statuses = {question: line["status"] for question, line in answers(folder / "out.jsonl").items() if ": outputs" in question}
+    assert statuses == {"small: outputs": "ok", "small.16: outputs": "failed", "small.16@tf32: outputs": "ok"}
+    names = [name for name, _ in gpu_first_contact.questions(folder, None, folder / "out.jsonl", lambda: 1.0, compiled=True)]
+    assert [name for name in names if name.endswith(": PyTorch")] == ["small: PyTorch", "small.16: PyTorch"]
+    assert "small.16@tf32: times" in names and not any(MARKED_PEER in name for name in names)
 
 
 def crash(*_: object) -> gpu_first_contact.Answer:
@@ -142,7 +162,7 @@ def test_on_a_bare_machine_without_a_gpu_it_is_said_once_what_is_missing(folder:
     assert found["versions"]["status"] == "ok"
     assert found["device"]["status"] == "absent" and "CuPy cannot be loaded" in str(found["device"]["why"])
     others = [line for question, line in found.items() if question not in ("versions", "device")]
-    assert len(others) == 10 and all(line["status"] == "skipped" for line in others)
+    assert len(others) == 11 and all(line["status"] == "skipped" for line in others)
 
 
 @pytest.mark.usefixtures("forked_python")
@@ -315,7 +335,7 @@ def test_weights_are_drawn_so_that_outputs_do_not_hang_on_their_last_bits(
     feeds = {"x": np.random.default_rng(2).standard_normal((4, 256)).astype(np.float32)}
 
     def settled(path: Path, own: Sequence[str] = ()) -> tuple[np.ndarray, float]:
-        outputs = gpu_first_contact.settled_outputs(path, "cuda:h100", feeds, own)
+        outputs = gpu_first_contact.settled_outputs(path, "cuda:h100", feeds, own, gpu_first_contact.TOLERANCES["float32"])
         (weights,) = opened(path).weights.values()
         with Session(opened(path), on="cuda:h100") as session:
             np.testing.assert_array_equal(outputs["y"], session.run(None, feeds)[0])

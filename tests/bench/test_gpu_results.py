@@ -20,6 +20,10 @@ TIMES = {
     "question": "net.16: times", "status": "ok", "replay_us": 50.0, "replay_on_streams_us": {"2": 40.0}, "estimated_us": 45.0,
     "steps": [["a", 1.0, 1.0]], "roofline_share": {"float32": 0.25},
 }  # fmt: skip
+ROUNDED: list[dict[str, Any]] = [
+    {"question": "net.16@tf32: outputs", "status": "ok", "relative_errors": [3e-4]},
+    {**TIMES, "question": "net.16@tf32: times", "replay_us": 20.0, "replay_on_streams_us": {}, "roofline_share": {"tf32": 0.1}},
+]
 EAGER = {"question": "net.16: PyTorch", "status": "ok", "replay_us": {"float32": 100.0, "tf32": 30.0, "fp16": "no kernel"}}
 COMPILED = {"question": "net.16: PyTorch, compiled, float32", "status": "ok", "replay_us": {"float32": 80.0}}
 FAILED = {"question": "other: outputs", "status": "failed", "why": "KernelError: illegal\nmemory access"}
@@ -31,17 +35,20 @@ def written(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = written(tmp_path / "contact.jsonl", [VERSIONS, RATES, OUTPUTS, TIMES, EAGER, FAILED])
+    first = written(tmp_path / "contact.jsonl", [VERSIONS, RATES, OUTPUTS, TIMES, *ROUNDED, EAGER, FAILED])
     second = written(tmp_path / "compiled.jsonl", [COMPILED, {"question": "net.16: times", "status": "skipped", "why": "the time is over"}])
     records = written(tmp_path / "records.jsonl", [{"status": "ok"}, {"status": "ok", "n": 2}, {"status": "failed"}])
     arguments = [str(first), str(second), "--date", "2026-01-02", "--results", str(tmp_path), "--records", str(records)]
     assert gpu_results.main(arguments) == 0
     page = (tmp_path / "cuda_contact.md").read_text()
     assert page in capsys.readouterr().out
-    rows = {row["network"]: row for row in json.loads((tmp_path / "cuda_contact.json").read_text())["rows"]}
-    assert rows["net"]["batch"] == 16 and rows["net"]["error"] == 2e-6 and rows["net"]["one_stream_us"] == 50.0
-    assert "| net | 16 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 |  | 2.00 | 30 | none | 25 % |" in page
-    assert "| other | 1 | KernelError: illegal memory access |" in page, "what went wrong stands in its row"
-    assert "Over the fastest peer: **2.00** in the geometric mean of 1 whose outputs were right, slower on 0." in page
+    rows = {(row["network"], row["precision"]): row for row in json.loads((tmp_path / "cuda_contact.json").read_text())["rows"]}
+    net = rows["net", "float32"]
+    assert net["batch"] == 16 and net["error"] == 2e-6 and net["one_stream_us"] == 50.0
+    assert "| net | 16 | float32 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 |  | 2.00 | 30 | none | 25 % |" in page
+    assert "| net | 16 | tf32 | 3e-04 | 1 | 20 |  | 45 | 30 |  |  | 1.50 |  |  | 10 % |" in page, "beside what its peers take in tf32"
+    assert "| other | 1 | float32 | KernelError: illegal memory access |" in page, "what went wrong stands in its row"
+    assert "In tf32 over the fastest peer: **1.50** in the geometric mean of 1" in page and "In fp16" not in page
+    assert "In float32 over the fastest peer: **2.00** in the geometric mean of 1 whose outputs were right, slower on 0." in page
     assert "by estimates, before it had timed anything" in page
     assert "takes 1.00 us" in page and "| 1073741824 | 400.00 us |  |" in page and "1 failed, 2 ok" in page
