@@ -77,6 +77,8 @@ PRECISIONS = ("float32", "tf32", "fp16")
 PLAIN, MARK = PRECISIONS[0], "@"
 TF32_GAP, MIDDLES = 2.0**-10, (0.25, 0.5, 0.75)
 """Between two numbers of tf32 above 1, and shares of it at which ways of rounding differ."""
+MODES = ("max-autotune-no-cudagraphs", "default")
+"""Of torch.compile: choosing kernels by their times, which takes minutes for some networks, or by its rules."""
 XLA_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "fp16": "default"}
 """What JAX calls the precision of products."""
 MOST_OPERAND_BYTES = 32 << 20
@@ -587,9 +589,9 @@ def _graph_us(torch: Any, call: Callable[[], object]) -> float:
 
 
 def torch_network(
-    folder: Path, *, compiled: bool, precisions: Sequence[str] = PRECISIONS, device: str = "cuda", timed: Callable[..., float] = _graph_us
+    folder: Path, *, mode: str = "", precisions: Sequence[str] = PRECISIONS, device: str = "cuda", timed: Callable[..., float] = _graph_us
 ) -> Answer:
-    """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled by max-autotune, in some precisions.
+    """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled in one of its modes, in some precisions.
 
     Weights are drawn, as ours are; nothing is compared. A precision that PyTorch cannot compute in costs its own time alone.
     """
@@ -611,11 +613,11 @@ def torch_network(
             with torch.inference_mode():
                 given = [torch.from_numpy(feeds[name]).to(device) for name in module.inputs]
                 given = [each.half() if precision == "fp16" and each.is_floating_point() else each for each in given]
-                call = torch.compile(module, mode="max-autotune-no-cudagraphs") if compiled else module
+                call = torch.compile(module, mode=mode) if mode else module
                 times_us[precision] = timed(torch, partial(call, *given))
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             times_us[precision] = str(error)[:200]
-    return {"replay_us": times_us, "roofline_share": shares(folder, times_us, _device_name())}
+    return {"replay_us": times_us, "roofline_share": shares(folder, times_us, _device_name())} | ({"mode": mode} if mode else {})
 
 
 def xla_network(folder: Path, *, precisions: Sequence[str] = PRECISIONS, platform_name: str = "gpu") -> Answer:
@@ -684,15 +686,15 @@ def kernel_times(archive: Path, records: Path, share: Callable[[], float]) -> An
 Question = tuple[str, Callable[[], Answer]]
 
 
-def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float], *, compiled: bool) -> list[Question]:
+def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float], *, mode: str = "") -> list[Question]:
     """Return what to ask, the most important first; on a described device only what needs none.
 
-    ``compiled``: time networks as PyTorch and XLA compile them instead of kernels.
+    ``mode``: time networks as PyTorch compiles them in this mode, and as XLA does, instead of kernels.
     """
     asked: list[Question] = [("versions", versions)]
     if on is None:
         asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates), ("roundings", roundings)]
-    archives = sorted(folder.glob(ARCHIVES)) if on is None and not compiled else []
+    archives = sorted(folder.glob(ARCHIVES)) if on is None and not mode else []
     prepared = sorted(each for each in folder.iterdir() if (each / WANTED).exists())
     networks = {each.name.partition(MARK)[0]: each for each in reversed(prepared)}  # peers are asked once for all precisions of ours
     for program_folder in prepared:
@@ -711,11 +713,11 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
             if precision_of(program_folder) == PLAIN:
                 asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
     if on is None:
-        asked += [(f"{name}: PyTorch", partial(torch_network, each, compiled=False)) for name, each in sorted(networks.items())]
-    for precision in PRECISIONS if compiled else ():  # the smallest networks first: more answers in the time
+        asked += [(f"{name}: PyTorch", partial(torch_network, each)) for name, each in sorted(networks.items())]
+    for precision in PRECISIONS if mode else ():  # the smallest networks first: more answers in the time
         smallest_first = sorted(networks.items(), key=lambda pair: (_flops(pair[1]), pair[0]))
         asked += [(f"{name}{XLA}, {precision}", partial(xla_network, each, precisions=[precision])) for name, each in smallest_first]
-        by_torch = partial(torch_network, compiled=True, precisions=[precision])
+        by_torch = partial(torch_network, mode=mode, precisions=[precision])
         asked += [(f"{name}{COMPILED}, {precision}", partial(by_torch, each)) for name, each in smallest_first]
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
@@ -733,7 +735,7 @@ def _share(left_seconds: Callable[[], float], parts: int) -> float:
     return left_seconds() / parts
 
 
-def ask(folder: Path, seconds: float, written: Path, on: str | None, *, compiled: bool = False) -> int:
+def ask(folder: Path, seconds: float, written: Path, on: str | None, *, mode: str = "") -> int:
     """Ask until the time is up; return the exit code: 0 all is well, 1 something is not, 2 there is no GPU.
 
     Each process goes on with the questions until one of them ends it, or fails in a way that may have spoilt the device's context.
@@ -743,7 +745,7 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None, *, compiled
     def left_seconds() -> float:
         return deadline - time.monotonic()
 
-    asked = questions(folder, on, written, left_seconds, compiled=compiled)
+    asked = questions(folder, on, written, left_seconds, mode=mode)
     written.write_text("")
     answered = 0
     while answered < len(asked):
@@ -838,8 +840,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     imported_help = "with --prepare: kernel times that such a GPU has measured"
     parser.add_argument("--import-profiles", nargs="+", type=Path, default=[], metavar="FILE", help=imported_help)
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
-    compiled_help = "time networks as PyTorch (max-autotune) and XLA compile them instead of kernels"
-    parser.add_argument("--compiled", action="store_true", help=compiled_help)
+    compiled_help = f"time networks as PyTorch, in a mode (default {MODES[0]}), and XLA compile them instead of kernels"
+    parser.add_argument("--compiled", nargs="?", choices=MODES, const=MODES[0], default="", metavar="MODE", help=compiled_help)
     parser.add_argument("--on", choices=DESCRIBED, help="ask what needs no GPU of the recorded device")
     default = Path(os.environ.get("OUT", ".")) / "contact.jsonl"
     parser.add_argument("-o", "--output", type=Path, default=default, help="the answers (default $OUT/contact.jsonl)")
@@ -855,7 +857,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for earlier in arguments.resume.glob(f"*.{RECORDS}") if arguments.resume else ():
         shutil.copyfile(earlier, arguments.output.with_name(earlier.name))
     unpack_wheels(arguments.folder)
-    return ask(arguments.folder, arguments.seconds, arguments.output, arguments.on, compiled=arguments.compiled)
+    return ask(arguments.folder, arguments.seconds, arguments.output, arguments.on, mode=arguments.compiled)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import commit
-from bench.gpu_first_contact import COMPILED, MARK, PLAIN, PRECISIONS, XLA
+from bench.gpu_first_contact import COMPILED, MARK, MODES, PLAIN, PRECISIONS, XLA
 from bench.record import RESULTS, record
 from bench.table import geometric_mean
 from runtime.profile.tables import read_lines
@@ -46,7 +46,8 @@ class Row:
     pytorch_us: dict[str, float | str]
     """Eager, cuDNN in benchmark mode, by precision; a text says why there is no time."""
     compiled_us: dict[str, float | str]
-    """By torch.compile, max-autotune."""
+    """By torch.compile."""
+    compiled_mode: str
     xla_us: dict[str, float | str]
     roofline_share: float | None
     why: str = ""
@@ -93,8 +94,9 @@ def rows(answers: Answers) -> list[Row]:
         found.append(Row(
             network, int(batch or 1), precision, max(errors, default=None), times.get("replay_us"), times.get("replay_on_streams_us", {}),
             times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{model}: PyTorch", {}).get("replay_us", {}),
-            _by_precision(answers, f"{model}{COMPILED}", "replay_us"), _by_precision(answers, f"{model}{XLA}", "queued_us"),
-            times.get("roofline_share", {}).get(precision), str(outputs.get("why", times.get("why", ""))),
+            _by_precision(answers, f"{model}{COMPILED}", "replay_us"), _mode(answers, model, precision),
+            _by_precision(answers, f"{model}{XLA}", "queued_us"), times.get("roofline_share", {}).get(precision),
+            str(outputs.get("why", times.get("why", ""))),
         ))  # fmt: skip
     return sorted(found, key=lambda row: (PRECISIONS.index(row.precision), row.batch, row.network))
 
@@ -103,6 +105,11 @@ def _by_precision(answers: Answers, question: str, kind: str) -> dict[str, float
     """Return a peer's times by precision, each of which was asked for alone."""
     given = (answers.get(f"{question}, {precision}", {}) for precision in PRECISIONS)
     return {precision: time_us for answer in given for precision, time_us in answer.get(kind, {}).items()}
+
+
+def _mode(answers: Answers, model: str, precision: str) -> str:
+    """Return in which mode torch.compile compiled a network."""
+    return str(answers.get(f"{model}{COMPILED}, {precision}", {}).get("mode", MODES[0]))
 
 
 def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], where: Mapping[str, Any]) -> str:
@@ -116,7 +123,8 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         "microseconds, without copies from and to the host; weights and inputs stay where the last replay left them, in the cache if they",
         "fit. PyTorch runs eagerly, captured as a graph, with cuDNN in benchmark mode; in `fp16` all of its tensors are halves.",
         "`predicted` is what the program was chosen by; `error` compares with what the recorded device computes, roundings included;",
-        "PyTorch, compiled and XLA stand in the precision of the row, and `over the best` compares with the fastest of them.",
+        "PyTorch, compiled (max-autotune, where that ended in two minutes, else by default) and XLA stand in the precision of the row, and",
+        "`over the best` compares with the fastest of them.",
         "",
         f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|",
     ]  # fmt: skip
@@ -124,6 +132,7 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         error = f"{row.error:.0e}" if row.error is not None else row.why.replace("\n", " ")[:80]
         streams = ", ".join(f"{count}: {time_us:.0f}" for count, time_us in row.streams_us.items())
         peers = [_time(peer.get(row.precision)) for peer in (row.pytorch_us, row.compiled_us, row.xla_us)]
+        peers[1] += "" if row.compiled_mode == MODES[0] else f" ({row.compiled_mode})"
         over = f"{row.over_best_peer:.2f}" if row.over_best_peer else ""
         share = f"{100 * row.roofline_share:.0f} %" if row.roofline_share else ""
         cells = [

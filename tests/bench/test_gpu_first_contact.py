@@ -98,7 +98,7 @@ def test_programs_for_tensor_cores_are_asked_beside_the_others_and_peers_once(fo
     assert gpu_first_contact.main([str(folder), "--on", "cuda:h100", "-o", str(folder / "out.jsonl")]) == 1
     statuses = {question: line["status"] for question, line in answers(folder / "out.jsonl").items() if ": outputs" in question}
     assert statuses == {"small: outputs": "ok", "small.16: outputs": "failed", "small.16@tf32: outputs": "ok"}
-    names = [name for name, _ in gpu_first_contact.questions(folder, None, folder / "out.jsonl", lambda: 1.0, compiled=True)]
+    names = [name for name, _ in gpu_first_contact.questions(folder, None, folder / "out.jsonl", lambda: 1.0, mode="default")]
     assert [name for name in names if name.endswith(": PyTorch")] == ["small: PyTorch", "small.16: PyTorch"]
     assert "small.16@tf32: times" in names and not any(MARKED_PEER in name for name in names)
 
@@ -238,7 +238,7 @@ def test_a_whole_network_is_timed_in_each_precision_of_pytorch(tmp_path: Path) -
             raise RuntimeError("refused")
         return float(len(types))
 
-    answer = gpu_first_contact.torch_network(tmp_path, compiled=False, device="cpu", timed=timed)
+    answer = gpu_first_contact.torch_network(tmp_path, device="cpu", timed=timed)
     assert answer == {"replay_us": {"float32": 1.0, "tf32": "refused", "fp16": 3.0}, "roofline_share": {}}
     assert types == [torch.float32, torch.float32, torch.float16]
 
@@ -304,7 +304,7 @@ def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_befor
         (tmp_path / name / f"{name}.einsat").mkdir(parents=True)
         (tmp_path / name / gpu_first_contact.WANTED).touch()
         (tmp_path / name / gpu_first_contact.WORK).write_text(json.dumps({"flops": flops}))
-    asked = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0, compiled=True)
+    asked = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0, mode="default")
     late = [name for name, _ in asked if "XLA" in name or "compiled" in name]
     kinds = [
         (network, kind, precision)
@@ -312,7 +312,7 @@ def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_befor
     ]  # fmt: skip
     assert late == [f"{network}: {kind}, {precision}" for network, kind, precision in kinds]
     assert [name for name, _ in asked][-len(late) :] == late, "after all that needs no compiler"
-    plain = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0, compiled=False)
+    plain = gpu_first_contact.questions(tmp_path, None, tmp_path / "contact.jsonl", lambda: 1.0)
     assert not [name for name, _ in plain if "XLA" in name or "compiled" in name]
 
 

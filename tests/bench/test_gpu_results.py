@@ -25,7 +25,7 @@ ROUNDED: list[dict[str, Any]] = [
     {**TIMES, "question": "net.16@tf32: times", "replay_us": 20.0, "replay_on_streams_us": {}, "roofline_share": {"tf32": 0.1}},
 ]
 EAGER = {"question": "net.16: PyTorch", "status": "ok", "replay_us": {"float32": 100.0, "tf32": 30.0, "fp16": "no kernel"}}
-COMPILED = {"question": "net.16: PyTorch, compiled, float32", "status": "ok", "replay_us": {"float32": 80.0}}
+COMPILED = {"question": "net.16: PyTorch, compiled, float32", "status": "ok", "replay_us": {"float32": 80.0}, "mode": "default"}
 FAILED = {"question": "other: outputs", "status": "failed", "why": "KernelError: illegal\nmemory access"}
 
 
@@ -45,7 +45,7 @@ def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path:
     rows = {(row["network"], row["precision"]): row for row in json.loads((tmp_path / "cuda_contact.json").read_text())["rows"]}
     net = rows["net", "float32"]
     assert net["batch"] == 16 and net["error"] == 2e-6 and net["one_stream_us"] == 50.0
-    assert "| net | 16 | float32 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 |  | 2.00 | 30 | none | 25 % |" in page
+    assert "| net | 16 | float32 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 (default) |  | 2.00 | 30 | none | 25 % |" in page
     assert "| net | 16 | tf32 | 3e-04 | 1 | 20 |  | 45 | 30 |  |  | 1.50 |  |  | 10 % |" in page, "beside what its peers take in tf32"
     assert "| other | 1 | float32 | KernelError: illegal memory access |" in page, "what went wrong stands in its row"
     assert "In tf32 over the fastest peer: **1.50** in the geometric mean of 1" in page and "In fp16" not in page
