@@ -45,8 +45,12 @@ from runtime.profile.jobs import ArchiveWriter, Origin
 from runtime.profile.jobs import Job as ArchivedJob
 from runtime.profile.tables import read_lines
 
-ROUNDING_TOLERANCE = 4.0
-"""How far a kernel may be off that rounds its operands, in units of what rounding moves one operand, relative to the largest result."""
+ROUNDING_TOLERANCE = 8.0
+"""How far a kernel may be off that rounds its operands, in units of what rounding moves one operand, relative to the largest result.
+
+Of a sum of 64 results that is six or seven times what is usual where the largest result is four times the usual one: one of thousands of
+sums is not that far off by chance, as it is at 4. A wrong result still moves its sum by a hundred times as much.
+"""
 MOST_JUDGED_PLACES = 1 << 27
 """Places that are evaluated to judge a kernel, at most, where its result comes in more than two parts."""
 
