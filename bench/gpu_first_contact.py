@@ -607,12 +607,12 @@ def torch_network(
     for precision in precisions:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         try:
-            module: Any = TorchModel(filled(onnx.load(folder / NETWORK)))
+            floats = torch.float16 if precision == "fp16" else torch.float32
+            module: Any = TorchModel(filled(onnx.load(folder / NETWORK)), floats=floats).eval().to(device)
             module.weights = {name: weight.to(device) for name, weight in module.weights.items()}
-            module = (module.half() if precision == "fp16" else module).eval().to(device)
             with torch.inference_mode():
                 given = [torch.from_numpy(feeds[name]).to(device) for name in module.inputs]
-                given = [each.half() if precision == "fp16" and each.is_floating_point() else each for each in given]
+                given = [each.to(floats) if each.is_floating_point() else each for each in given]
                 call = torch.compile(module, mode=mode) if mode else module
                 times_us[precision] = timed(torch, partial(call, *given))
         except (LookupError, RuntimeError, TypeError, ValueError) as error:

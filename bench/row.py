@@ -260,7 +260,7 @@ def exact_outputs(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> li
 
         from bench.torch_model import TorchModel
 
-        module = TorchModel(model, precise=True)
+        module = TorchModel(model, floats=torch.float64)
         operands = [torch.from_numpy(_widened(feeds[value.name])) for value in model.graph.input]
         with torch.inference_mode():
             return [tensor.numpy() for tensor in module(*operands)]

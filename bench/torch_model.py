@@ -58,7 +58,7 @@ def _batch_norm(a: Mapping[str, Any], x: Tensor, s: Tensor, b: Tensor, m: Tensor
     return F.batch_norm(x, m, v, s, b, eps=a.get("epsilon", 1e-5))
 
 
-def _gemm(a: Mapping[str, Any], x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+def _gemm(a: Mapping[str, Any], x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     return F.linear(x, w if a.get("transB") else w.T, b)
 
 
@@ -128,12 +128,12 @@ def _softmax_over_rest(a: Mapping[str, Any], x: Tensor) -> Tensor:
     return torch.softmax(x.flatten(axis), axis).reshape(x.shape)
 
 
-TYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32}
+TYPES = {onnx.TensorProto.BOOL: torch.bool, onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32}
 OPERATORS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Add": lambda a, x, y: x + y,
+    "And": lambda a, x, y: x & y,
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
-    "Cast": lambda a, x: x.to(TYPES[a["to"]]),
     "Clip": lambda a, x, low=None, high=None: torch.clamp(x, low, high),
     "Concat": lambda a, *x: torch.cat(x, a["axis"]),
     "Conv": _conv,
@@ -143,11 +143,13 @@ OPERATORS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Erf": lambda a, x: torch.erf(x),
     "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
     "Gather": _gather,
+    "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", b"none").decode()),
     "Gemm": _gemm,
     "GlobalAveragePool": lambda a, x: x.mean((2, 3), keepdim=True),
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": lambda a, x: F.hardswish(x),
     "Identity": lambda a, x: x,
+    "IsNaN": lambda a, x: torch.isnan(x),
     "LRN": lambda a, x: F.local_response_norm(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
     "LayerNormalization": lambda a, x, s, b: F.layer_norm(x, s.shape, s, b, a.get("epsilon", 1e-5)),
     "MatMul": lambda a, x, y: x @ y,
@@ -172,26 +174,25 @@ OPERATORS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Tanh": lambda a, x: torch.tanh(x),
     "Transpose": lambda a, x: x.permute(a["perm"]),
     "Unsqueeze": _unsqueeze,
+    "Where": lambda a, condition, x, y: torch.where(condition, x, y),
 }
 
 
 class TorchModel(torch.nn.Module):
     """The graph's nodes, one torch function each. Raises LookupError naming operators that are not in the table.
 
-    ``precise``: all that is 32-bit floats in the model is 64-bit floats here; so must be the operands.
+    ``floats``: the type of all that is 32-bit floats in the model; so must be the operands.
     """
 
-    def __init__(self, model: onnx.ModelProto, *, precise: bool = False) -> None:
+    def __init__(self, model: onnx.ModelProto, *, floats: torch.dtype = torch.float32) -> None:
         super().__init__()
         constants = {n.output[0]: n.attribute[0].t for n in model.graph.node if n.op_type == "Constant" and n.attribute[0].name == "value"}
         constants |= {t.name: t for t in model.graph.initializer}
         self.weights: dict[str, Tensor] = {name: torch.from_numpy(numpy_helper.to_array(t).copy()) for name, t in constants.items()}
-        operators = dict(OPERATORS)
-        if precise:
-            self.weights = {name: w.double() if w.dtype == torch.float32 else w for name, w in self.weights.items()}
-            operators["Cast"] = lambda a, x: x.to(torch.float64 if a["to"] == onnx.TensorProto.FLOAT else TYPES[a["to"]])
+        self.weights = {name: w.to(floats) if w.dtype == torch.float32 else w for name, w in self.weights.items()}
+        operators = {**OPERATORS, "Cast": lambda a, x: x.to({**TYPES, onnx.TensorProto.FLOAT: floats}[a["to"]])}
         nodes = [n for n in model.graph.node if n.output[0] not in constants]
-        if missing := sorted({n.op_type for n in nodes} - set(OPERATORS)):
+        if missing := sorted({n.op_type for n in nodes} - set(operators)):
             raise LookupError(f"bench/torch_model.py does not translate {', '.join(missing)}")
         self.inputs = [i.name for i in model.graph.input]
         self.outputs = [o.name for o in model.graph.output]

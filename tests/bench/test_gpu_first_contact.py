@@ -296,6 +296,32 @@ def test_xla_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(actual, right, rtol=1e-3, atol=1e-4 * np.abs(right).max())
 
 
+@pytest.mark.parametrize("name", ["mobilenet_v2", "vit", "gpt2"])
+@pytest.mark.parametrize("peer", ["jax", "torch"])
+def test_peers_compute_networks_that_torch_exports(name: str, peer: str) -> None:
+    """In halves, too, all floats are of that type, as casts to floats are."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    from bench.jax_model import JaxModel
+    from bench.torch_model import TorchModel
+
+    network = gpu_first_contact.bench_models()[name]
+    model = network.make(1)
+    feeds = network.feeds(model)
+    (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    for kind, tolerance in ((np.float32, 1e-4), (np.float16, 1e-2)):
+        given = {key: array.astype(kind) if array.dtype.kind == "f" else array for key, array in feeds.items()}
+        if peer == "jax":
+            built = JaxModel(model)
+            weights = {key: array.astype(kind) for key, array in built.weights.items()}
+            actual = np.asarray(jax.jit(built)(weights, *(given[each] for each in built.inputs))[0])
+        else:
+            module = TorchModel(model, floats=torch.float16 if kind == np.float16 else torch.float32)
+            with torch.inference_mode():
+                actual = module(*(torch.from_numpy(given[each]) for each in module.inputs))[0].numpy()
+        assert actual.dtype == kind
+        np.testing.assert_allclose(actual.astype(np.float32), right, rtol=0, atol=tolerance * np.abs(right).max())
+
+
 def test_a_network_is_timed_as_xla_compiles_it_in_each_precision(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     write_network(dcgan(1), tmp_path)
