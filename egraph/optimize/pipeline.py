@@ -64,8 +64,8 @@ from egraph.optimize.trial import (
     Trial,
     by_importance,
     by_preference,
+    cheapest,
     compile_all,
-    compile_cheapest,
     compile_entry,
     entries_of,
     entry_named,
@@ -440,10 +440,17 @@ class Run:
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", path, keep_subnormals=keep)]
         contenders += [entry.contender for entry in by_importance(entries)]
         if not self.device.is_timed:
-            cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
-            if (closer := self._within(searched, [cheapest], {}, self._calibrated(None, device))) is not None:
-                return self._timed(closer, plain, key, device, is_measured=is_measured)
-            return Trial(searched, plain, tuple(entries), not_raced(contenders, ESTIMATED_DEVICE), cheapest, key)
+            failed: dict[str, str] = {}
+            estimated = not_raced(contenders, ESTIMATED_DEVICE)
+            while (best := cheapest(entries, estimated)) is not None:
+                best = best.folded(self.folder)
+                compile_entry(best, self.repair.compile_options)
+                if (closer := self._within(searched, [best], failed, self._calibrated(None, device))) is not None:
+                    return self._timed(closer, plain, key, device, is_measured=is_measured)
+                if best.contender.name not in failed:
+                    break
+                estimated = not_raced(contenders, ESTIMATED_DEVICE, failed)
+            return Trial(searched, plain, tuple(entries), estimated, best, key)
         raced = None if is_measured and not choice.is_earlier else self._recorded_race(contenders, device, frozen=options.frozen)
         preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race
         best = entry_named(fastest(preferred, raced, policy), entries) if raced else None

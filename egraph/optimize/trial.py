@@ -10,7 +10,7 @@ from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
 from egraph.optimize.kernels import uncompiled
-from egraph.optimize.race import NO_TIME_TO_RACE, Contender, Race, winner
+from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, winner
 from egraph.optimize.search import Search, program_digest
 from egraph.optimize.storage import with_rounded_weights
 from egraph.policy import RacePolicy
@@ -88,6 +88,12 @@ def fastest(preferred: Sequence[str], raced: Race, policy: RacePolicy) -> str:
     return winner(preferred, raced.timings, policy) or ORIGINAL
 
 
+def cheapest(entries: Sequence[Entry], raced: Race) -> Entry | None:
+    """Return what is estimated to take the least, where nothing is timed; None where all programs are given up."""
+    left = [entry for entry in by_importance(entries) if raced.timings[entry.contender.name].message == ESTIMATED_DEVICE]
+    return min(left, key=lambda entry: entry.program.cost_us, default=None)
+
+
 def gain(trial: Trial) -> float:
     """Return how many times as fast as the original the best program of a race is."""
     medians_us = [trial.raced.median_us(entry.contender.name) for entry in trial.entries]
@@ -97,7 +103,8 @@ def gain(trial: Trial) -> float:
 def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: RacePolicy) -> Trial:
     """Return the trial with the best of what is left where a program is given up for a reason."""
     raced = replace(trial.raced, timings={**trial.raced.timings, wrong.contender.name: Timing("failed", message=reason)})
-    best = entry_named(fastest(trial.preferred, raced, policy), trial.entries)
+    is_estimated = raced.timings[ORIGINAL].message == ESTIMATED_DEVICE
+    best = cheapest(trial.entries, raced) if is_estimated else entry_named(fastest(trial.preferred, raced, policy), trial.entries)
     return replace(trial, raced=raced, best=best and best.folded(folder))
 
 
@@ -129,13 +136,6 @@ def compile_entry(entry: Entry, options: CompileOptions) -> int:
     program = with_rounded_weights(entry.program, lowering_for(options.target))
     plan = compile_program(program, Path(entry.contender.path), options)
     return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
-
-
-def compile_cheapest(entries: Sequence[Entry], folder: Folder, options: CompileOptions) -> Entry:
-    """Compile what is estimated to take the least, where nothing is timed; return it, folded."""
-    cheapest = min(by_importance(entries), key=lambda entry: entry.program.cost_us).folded(folder)
-    compile_entry(cheapest, options)
-    return cheapest
 
 
 def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget: Budget, options: CompileOptions) -> Iterator[Entry]:

@@ -16,16 +16,18 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from egraph.errors import CheckFailed
 from egraph.extract import extract
 from egraph.onnx.exporter import serialized
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.blame import blame
 from egraph.optimize.budget import Budget
+from egraph.optimize.check import CheckResult, Disagreement
 from egraph.optimize.check_noise import relative_error
 from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
-from egraph.optimize.pipeline import optimize
+from egraph.optimize.pipeline import Run, optimize
 from egraph.optimize.precision import (
     NOTHING_FITS,
     SAFETY,
@@ -39,9 +41,10 @@ from egraph.optimize.precision import (
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
+from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
 from egraph.optimize.search import Choice, Search, contending, program_digest, programs_of, read_choice
-from egraph.optimize.trial import NO_TIME_TO_COMPILE, Entry, compile_all
+from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL, Entry, compile_all
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Implementation, Kernel, Node, Program, Selection
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
@@ -405,6 +408,49 @@ def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path:
     first, exact = compiled
     assert first[0] == 3 and exact and not any(exact)
     assert not any(row.precision == "bf16" for row in outcome.kernels) and outcome.max_rel_err < 1e-5
+
+
+@pytest.mark.parametrize("fault", ["rounding", "check", "every check"])
+def test_where_nothing_is_timed_the_next_cheapest_program_replaces_a_wrong_one(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be mended in the time there is; where no program is left, the model itself is."""
+    checked: list[Entry | None] = []
+    usual, usual_cost_us = Run._check, CostModel.cost_us
+
+    def cost_us(model: CostModel, candidate: Candidate) -> float:
+        return 0.1 if candidate.implementation.precision == "tf32" else usual_cost_us(model, candidate)
+
+    def check(run: Run, session: Session, saved: Any, best: Entry | None, **options: Any) -> CheckResult:
+        checked.append(best)
+        if best is not None and (fault == "every check" or (fault == "check" and len(checked) == 1)):
+            raise Disagreement(CheckFailed("the output differs", where="y", fix=""), {})
+        return usual(run, session, saved, best, **options)
+
+    monkeypatch.setattr(Run, "_check", check)
+    monkeypatch.setattr(CostModel, "cost_us", cost_us)
+    monkeypatch.setattr(Repair, "repaired", lambda *arguments: None)
+    monkeypatch.setattr(Repair, "without_wrong", lambda *arguments: None)
+    monkeypatch.setattr(Rounding, "raise_kernels", lambda *arguments: False)
+    if fault == "rounding":
+        monkeypatch.setattr(Rounding, "measure", lambda rounding, entry, model: math.inf)
+    model = build(tmp_path / "layers.onnx", convolutions=False)
+    options = Options(
+        model, threads=1, budget_seconds=20, precision="tf32", tolerance=Tolerance(1e-2), derivations=False, device="cuda:h100",
+        database=tmp_path / "profiles",
+    )  # fmt: skip
+    outcome = optimize(options, Progress(-1, 20.0))
+    rounding = [len(rounding_kernels(best.program)) if best else 0 for best in checked]
+    costs_us = [best.program.cost_us for best in checked if best]
+    if fault == "rounding":
+        assert rounding == [0] and not any(row.precision == "tf32" for row in outcome.kernels)
+    elif fault == "check":
+        assert rounding[0] > 0 and len(checked) == 2 and costs_us[0] <= costs_us[1]
+        assert outcome.shipped == checked[1].contender.name if checked[1] else False
+    else:
+        assert checked[-1] is None and len(costs_us) > 1 and costs_us == sorted(costs_us) and outcome.shipped == ORIGINAL
+    with Session(tmp_path / "layers.einsat", on="cuda:h100") as session:
+        assert session.run(None, {"x": np.zeros(tuple(session.get_inputs()[0].shape), np.float32)})
 
 
 def test_a_run_foresees_its_first_choice_at_the_costs_of_single_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
