@@ -81,7 +81,7 @@ MODES = ("max-autotune-no-cudagraphs", "default")
 """Of torch.compile: choosing kernels by their times, which takes minutes for some networks, or by its rules."""
 XLA_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "fp16": "default"}
 """What JAX calls the precision of products."""
-MOST_COMPARED = 1 << 20
+MOST_COMPARED = 1 << 18
 """Elements of an output that are compared, at most, evenly spread over it: they travel."""
 NETWORK = "network.onnx"
 """The network without its random weights, for PyTorch."""

@@ -108,7 +108,7 @@ def test_what_is_compared_of_a_large_output_lies_everywhere() -> None:
     elements = 1 << 22
     found = gpu_first_contact.compared(np.arange(elements, dtype=np.int64).reshape(-1, 4096))
     assert gpu_first_contact.MOST_COMPARED / 2 < found.size <= gpu_first_contact.MOST_COMPARED
-    assert set(np.unique(found % 64)) == set(range(64)) and elements - found[-1] <= 5
+    assert set(np.unique(found % 64)) == set(range(64)) and elements - found[-1] <= 17
     assert gpu_first_contact.compared(np.arange(6).reshape(2, 3)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
