@@ -13,10 +13,10 @@ where the GPU is; it goes on where it was interrupted, and says whether all of i
 It asks one question after another and writes each answer down at once, into $OUT where that is set: versions; the device beside its
 description; code, plans of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by
 events beside the estimates and the least that arithmetic and memory allow; library calls and whole networks beside PyTorch's; then it
-times kernels for as long as it may, or, with --compiled, networks as PyTorch and, where JAX is, XLA compile them. What cannot be asked is
-skipped with the reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one that crashes, hangs or
-spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2. ``bench.gpu_results`` puts
-the answers on record.
+times kernels for as long as it may. With --compiled it asks for networks as PyTorch and, where JAX is, XLA compile them, instead of all
+that. What cannot be asked is skipped with the reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one
+that crashes, hangs or spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2.
+``bench.gpu_results`` puts the answers on record.
 """
 
 from __future__ import annotations
@@ -689,41 +689,56 @@ Question = tuple[str, Callable[[], Answer]]
 def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float], *, mode: str = "") -> list[Question]:
     """Return what to ask, the most important first; on a described device only what needs none.
 
-    ``mode``: time networks as PyTorch compiles them in this mode, and as XLA does, instead of kernels.
+    ``mode``: time networks as PyTorch compiles them in this mode, and as XLA does, and nothing else.
     """
-    asked: list[Question] = [("versions", versions)]
-    if on is None:
-        asked += [("device", present), ("libraries", libraries), ("properties", properties), ("rates", rates), ("roundings", roundings)]
-    archives = sorted(folder.glob(ARCHIVES)) if on is None and not mode else []
     prepared = sorted(each for each in folder.iterdir() if (each / WANTED).exists())
     networks = {each.name.partition(MARK)[0]: each for each in reversed(prepared)}  # peers are asked once for all precisions of ours
-    for program_folder in prepared:
-        name, path = program_folder.name, next(program_folder.glob("*.einsat"))
-
-        def of_artefact(question: Callable[..., Answer], *rest: Any, path: Path = path) -> Answer:
-            return question(opened_artefact(path), *rest)
-
-        if on is None:
-            asked.append((f"{name}: code", partial(of_artefact, code)))
-            asked.append((f"{name}: plans of cuDNN", partial(of_artefact, cudnn_plans)))
-            asked.append((f"{name}: kernels of cuBLASLt", partial(of_artefact, cublas_kernels)))
-        asked.append((f"{name}: outputs", partial(of_artefact, outputs, on, program_folder)))
-        if on is None:
-            asked.append((f"{name}: times", partial(of_artefact, times, program_folder)))
-            if precision_of(program_folder) == PLAIN:
-                asked.append((f"{name}: calls by PyTorch", partial(of_artefact, torch_calls)))
-    if on is None:
-        asked += [(f"{name}: PyTorch", partial(torch_network, each)) for name, each in sorted(networks.items())]
-    for precision in PRECISIONS if mode else ():  # the smallest networks first: more answers in the time
-        smallest_first = sorted(networks.items(), key=lambda pair: (_flops(pair[1]), pair[0]))
-        asked += [(f"{name}{XLA}, {precision}", partial(xla_network, each, precisions=[precision])) for name, each in smallest_first]
-        by_torch = partial(torch_network, mode=mode, precisions=[precision])
-        asked += [(f"{name}{COMPILED}, {precision}", partial(by_torch, each)) for name, each in smallest_first]
+    if on is not None:
+        return [("versions", versions), *((f"{each.name}: outputs", partial(_of_artefact, outputs, each, on, each)) for each in prepared)]
+    asked: list[Question] = [("versions", versions), ("device", present)]
+    if mode:
+        return asked + compiled_questions(networks, mode)
+    asked += [("libraries", libraries), ("properties", properties), ("rates", rates), ("roundings", roundings)]
+    for each in prepared:
+        asked += program_questions(each)
+    asked += [(f"{name}: PyTorch", partial(torch_network, each)) for name, each in sorted(networks.items())]
+    archives = sorted(folder.glob(ARCHIVES))
     for number, archive in enumerate(archives):
         share = partial(_share, left_seconds, len(archives) - number)
         records = written.with_name(f"{archive.stem}.{RECORDS}")
         asked.append((f"{archive.stem}{KERNEL_TIMES}", partial(kernel_times, archive, records, share)))
     return asked
+
+
+def program_questions(folder: Path) -> list[Question]:
+    """Return what is asked about the program in a folder."""
+    name = folder.name
+    asked: list[Question] = [
+        (f"{name}: code", partial(_of_artefact, code, folder)),
+        (f"{name}: plans of cuDNN", partial(_of_artefact, cudnn_plans, folder)),
+        (f"{name}: kernels of cuBLASLt", partial(_of_artefact, cublas_kernels, folder)),
+        (f"{name}: outputs", partial(_of_artefact, outputs, folder, None, folder)),
+        (f"{name}: times", partial(_of_artefact, times, folder, folder)),
+    ]
+    if precision_of(folder) == PLAIN:
+        asked.append((f"{name}: calls by PyTorch", partial(_of_artefact, torch_calls, folder)))
+    return asked
+
+
+def compiled_questions(networks: Mapping[str, Path], mode: str) -> list[Question]:
+    """Return what is asked of compilers, precision by precision, of the smallest networks first: more answers in the time."""
+    smallest_first = sorted(networks.items(), key=lambda pair: (_flops(pair[1]), pair[0]))
+    asked: list[Question] = []
+    for precision in PRECISIONS:
+        asked += [(f"{name}{XLA}, {precision}", partial(xla_network, each, precisions=[precision])) for name, each in smallest_first]
+        by_torch = partial(torch_network, mode=mode, precisions=[precision])
+        asked += [(f"{name}{COMPILED}, {precision}", partial(by_torch, each)) for name, each in smallest_first]
+    return asked
+
+
+def _of_artefact(question: Callable[..., Answer], folder: Path, *rest: Any) -> Answer:
+    """Answer a question about the artefact in a folder, with drawn weights."""
+    return question(opened_artefact(next(folder.glob("*.einsat"))), *rest)
 
 
 def _flops(folder: Path) -> float:
@@ -840,7 +855,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     imported_help = "with --prepare: kernel times that such a GPU has measured"
     parser.add_argument("--import-profiles", nargs="+", type=Path, default=[], metavar="FILE", help=imported_help)
     parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
-    compiled_help = f"time networks as PyTorch, in a mode (default {MODES[0]}), and XLA compile them instead of kernels"
+    compiled_help = f"time networks as PyTorch, in a mode (default {MODES[0]}), and XLA compile them, and nothing else"
     parser.add_argument("--compiled", nargs="?", choices=MODES, const=MODES[0], default="", metavar="MODE", help=compiled_help)
     parser.add_argument("--on", choices=DESCRIBED, help="ask what needs no GPU of the recorded device")
     default = Path(os.environ.get("OUT", ".")) / "contact.jsonl"
