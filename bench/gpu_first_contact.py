@@ -613,6 +613,7 @@ def torch_network(
             with torch.inference_mode():
                 given = [torch.from_numpy(feeds[name]).to(device) for name in module.inputs]
                 given = [each.to(floats) if each.is_floating_point() else each for each in given]
+                torch.compiler.reset()  # of what was compiled before: after eight networks torch would compute eagerly
                 call = torch.compile(module, mode=mode) if mode else module
                 times_us[precision] = timed(torch, partial(call, *given))
         except (LookupError, RuntimeError, TypeError, ValueError) as error:

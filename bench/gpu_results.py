@@ -123,7 +123,7 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         "microseconds, without copies from and to the host; weights and inputs stay where the last replay left them, in the cache if they",
         "fit. PyTorch runs eagerly, captured as a graph, with cuDNN in benchmark mode; in `fp16` all of its tensors are halves.",
         "`predicted` is what the program was chosen by; `error` compares with what the recorded device computes, roundings included;",
-        "PyTorch, compiled (max-autotune, where that ended in two minutes, else by default) and XLA stand in the precision of the row, and",
+        "PyTorch, compiled (by max-autotune, or in the mode that is named) and XLA stand in the precision of the row, and",
         "`over the best` compares with the fastest of them.",
         "",
         f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|",
