@@ -202,15 +202,20 @@ def interleaved(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ..
 
 
 def with_reciprocals(table: Terms, root: Term) -> Term:
-    """e / s = e * (1 / s)  for s = sum exp(x - max x): one quotient a row, where that loses nothing since s is at least one.
+    """e / s = e * (1 / s)  for s = sum exp(x - max x), and for a root s that a row shares: one quotient a row.
 
-    A quotient of vectors takes as long as ten products. Where the divisor may be tiny or huge, its reciprocal may be infinite or
-    lose digits, and the quotient stays.
+    A quotient of vectors takes as long as ten products. Nothing is lost: that sum is at least one, and the root of a float is zero,
+    infinite or between 2^-75 and 2^64. Where another divisor may be tiny or huge, its reciprocal may be infinite or lose digits, and the
+    quotient stays.
     """
     products: dict[Term, Term] = {}
     for term in subterms((root,)):
-        if term.kind == "apply" and term.data == "div" and _is_at_least_one(table, term.children[1]):
-            products[term] = table.apply("mul", (term.children[0], table.apply("reciprocal", (term.children[1],))))
+        if term.kind != "apply" or term.data != "div":
+            continue
+        dividend, divisor = term.children
+        is_shared_root = divisor.kind == "apply" and divisor.data == "sqrt" and divisor.free < dividend.free
+        if is_shared_root or _is_at_least_one(table, divisor):
+            products[term] = table.apply("mul", (dividend, table.apply("reciprocal", (divisor,))))
     return table.exchange(root, products) if products else root
 
 

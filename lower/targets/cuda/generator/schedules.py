@@ -10,7 +10,8 @@ sums of products (``products``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from egraph.errors import LowerError
@@ -67,7 +68,13 @@ WARPS = 4
 TENSOR_BLOCKS = 2
 """Blocks of products on tensor cores that a multiprocessor must hold. Left alone, ptxas once took 40 registers and spilled."""
 ENOUGH_THREADS = 1 << 16
-"""Threads that keep a device busy: reductions of so many columns are not shared."""
+"""Threads that keep a device busy: reductions of so many columns are not shared, and rows of fewer threads in all are shared by more."""
+LEAST_LANE_TERMS = 4
+"""Terms that a thread keeps, at least, of a row that more threads share because rows are few: their loads are under way together."""
+MOST_ROW_THREADS = 256
+"""Threads that share a row because rows are few, at most: each 32 of them add a result to what is reduced one by one."""
+UNROLLED = 8
+"""Turns of a loop that is written out, at most, so that what it loads is under way together."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +289,7 @@ class Scheduler:
                 self._store(root, offset)
             else:
                 size = math.prod(map(length, inner))
-                with writer.braces(f"for (int place = rank; place < {size}; place += {team.size})"):
+                with _turns(writer, "place", size, team.size):
                     writer.bind_digits(inner, "place")
                     self._store(root, offset)
         return Shape(-(-count // team.lanes), team.block)
@@ -298,19 +305,21 @@ class Scheduler:
         name = writer.name("term")
         stretched = reduction == Reduction.SUM and size >= 2 * STRETCH * step
 
-        def terms(first: str, last: str, into: str) -> None:
-            with writer.braces(f"for (int {name} = {first}; {name} < {last}; {name} += {step})"):
-                writer.bind_digits(order, name)
-                writer.accumulate(reduction, into, writer.value(term.children[0]).text)
+        def accumulate(into: str) -> None:
+            writer.bind_digits(order, name)
+            writer.accumulate(reduction, into, writer.value(term.children[0]).text)
 
         if stretched:
             start = writer.name("first")
             with writer.braces(f"for (int {start} = rank; {start} < {size}; {start} += {STRETCH * step})"):
                 near = writer.accumulator(reduction)
-                terms(start, f"min({start} + {STRETCH * step}, {size})", near)
+                last = f"min({start} + {STRETCH * step}, {size})"
+                with writer.braces(f"for (int {name} = {start}; {name} < {last}; {name} += {step})"):
+                    accumulate(near)
                 writer.accumulate(reduction, total, near)
         else:
-            terms("rank", str(size), total)
+            with _turns(writer, name, size, step):
+                accumulate(total)
         if not team.by_column:
             with writer.braces(f"for (int step = {min(WARP, team.size) // 2}; step > 0; step /= 2)"):
                 writer.accumulate(reduction, total, f"__shfl_xor_sync(0xffffffffu, {total}, step)")
@@ -351,15 +360,22 @@ class Team:
 
     @classmethod
     def by_rows(cls, rows: Sequence[Iterator], work: int) -> Team:
-        """Give a row to a warp, a long one to a block, a short one to a part of a warp: lanes need terms to load at once."""
+        """Give a row to a warp, a long one to a block, a short one to a part of a warp: lanes need terms to load at once.
+
+        Where rows are so few that a device would idle, more threads share each of them.
+        """
         count = math.prod(map(length, rows))
         if work < LANE_TERMS * WARP:
-            size = max(LEAST_LANES, 1 << (-(-work // LANE_TERMS) - 1).bit_length())
-            return cls(size, WARPS * WARP // size, 1, False)
-        if work <= WARP_TERMS:
-            return cls(WARP, min(WARPS, count), 1, False)
-        size = 128 if work <= 4 * WARP_TERMS else 256 if work <= 16 * WARP_TERMS or count >= 512 else 1024
-        return cls(size, 1, size // WARP, False)
+            size = max(LEAST_LANES, _power_of_two(2 * -(-work // LANE_TERMS) - 1))
+        elif work <= WARP_TERMS:
+            size = WARP
+        else:
+            size = 128 if work <= 4 * WARP_TERMS else 256 if work <= 16 * WARP_TERMS or count >= 512 else 1024
+        size = max(size, min(_power_of_two(ENOUGH_THREADS // count), _power_of_two(work // LEAST_LANE_TERMS), MOST_ROW_THREADS))
+        if size > WARP:
+            return cls(size, 1, size // WARP, False)
+        lanes = WARPS * WARP // size
+        return cls(size, min(lanes, count) if size == WARP else lanes, 1, False)
 
     @classmethod
     def by_columns(cls, rows: Sequence[Iterator], work: int, reductions: int) -> Team:
@@ -368,6 +384,27 @@ class Team:
         fits = reductions * WARP * WARP * 4 <= SHARED_BYTES
         size = WARP if few and fits and work >= 8 * WARP else SQUARE_ROWS if work >= 2 * SQUARE_ROWS else 4
         return cls(size, WARP, size, True)
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two up to a number, one of what is less."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+@contextmanager
+def _turns(writer: Writer, name: str, size: int, step: int) -> Generator[None]:
+    """Write a loop over a thread's share of numbers below ``size``, every ``step`` of them; a short one is written out."""
+    turns = -(-size // step)
+    if turns > UNROLLED:
+        with writer.braces(f"for (int {name} = rank; {name} < {size}; {name} += {step})"):
+            yield
+        return
+    turn = writer.name("turn")
+    with writer.braces(f"for (int {turn} = 0; {turn} < {turns}; ++{turn})", pragma="unroll"):
+        writer.line(f"const int {name} = rank + {turn} * {step};")
+        is_within = f"{turn} < {turns - 1} || {name} < {size}" if turns > 1 else f"{name} < {size}"
+        with writer.braces(f"if ({is_within})") if size % step else nullcontext():
+            yield
 
 
 def unconditional(root: Term) -> list[Term]:

@@ -62,10 +62,12 @@ class Writer:
         self.blocks, self._at = kept, at
 
     @contextmanager
-    def braces(self, head: str, *, barrier: bool = False) -> Iterable[Block]:
-        """Write ``head { ... }``."""
+    def braces(self, head: str, *, barrier: bool = False, pragma: str = "") -> Iterable[Block]:
+        """Write ``head { ... }``, below a pragma if one is given."""
         with self.inside(Block(barrier)) as block:
             yield block
+        if pragma:
+            self.line(f"#pragma {pragma}")
         self.line(f"{head} {{".lstrip())
         self.blocks[self._at].lines += [f"  {line}" for line in block.lines]
         self.line("}")
