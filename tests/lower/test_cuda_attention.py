@@ -15,8 +15,10 @@ import pytest
 from egraph.tensor import Graph, Program
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
+from lower.attention.match import AttentionCall, match
 from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering
+from lower.targets.cuda.generator.attention import Blocking
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler
 from runtime import Session
 from runtime.devices.cuda import kernels
@@ -44,6 +46,9 @@ CASES: tuple[Case, ...] = (
 
 
 WIDE: Case = ((1,), (64, 64, 128, 256), "bias", "", True, "weights")
+DEEP: Case = ((2,), (35, 70, 100, 140), "rows and columns", "", False, "")
+MANY: Case = ((97,), (60, 40, 12, 40), "", "", False, "")
+"""Enough blocks for eight rows a warp."""
 
 
 def built(case: Case) -> Graph:
@@ -97,7 +102,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return compile_case
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, DEEP, MANY], ids=str)
 def test_attention_is_one_kernel_that_means_what_its_operators_do(case: Case, compiled: Compiled) -> None:
     graph, program, folder = compiled(case)
     in_every_order(graph, program, folder, drawn(graph))
@@ -126,14 +131,15 @@ def test_rows_without_keys_infinities_and_what_is_no_number(is_guarded: bool, tm
     in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
 
 
-def test_each_barrier_is_needed(compiled: Compiled, tmp_path: Path) -> None:
-    graph, program, folder = compiled(CASES[0])
+@pytest.mark.parametrize(("case", "count"), [(CASES[0], 3), (DEEP, 5)], ids=["whole rows", "parts of rows and columns"])
+def test_each_barrier_is_needed(case: Case, count: int, compiled: Compiled, tmp_path: Path) -> None:
+    graph, program, folder = compiled(case)
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / kernels.FILE
     stored = json.loads(path.read_text())
     ((symbol, kernel),) = stored.items()
     barriers = list(re.finditer(r"__sync(threads|warp)\(\);", kernel["text"]))
-    assert len(barriers) == 3
+    assert len(barriers) == count
     for barrier in barriers:
         text = kernel["text"][: barrier.start()] + kernel["text"][barrier.end() :]
         path.write_text(json.dumps({symbol: {**kernel, "text": text, "cubin": None}}))
@@ -141,10 +147,25 @@ def test_each_barrier_is_needed(compiled: Compiled, tmp_path: Path) -> None:
             in_every_order(graph, program, tmp_path, drawn(graph))
 
 
+def test_a_warp_has_as_many_rows_as_leave_blocks_for_a_whole_gpu(compiled: Compiled) -> None:
+    """Twelve heads of 128 rows are 48 blocks of 32 rows: a third of an H100."""
+    def block_rows(*shape: int) -> int:
+        m = Model()
+        q, k, v = m.input(*shape, 16), m.input(shape[0], 40, 16), m.input(shape[0], 40, 16)
+        program = choose(m.graph(attended(m, q, k, v, "", "", guarded=False)), "attention", target=TARGET)
+        call = match(program.kernels[-1].fragment)
+        assert isinstance(call, AttentionCall)
+        return Blocking.of(call).rows
+
+    assert [block_rows(*shape) for shape in ((12, 128), (24, 128), (4, 128), (500, 8), (500, 17))] == [16, 32, 8, 8, 32]
+    text = (compiled(MANY)[2] / kernels.FILE).read_text()
+    assert "warp * 8 + r" in text
+
+
 @pytest.mark.skipif(not has_compiler(), reason=MISSING)
 @pytest.mark.parametrize("architecture", list(MULTIPROCESSORS))
 def test_attention_compiles_and_spills_nothing(architecture: str, compiled: Compiled) -> None:
-    for case in (*CASES, WIDE):
+    for case in (*CASES, WIDE, DEEP, MANY):
         ((_, kernel),) = kernels.read(compiled(case)[2] / kernels.FILE).items()
         launches = [Launch(each.symbol, each.grid, each.block, each.shared_bytes, each.parameters) for each in kernel.launches]
         code = compile_text(kernel.text, launches, architecture)

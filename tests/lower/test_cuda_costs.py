@@ -96,10 +96,22 @@ def test_cublas_cuts_long_sums_of_few_tiles() -> None:
     assert cost_us(many, "cublas.matmul") > 2 * 4096**2 * 14336 / (H100.float32_gigaflops_s * 1e3), "nothing idles: nothing is gained"
 
 
-def test_attention_in_one_kernel_costs_more_than_its_products() -> None:
-    scores = apply("MatMul", placeholder(0, float32(8, 128, 64)), placeholder(1, float32(8, 64, 128)))
-    attention = apply("MatMul", apply("Softmax", scores, axis=2), placeholder(2, float32(8, 128, 64)))
-    assert cost_us(attention, "attention.blocks") > 3 * cost_us(scores, "cuda")
+def attended(batch: int, rows: int, keys: int, depth: int, width: int) -> Node:
+    scores = apply("MatMul", placeholder(0, float32(batch, rows, depth)), placeholder(1, float32(batch, depth, keys)))
+    return apply("MatMul", apply("Softmax", scores, axis=2), placeholder(2, float32(batch, keys, width)))
+
+
+def test_attention_in_one_kernel_is_priced_by_the_steps_of_its_blocks() -> None:
+    def of(*sizes: int) -> float:
+        return cost_us(attended(*sizes), "attention.blocks")
+
+    few = of(8, 128, 128, 64, 64)
+    assert few > 1.2 + 4 * 1000 / 1980, "each step waits"
+    assert 3 * few < of(8, 128, 1024, 64, 64) < 9 * few, "keys come one step after another"
+    assert of(4, 128, 128, 64, 64) == pytest.approx(few, rel=0.15), "multiprocessors idle"
+    assert 6 < of(800, 512, 512, 64, 64) / of(100, 512, 512, 64, 64) < 9, "blocks wait for a place"
+    peak_us = 2 * 2 * 800 * 512 * 512 * 64 / (H100.float32_gigaflops_s * 1e3)
+    assert of(800, 512, 512, 64, 64) > 1.5 * peak_us
 
 
 @pytest.mark.parametrize("name", GPUS)

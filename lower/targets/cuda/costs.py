@@ -19,9 +19,11 @@ from egraph.tensor import PLAIN, Candidate, Implementation, Node, walk
 from egraph.tensor.expr.index import known
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.window import layout_of
+from lower.attention.match import AttentionCall, match
 from lower.eoperator.phases import has_phases
 from lower.eoperator.repeated import repeated_operations
 from lower.roofline import ADDITIONS_A_FUNCTION, DeviceSpeed, Work
+from lower.targets.cuda.generator.attention import Blocking
 from lower.targets.cuda.generator.products import CYCLES_A_US, LEAST_SIDE, Sum, tiling_of
 from runtime.devices.cuda.gpus import H100, Gpu
 
@@ -60,8 +62,6 @@ LAUNCHED = (16, 64, 128, 256)
 VENDOR = ("cudnn", "cublas")
 UNTILED_SHARE = 0.015
 """What a generated contraction of a few rows reaches of the peak: a hundredth to a thirtieth of it was measured on an H100."""
-ATTENTION_TIMES = 4.0
-"""What attention in one kernel takes, in times of what its two products take alone: measured on an H100, of a band of scores."""
 SHARING_THREADS, WAITING_CYCLES = 8, 8
 """Threads that share a result's reductions, and cycles that one waits for an operation of a reduction inside of another: two kernels that
 repeat layer norms took 305 and 877 us on an H100, and are estimated so at 297 and 1290."""
@@ -204,6 +204,14 @@ class GpuSpeed(DeviceSpeed):
         sizes = product.count, product.rows, product.columns, Sum(1, product.summed, is_flat=False)
         return tiling_of(*sizes).cycles(*sizes) / CYCLES_A_US * H100.clock_khz / self.gpu.clock_khz
 
+    def attention_us(self, fragment: Node) -> float:
+        """Return what attention in one kernel takes, besides its launch, by a model of its cycles."""
+        call = match(fragment)
+        assert isinstance(call, AttentionCall), "its tile was matched"
+        passes = 1 + (call.is_guarded or len(call.codes) > call.steps_before)
+        cycles = Blocking.of(call).cycles(call.arguments[1].window.shape[-2], passes, self.gpu.multiprocessors)
+        return cycles / self.gpu.clock_khz * 1e3
+
     def repeating_us(self, fragment: Node) -> float:
         """Return what a generated kernel takes for what it computes again: few threads a result, each waiting for its last operation."""
         a_result = SHARING_THREADS / WAITING_CYCLES * self.gpu.clock_khz / 1e3
@@ -228,7 +236,7 @@ class GpuSpeed(DeviceSpeed):
             else:
                 computing_us += self.waves_us(product, implementation.precision) / TENSOR_EFFICIENCY
         if implementation.library == "attention":
-            computing_us *= ATTENTION_TIMES
+            computing_us = self.attention_us(candidate.fragment)
         contractions = [node for node in walk((candidate.fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
         if len(contractions) > len(products):  # an expression with sums of its own
             computing_us += amount.flops / (self.gpu.float32_gigaflops_s * 1e3)

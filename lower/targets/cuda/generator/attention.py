@@ -1,8 +1,9 @@
-"""Attention as one kernel that never stores the scores: a block computes 32 rows of the result, 32 keys at a time.
+"""Attention as one kernel that never stores the scores: a block computes 8 to 32 rows of the result, 32 keys at a time.
 
-A warp has eight of the rows, a lane a key, then columns of the values. Largest score and sum of a row are kept while keys go by, and what
-was summed is scaled where a larger score appears. Where probabilities themselves are masked or weighed, a first pass finds the largest
-score and the sum, and a second one the probabilities.
+A warp has two to eight of the rows, a lane a key, then columns of the values. Keys and their values are staged in shared memory together,
+and read from there four numbers at once. Largest score and sum of a row are kept while keys go by, and what was summed is scaled where a
+larger score appears. Where probabilities themselves are masked or weighed, a first pass finds the largest score and the sum, and a second
+one the probabilities.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from egraph.errors import LowerError
@@ -21,10 +22,25 @@ from lower.views import Window
 from runtime.devices.cuda.kernels import Launch
 
 SIDE = 32
-"""Rows of a block, keys of a step, and numbers of a row that are staged at once."""
+"""Keys of a step, and columns of the values that the lanes of a warp have: one each."""
 WARPS = 4
-EACH = SIDE // WARPS
-"""Rows of a warp."""
+THREADS = SIDE * WARPS
+MOST_EACH, LEAST_EACH = 8, 2
+"""Rows of a warp, whose lanes share what they read of keys and values."""
+ENOUGH_BLOCKS = 96
+"""Blocks that occupy most of a GPU: where there are less, a warp has fewer rows."""
+MOST_STAGED = 64
+"""Numbers of a row of queries and keys that are staged at once, at most."""
+MOST_COLUMNS = 4 * SIDE
+"""Columns of the values that are staged at once, at most: all fits into 48 KB with what else is staged."""
+VECTOR = 4
+"""Numbers that are read from shared memory at once."""
+MOST_UNROLLED = 16
+"""Loads of a thread that are under way together, at most: each takes a register."""
+WAITING_CYCLES = 1000
+"""What a step waits for loads, barriers, and the reductions of scores, one after another: a guess."""
+READING_SHARE = 0.6
+"""Share of the rate of shared memory that steps reach: a guess."""
 BLOCKS = 3
 """Blocks that a multiprocessor must hold, which leaves a thread 170 registers: left alone, ptxas takes 64 and spills."""
 MOST_WIDTH = 8 * SIDE
@@ -32,6 +48,57 @@ MOST_WIDTH = 8 * SIDE
 INFINITY = "__int_as_float(0x7f800000)"
 STEPS = {0: "{s} + {x}", 1: "{s} * {x}", 2: "{s} - {x}", 3: "{x} - {s}", 4: "{s} / {x}"}
 """Steps between the products by their codes, of a score and what it meets."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How rows, depth and columns of attention are divided."""
+
+    each: int
+    """Rows of a warp."""
+    blocks: int
+    tiles: int
+    """Blocks of one matrix of the batch."""
+    depth: int
+    staged: int
+    """Numbers of a row of queries and keys that are staged at once; zeros beyond the depth."""
+    width: int
+    columns: int
+    """Columns of the values that are staged at once."""
+
+    @staticmethod
+    def of(call: AttentionCall) -> Blocking:
+        *batch, rows, depth = call.arguments[0].window.shape
+        width = call.destination.shape[-1]
+        each = MOST_EACH
+        while each > LEAST_EACH and (2 * rows <= WARPS * each or math.prod(batch) * -(-rows // (WARPS * each)) < ENOUGH_BLOCKS):
+            each //= 2
+        tiles = -(-rows // (WARPS * each))
+        staged = min(MOST_STAGED, -(-depth // VECTOR) * VECTOR)
+        return Blocking(each, math.prod(batch) * tiles, tiles, depth, staged, width, min(MOST_COLUMNS, -(-width // SIDE) * SIDE))
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of a block."""
+        return WARPS * self.each
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether rows of queries and keys are staged as a whole."""
+        return self.depth <= self.staged
+
+    def cycles(self, keys: int, passes: int, multiprocessors: int) -> float:
+        """Return how many cycles of a GPU all blocks take: they read shared memory, or wait. A model: none of them has been timed."""
+        scores, values = self.depth / VECTOR * (self.each + VECTOR), SIDE / VECTOR * (self.each + VECTOR * self.width / SIDE)
+        reading = WARPS * (passes * scores + values) / READING_SHARE
+        together = min(BLOCKS, -(-self.blocks // multiprocessors))
+        rounds = -(-self.blocks // (multiprocessors * together))
+        return rounds * -(-keys // SIDE) * max(passes * WAITING_CYCLES + reading, together * reading)
+
+    @property
+    def pitch(self) -> int:
+        """Return the distance of staged rows, an odd number of vectors: the lanes' keys lie in different banks."""
+        return VECTOR * (self.staged // VECTOR | 1)
 
 
 @dataclass(frozen=True)
@@ -46,10 +113,11 @@ class AttentionRequest(KernelRequest):
 
 
 class _Text:
-    """Lines of one kernel."""
+    """Lines of one kernel, whose warps have ``each`` rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, each: int) -> None:
         self.lines: list[str] = []
+        self.each = each
         self._depth = 1
 
     def line(self, text: str) -> None:
@@ -64,9 +132,14 @@ class _Text:
         self.line("}")
 
     @contextmanager
+    def unrolled(self, name: str, count: int) -> Iterator[None]:
+        self.line("#pragma unroll" if count <= MOST_UNROLLED else f"#pragma unroll {MOST_UNROLLED}")
+        with self.braces(f"for (int {name} = 0; {name} < {count}; ++{name})"):
+            yield
+
+    @contextmanager
     def each_row(self) -> Iterator[None]:
-        self.line("#pragma unroll")
-        with self.braces(f"for (int r = 0; r < {EACH}; ++r)"):
+        with self.unrolled("r", self.each):
             yield
 
 
@@ -91,45 +164,80 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
     conditions = _conditions(call.codes)
     kinds = ["const float*"] * 3 + ["const unsigned char*" if each else "const float*" for each in conditions]
     kinds += ["const float*"] * call.is_guarded
-    tiles, is_exact = -(-rows // SIDE), call.is_guarded or len(call.codes) > call.steps_before
-    text = _Text()
-    text.line(f"__shared__ float queries[{SIDE}][{SIDE + 1}], keys[{SIDE}][{SIDE + 1}], weights[{SIDE}][{SIDE}];")
-    text.line("const int lane = threadIdx.x, warp = threadIdx.y;")
-    text.line(f"const int top = (int)(blockIdx.x % {tiles}u) * {SIDE};")
-    step = tiles
+    blocking, is_exact = Blocking.of(call), call.is_guarded or len(call.codes) > call.steps_before
+    text = _Text(blocking.each)
+    shapes = {
+        "queries": (blocking.rows, blocking.pitch), "keys": (SIDE, blocking.pitch), "values": (SIDE, blocking.columns),
+        "weights": (blocking.rows, SIDE),
+    }  # fmt: skip
+    text.line(f"alignas(16) __shared__ float {', '.join(f'{name}[{a}][{b}]' for name, (a, b) in shapes.items())};")
+    text.line(f"const int lane = threadIdx.x, warp = threadIdx.y, thread = warp * {SIDE} + lane;")
+    text.line(f"const int top = (int)(blockIdx.x % {blocking.tiles}u) * {blocking.rows};")
+    step = blocking.tiles
     for axis, size in reversed(list(enumerate(batch))):
         text.line(f"const int b{axis} = (int)(blockIdx.x / {step}u % {size}u);")
         step *= size
     for number, operand in enumerate(call.arguments):
         text.line(f"{kinds[number]} p{number} = in{number}{_batch(operand.window)};")
     text.line(f"float* result = {OUTPUT}{_batch(call.destination)};")
-    text.line(f"float largest[{EACH}], total[{EACH}], sums[{EACH}][{-(-width // SIDE)}] = {{}};")
+    text.line(f"float largest[{blocking.each}], total[{blocking.each}], sums[{blocking.each}][{-(-width // SIDE)}] = {{}};")
     with text.each_row():
         text.line(f"largest[r] = -{INFINITY}, total[r] = 0.0f;")
     steps = list(zip(_grouped(call.codes), _reads(call.codes, [each.window for each in rest]), strict=True))
     before, after = steps[: call.steps_before], steps[call.steps_before :]
+
+    def stage_values(first: int) -> None:
+        _stage(text, "values", values.window, "p2", ("left", SIDE, count), (str(first), blocking.columns, width))
+
+    if blocking.is_whole:
+        _stage(text, "queries", queries.window, "p0", ("top", blocking.rows, rows), ("0", blocking.staged, depth))
     for is_first in (True, False) if is_exact else (True,):
+        has_values = not (is_exact and is_first)
         with text.braces(f"for (int left = 0; left < {count}; left += {SIDE})"):
-            _scores(text, queries.window, keys.window, before, rows, count, depth)
+            text.line(f"float scores[{blocking.each}] = {{}};")
+            if blocking.is_whole:
+                _stage(text, "keys", keys.window, "p1", ("left", SIDE, count), ("0", blocking.staged, depth))
+                if has_values:
+                    stage_values(0)
+                text.line("__syncthreads();")
+                _multiply(text, blocking)
+            else:
+                with text.braces(f"for (int first = 0; first < {depth}; first += {blocking.staged})"):
+                    _stage(text, "queries", queries.window, "p0", ("top", blocking.rows, rows), ("first", blocking.staged, depth))
+                    _stage(text, "keys", keys.window, "p1", ("left", SIDE, count), ("first", blocking.staged, depth))
+                    text.line("__syncthreads();")
+                    _multiply(text, blocking)
+                    text.line("__syncthreads();")
+                if has_values:
+                    stage_values(0)
+            _finish_scores(text, before, rows, count)
             if is_first:
                 _online(text, is_alone=not is_exact)
             else:
                 _probabilities(text, after, rows, count, f"p{len(call.arguments) - 1}[0]" if call.is_guarded else "")
-            if not (is_exact and is_first):
-                _add_values(text, values.window, count, width)
+            if has_values:
+                text.line("__syncwarp();" if blocking.is_whole else "__syncthreads();")
+                _add_values(text, blocking, 0)
+                for first in range(blocking.columns, width, blocking.columns):
+                    text.line("__syncthreads();")
+                    stage_values(first)
+                    text.line("__syncthreads();")
+                    _add_values(text, blocking, first)
+            if blocking.is_whole:
+                text.line("__syncthreads();")
         if is_first:
             with text.each_row(), text.braces(f"for (int step = {SIDE // 2}; step > 0; step /= 2)"):
                 text.line("total[r] += __shfl_xor_sync(0xffffffffu, total[r], step);")
     with text.each_row():
-        text.line(f"const int row = top + warp * {EACH} + r;")
+        text.line(f"const int row = top + warp * {blocking.each} + r;")
         quotient = "sums[r][w]" if is_exact else "sums[r][w] / total[r]"
         with text.braces(f"for (int w = 0; w < {-(-width // SIDE)}; ++w)"):
             text.line(f"const int column = lane + {SIDE} * w;")
             text.line(f"if (row < {rows} && column < {width}) result[{_place(call.destination)}] = {quotient};")
     names = [f"in{number}" for number in range(len(call.arguments))]
     declared = [f"{kind} __restrict__ {name}" for kind, name in zip([*kinds, "float*"], [*names, OUTPUT], strict=True)]
-    head = f'extern "C" __global__ void __launch_bounds__({SIDE * WARPS}, {BLOCKS}) {request.symbol}({", ".join(declared)}) {{'
-    launch = Launch(request.symbol, (math.prod(batch) * tiles, 1, 1), (SIDE, WARPS, 1), 0, (*names, OUTPUT))
+    head = f'extern "C" __global__ void __launch_bounds__({THREADS}, {BLOCKS}) {request.symbol}({", ".join(declared)}) {{'
+    launch = Launch(request.symbol, (blocking.blocks, 1, 1), (SIDE, WARPS, 1), 0, (*names, OUTPUT))
     return "\n".join([head, *text.lines, "}", ""]), launch
 
 
@@ -169,23 +277,38 @@ def _place(window: Window, row: str = "row", column: str = "column") -> str:
 Steps = Sequence[tuple[tuple[int, int], list[str]]]
 
 
-def _scores(text: _Text, queries: Window, keys: Window, steps: Steps, rows: int, count: int, depth: int) -> None:
-    """Compute a lane's scores; beyond the last key they are less than all others."""
-    text.line(f"float scores[{EACH}] = {{}};")
-    with text.braces(f"for (int first = 0; first < {depth}; first += {SIDE})"):
-        with text.braces(f"for (int r = warp; r < {SIDE}; r += {WARPS})"):
-            for name, window, start, extent, pointer in (("queries", queries, "top", rows, "p0"), ("keys", keys, "left", count, "p1")):
-                element = f"{pointer}[{_place(window, f'{start} + r', 'first + lane')}]"
-                text.line(f"{name}[r][lane] = {start} + r < {extent} && first + lane < {depth} ? {element} : 0.0f;")
-        text.line("__syncthreads();")
-        with text.braces(f"for (int d = 0; d < {SIDE}; ++d)"):
-            text.line("const float key = keys[lane][d];")
-            with text.each_row():
-                text.line(f"scores[r] += queries[warp * {EACH} + r][d] * key;")
-        text.line("__syncthreads();")
+Extent = tuple[str, int, int]
+"""Where what is staged begins along an axis, how much of it there is, and where the axis ends."""
+
+
+def _stage(text: _Text, name: str, window: Window, pointer: str, down: Extent, across: Extent) -> None:
+    """Load a part of a matrix into shared memory, zeros beyond its ends; neighbouring threads read neighbouring numbers."""
+    (top, rows, row_end), (left, columns, column_end) = down, across
+    with text.unrolled("turn", -(-rows * columns // THREADS)):
+        text.line(f"const int at = thread + turn * {THREADS};")
+        is_sideways = window.strides[-1] != 1 and window.strides[-2] == 1
+        text.line(f"const int r = {f'at % {rows}' if is_sideways else f'at / {columns}'};")
+        text.line(f"const int c = {f'at / {rows}' if is_sideways else f'at % {columns}'};")
+        within = [f"{top} + r < {row_end}"] if row_end % rows else []
+        within += [f"{left} + c < {column_end}"] if column_end % columns else []
+        element = f"{pointer}[{_place(window, f'{top} + r', f'{left} + c')}]"
+        with text.braces(f"if (at < {rows * columns})") if rows * columns % THREADS else nullcontext():
+            text.line(f"{name}[r][c] = {' && '.join(within)} ? {element} : 0.0f;" if within else f"{name}[r][c] = {element};")
+
+
+def _multiply(text: _Text, blocking: Blocking) -> None:
+    """Add to a lane's scores what is staged of queries and keys."""
+    with text.braces(f"for (int d = 0; d < {blocking.staged}; d += {VECTOR})"), text.each_row():
+        for number in range(VECTOR):
+            at = f"d + {number}" if number else "d"
+            text.line(f"scores[r] += queries[warp * {blocking.each} + r][{at}] * keys[lane][{at}];")
+
+
+def _finish_scores(text: _Text, steps: Steps, rows: int, count: int) -> None:
+    """Do to scores what stands between the products; beyond the last key they are less than all others."""
     text.line("const int column = left + lane;")
     with text.each_row():
-        text.line(f"const int row = min(top + warp * {EACH} + r, {rows - 1});")
+        text.line(f"const int row = min(top + warp * {text.each} + r, {rows - 1});")
         with text.braces(f"if (column < {count})"):
             _apply(text, steps, "scores[r]")
         text.line(f"else scores[r] = -{INFINITY};")
@@ -211,29 +334,30 @@ def _online(text: _Text, *, is_alone: bool) -> None:
         text.line("total[r] = total[r] * scale + weight, largest[r] = most;")
         if is_alone:
             text.line("for (float& sum : sums[r]) sum *= scale;")
-            text.line(f"weights[warp * {EACH} + r][lane] = weight;")
+            text.line(f"weights[warp * {text.each} + r][lane] = weight;")
 
 
 def _probabilities(text: _Text, steps: Steps, rows: int, count: int, replacement: str) -> None:
     """Compute a lane's probabilities, and what becomes of them."""
     with text.each_row():
-        text.line(f"const int row = min(top + warp * {EACH} + r, {rows - 1});")
+        text.line(f"const int row = min(top + warp * {text.each} + r, {rows - 1});")
         text.line("float p = expf(scores[r] - largest[r]) / total[r];")
         if replacement:
             text.line(f"if (p != p) p = {replacement};")
-        if steps:
-            with text.braces(f"if (column < {count})"):
-                _apply(text, steps, "p")
-        text.line(f"weights[warp * {EACH} + r][lane] = p;")
+        with text.braces(f"if (column < {count})"):
+            _apply(text, steps, "p")
+        text.line("else p = 0.0f;")
+        text.line(f"weights[warp * {text.each} + r][lane] = p;")
 
 
-def _add_values(text: _Text, values: Window, count: int, width: int) -> None:
-    """Add the values of these keys, weighed; a warp reads the weights of its own rows alone."""
-    text.line("__syncwarp();")
-    with text.braces(f"for (int j = 0; j < {SIDE} && left + j < {count}; ++j)"):
-        text.line("#pragma unroll")
-        with text.braces(f"for (int w = 0; w < {-(-width // SIDE)}; ++w)"):
-            text.line(f"const int c = lane + {SIDE} * w;")
-            text.line(f"const float value = c < {width} ? p2[{_place(values, 'left + j', 'c')}] : 0.0f;")
-            with text.each_row():
-                text.line(f"sums[r][w] += weights[warp * {EACH} + r][j] * value;")
+def _add_values(text: _Text, blocking: Blocking, first: int) -> None:
+    """Add the values of these keys, weighed, in the columns from one on; a warp reads the weights of its own rows alone."""
+    count = -(-(min(first + blocking.columns, blocking.width) - first) // SIDE)
+    with text.braces(f"for (int j = 0; j < {SIDE}; j += {VECTOR})"):
+        for number in range(VECTOR):
+            at = f"j + {number}" if number else "j"
+            with text.unrolled("w", count):
+                text.line(f"const float value = values[{at}][lane + {SIDE} * w];")
+                place = f"w + {first // SIDE}" if first else "w"
+                with text.each_row():
+                    text.line(f"sums[r][{place}] += weights[warp * {blocking.each} + r][{at}] * value;")
