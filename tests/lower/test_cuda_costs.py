@@ -96,6 +96,18 @@ def test_cublas_cuts_long_sums_of_few_tiles() -> None:
     assert cost_us(many, "cublas.matmul") > 2 * 4096**2 * 14336 / (H100.float32_gigaflops_s * 1e3), "nothing idles: nothing is gained"
 
 
+def test_reductions_that_follow_each_other_wait() -> None:
+    """Of a row's sum and its layer norm, which move few bytes."""
+    x, scale = placeholder(0, float32(128, 768)), placeholder(1, float32(768))
+    moved = cost_us(apply("Neg", x), "cuda")
+    normalized = cost_us(apply("LayerNormalization", x, scale, scale, axis=1, epsilon=1e-5), "cuda")
+    assert cost_us(apply("ReduceSum", x, axes=(1,)), "cuda") == pytest.approx(1.2 + 0.45, abs=0.15)
+    assert 0.8 < normalized - moved < 1.2
+    x = placeholder(0, float32(1, 8, 8, 8))
+    pooled = apply("MaxPool", x, kernel_shape=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), layout="NCHW")
+    assert cost_us(pooled, "cuda") < 1.3, "a thread takes a small window by itself"
+
+
 def attended(batch: int, rows: int, keys: int, depth: int, width: int) -> Node:
     scores = apply("MatMul", placeholder(0, float32(batch, rows, depth)), placeholder(1, float32(batch, depth, keys)))
     return apply("MatMul", apply("Softmax", scores, axis=2), placeholder(2, float32(batch, keys, width)))
