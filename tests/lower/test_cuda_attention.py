@@ -47,6 +47,7 @@ CASES: tuple[Case, ...] = (
 
 WIDE: Case = ((1,), (64, 64, 128, 256), "bias", "", True, "weights")
 DEEP: Case = ((2,), (35, 70, 100, 140), "rows and columns", "", False, "")
+ONE_STEP: Case = ((2,), (17, 30, 20, 33), "columns", "", True, "")
 MANY: Case = ((97,), (60, 40, 12, 40), "", "", False, "")
 """Enough blocks for eight rows a warp."""
 
@@ -102,7 +103,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return compile_case
 
 
-@pytest.mark.parametrize("case", [*CASES, DEEP, MANY], ids=str)
+@pytest.mark.parametrize("case", [*CASES, DEEP, MANY, ONE_STEP], ids=str)
 def test_attention_is_one_kernel_that_means_what_its_operators_do(case: Case, compiled: Compiled) -> None:
     graph, program, folder = compiled(case)
     in_every_order(graph, program, folder, drawn(graph))
@@ -131,7 +132,10 @@ def test_rows_without_keys_infinities_and_what_is_no_number(is_guarded: bool, tm
     in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
 
 
-@pytest.mark.parametrize(("case", "count"), [(CASES[0], 3), (DEEP, 5)], ids=["whole rows", "parts of rows and columns"])
+@pytest.mark.parametrize(
+    ("case", "count"), [(CASES[0], 3), (CASES[1], 2), (CASES[4], 5), (ONE_STEP, 3), (DEEP, 5)],
+    ids=["whole rows", "one step", "two passes", "two passes of one step", "parts of rows and columns"],
+)  # fmt: skip
 def test_each_barrier_is_needed(case: Case, count: int, compiled: Compiled, tmp_path: Path) -> None:
     graph, program, folder = compiled(case)
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

@@ -191,12 +191,14 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
 
     if blocking.is_whole:
         _stage(text, "queries", queries.window, "p0", ("top", blocking.rows, rows), ("0", blocking.staged, depth))
+    has_one_step = count <= SIDE
     for is_first in (True, False) if is_exact else (True,):
         has_values = not (is_exact and is_first)
         with text.braces(f"for (int left = 0; left < {count}; left += {SIDE})"):
             text.line(f"float scores[{blocking.each}] = {{}};")
             if blocking.is_whole:
-                _stage(text, "keys", keys.window, "p1", ("left", SIDE, count), ("0", blocking.staged, depth))
+                if is_first or not has_one_step:  # in one step, they are there
+                    _stage(text, "keys", keys.window, "p1", ("left", SIDE, count), ("0", blocking.staged, depth))
                 if has_values:
                     stage_values(0)
                 text.line("__syncthreads();")
@@ -223,7 +225,7 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
                     stage_values(first)
                     text.line("__syncthreads();")
                     _add_values(text, blocking, first)
-            if blocking.is_whole:
+            if blocking.is_whole and not has_one_step:
                 text.line("__syncthreads();")
         if is_first:
             with text.each_row(), text.braces(f"for (int step = {SIDE // 2}; step > 0; step /= 2)"):
