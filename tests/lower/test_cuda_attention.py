@@ -118,18 +118,33 @@ def test_heads_are_read_out_of_one_product_and_written_side_by_side(tmp_path: Pa
     in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
 
 
-@pytest.mark.parametrize("is_guarded", [False, True])
-def test_rows_without_keys_infinities_and_what_is_no_number(is_guarded: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("replacement", [None, 0.5, np.inf])
+def test_rows_without_keys_infinities_and_what_is_no_number(replacement: float | None, tmp_path: Path) -> None:
     """The first keys, and all keys of a row, may be hidden; scores may be infinite or no numbers."""
     m = Model()
     q, k, v = m.input(1, 40, 16), m.input(1, 70, 16), m.input(1, 70, 8)
     hidden = np.zeros((40, 70))
     hidden[3], hidden[5, :64], hidden[7, 1:], hidden[9, 40], hidden[11, 2] = -np.inf, -np.inf, -np.inf, np.inf, np.nan
     p = apply("Softmax", apply("Add", apply("MatMul", q, apply("Transpose", k, perm=(0, 2, 1))), constant(m, hidden)), axis=2)
-    if is_guarded:
-        p = apply("Where", apply("IsNaN", p), constant(m, 0.5), p)
+    if replacement is not None:
+        p = apply("Where", apply("IsNaN", p), constant(m, replacement), p)
     graph = m.graph(apply("MatMul", p, v))
-    in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, drawn(graph))
+    feeds = drawn(graph)
+    if replacement == np.inf:
+        feeds[v.string("name")] = np.abs(feeds[v.string("name")])  # sums are infinite, and none of them is no number
+    in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, feeds)
+
+
+def test_neighbouring_threads_stage_neighbouring_numbers(tmp_path: Path) -> None:
+    """Keys lie side by side where they come as columns."""
+    m = Model()
+    q, k, v = m.input(2, 40, 16), m.input(2, 16, 70), m.input(2, 70, 8)
+    graph = m.graph(apply("MatMul", apply("Softmax", apply("MatMul", q, k), axis=2), v))
+    program = one_kernel(graph, tmp_path)
+    in_every_order(graph, program, tmp_path, drawn(graph))
+    ((_, kernel),) = kernels.read(tmp_path / kernels.FILE).items()
+    staged = re.findall(r"const int r = at (.) \d+;\n[^\n]*\n\s*(\w+)\[r\]\[c\]", kernel.text)
+    assert staged == [("/", "queries"), ("%", "keys"), ("/", "values")]
 
 
 @pytest.mark.parametrize(

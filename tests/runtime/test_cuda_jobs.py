@@ -14,12 +14,14 @@ import numpy as np
 import onnx
 import pytest
 
+from egraph.optimize.job_export import ROUNDING_TOLERANCE
 from egraph.tensor import Implementation
+from lower.cost.rounding import UNIT_ROUNDOFF
 from runtime.devices.cuda import program
 from runtime.devices.cuda.cudnn import EnginePlan
 from runtime.devices.cuda.program import WARM_UP_REPLAYS, CudaProgram
 from runtime.devices.cuda.recorded import RecordedDriver
-from runtime.judge import SMALL, SUMMED, Expected, Judged, WrongResult
+from runtime.judge import SMALL, SUMMED, TOLERANCE, Expected, Judged, WrongResult
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database, Record
 from runtime.profile import jobs as profile_jobs
@@ -284,6 +286,20 @@ def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, precision
     precisions = {precision for precision, count in counts.items() if count}
     assert precisions <= offered | {"float32"} and bool(precisions & offered) == bool(offered), done.stderr
     assert json.loads(done.stdout)["max_rel_err"] <= float(tolerance)
+
+
+def test_what_rounds_by_chance_is_right_and_what_is_wrong_is_not() -> None:
+    """Of 80,000 sums of products of rounded operands none is off too far; one element in another's place is seen."""
+    tolerance = TOLERANCE + ROUNDING_TOLERANCE * UNIT_ROUNDOFF["fp16"]
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        left, right = random.standard_normal((256, 64)), random.standard_normal((64, 1024))
+        expected = Expected.of([Judged.whole(left @ right)], {}, tolerance)
+        result = (left.astype(np.float16).astype(np.float64) @ right.astype(np.float16).astype(np.float64)).astype(np.float32)
+        expected.judge([result], {})
+        result[7, 8], result[70, 80] = result[70, 80], result[7, 8]
+        with pytest.raises(WrongResult, match="sums of 64 elements are wrong"):
+            expected.judge([result], {})
 
 
 def test_plans_have_texts() -> None:
