@@ -93,14 +93,22 @@ def work(request: KernelRequest) -> float:
 
 
 def random_operands(request: KernelRequest) -> dict[Node, np.ndarray]:
-    """Return random operands as the fragment sees them, by placeholder: those of attention give scores of a size that networks have."""
+    """Return random operands as the fragment sees them, by placeholder: those of attention give scores of a size that networks have.
+
+    Single numbers are near one, since a network's factors, divisors and what it adds below a root are not negative; exponents are two.
+    """
     random, values = np.random.default_rng(0), {}
+    exponents = {node.inputs[1] for node in walk((request.fragment,)) if node.op == "Pow"}
     size = calls_of(request)[0].arguments[0].window.shape[-1] ** -0.25 if isinstance(request, AttentionRequest) else 1.0
     for leaf in placeholders(request.fragment):
         dtype = numpy_dtype(leaf.type.dtype)
         is_weight = leaf.attribute("constant") and leaf.type.rank > 1  # scaled as trained ones are: no activation saturates
         scale = size / math.sqrt(math.prod(leaf.type.sizes[1:])) if is_weight else size
         value = scale * random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
+        if leaf in exponents:
+            value = np.full(leaf.type.sizes, 2.0)
+        elif dtype.kind not in "iub" and leaf.type.elements == 1:
+            value = 1.0 + 0.1 * value
         values[leaf] = np.asarray(value).astype(dtype)
     return with_small_scores(request.fragment, values) if isinstance(request, AttentionRequest) else values
 

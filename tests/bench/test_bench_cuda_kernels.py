@@ -20,6 +20,7 @@ from bench.cuda_judge import (
     digest_of,
     judge,
     largest,
+    random_operands,
     with_small_scores,
     without_barriers,
 )
@@ -203,3 +204,14 @@ def test_a_missing_barrier_is_looked_for_in_a_few_blocks_first() -> None:
     module.__class__ = Counted
     assert trial.unneeded(module, [removed]) == () and max(blocks) == FEW_BLOCKS
     assert trial.unneeded(module, [""]) == (0,) and max(blocks) == FEW_BLOCKS + 5
+
+
+def test_roots_and_powers_are_judged_on_numbers() -> None:
+    """A negative number below a root, or an exponent that is no whole number, would leave nothing to compare."""
+    x, exponent, epsilon = leaf(0, 6, 300), leaf(1), leaf(2)
+    mean = apply("Reshape", apply("ReduceMean", apply("Pow", x, exponent), axes=(1,)), shape=(6, 1))
+    request = KernelRequest(apply("Div", x, apply("Sqrt", apply("Add", mean, epsilon))))
+    values = random_operands(request)
+    assert values[exponent] == 2.0 and 0.5 < values[epsilon] < 1.5 and values[x].std() > 0.9
+    ((_, row),) = judge([request], "a norm")
+    assert row.error is not None and row.error < 0.1 and row.barriers == 1 and not row.unneeded
