@@ -381,7 +381,7 @@ def properties() -> Answer:
     return {"name": name, "driver": cupy.cuda.runtime.driverGetVersion(), **described, "differs_from_description": differing}
 
 
-def roundings() -> Answer:
+def roundings(device: str = "cuda") -> Answer:
     """Return to what libraries round an operand that tf32 does not hold, in products and in convolutions that PyTorch asks them for.
 
     Of numbers just below, at and above the middle between two of tf32's, in units of the gap. Rounding to nearest gives 0, 0 or 1
@@ -391,14 +391,16 @@ def roundings() -> Answer:
         import torch
     except ImportError as error:
         raise Skipped("PyTorch is not installed") from error
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     kept: dict[str, list[float]] = {"product": [], "convolution": []}
     for share in MIDDLES:
-        value, identity = 1.0 + share * TF32_GAP, torch.eye(64, device="cuda")
-        products = torch.full((64, 64), value, device="cuda") @ identity
-        convolved = torch.nn.functional.conv2d(torch.full((1, 64, 16, 16), value, device="cuda"), identity.reshape(64, 64, 1, 1))
+        value, identity = 1.0 + share * TF32_GAP, torch.eye(64, device=device)
+        products = torch.full((64, 64), value, device=device) @ identity
+        convolved = torch.nn.functional.conv2d(torch.full((1, 64, 16, 16), value, device=device), identity.reshape(64, 64, 1, 1))
         for kind, result in (("product", products), ("convolution", convolved)):
             kept[kind] += sorted({(float(each) - 1.0) / TF32_GAP for each in result.unique()})
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
     return {"of": MIDDLES, **kept}
 
 
@@ -540,7 +542,8 @@ def torch_calls(artefact: Artefact) -> Answer:
         import torch
     except ImportError as error:
         raise Skipped("PyTorch is not installed") from error
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     rows: list[tuple[str, float | None, float | str]] = []
     for step in artefact.plan.steps:
         if step.kind in (cudnn.CUDNN_STEP, cublas.CUBLAS_STEP):

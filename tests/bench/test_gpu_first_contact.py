@@ -248,6 +248,32 @@ def test_a_whole_network_is_timed_in_each_precision_of_pytorch(tmp_path: Path) -
     assert types == [torch.float32, torch.float32, torch.float16]
 
 
+def test_torch_forgets_what_it_compiled_before_each_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After eight networks in one process it would compute eagerly, and that would be timed as compiled."""
+    torch = pytest.importorskip("torch")
+    write_network(dcgan(1), tmp_path)
+    calls: list[str] = []
+
+    def compiled(module: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        calls.append(mode)
+        return module
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: calls.append("reset"))
+    answer = gpu_first_contact.torch_network(
+        tmp_path, mode="default", precisions=["float32"], device="cpu", timed=lambda _, call: float(len(call()))
+    )
+    assert calls == ["reset", "default"] and answer["replay_us"] == {"float32": 1.0} and answer["mode"] == "default"
+
+
+def test_a_device_without_tf32_keeps_what_tf32_does_not_hold() -> None:
+    torch = pytest.importorskip("torch")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    answer = gpu_first_contact.roundings("cpu")
+    assert answer["product"] == answer["convolution"] == list(gpu_first_contact.MIDDLES)
+    assert not torch.backends.cuda.matmul.allow_tf32, "what is asked next is asked in strict float32"
+
+
 def write_network(network: onnx.ModelProto, folder: Path) -> None:
     """Write a network and its inputs as --prepare does."""
     onnx.save(hollow(network), folder / gpu_first_contact.NETWORK)

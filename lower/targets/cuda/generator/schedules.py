@@ -366,7 +366,7 @@ class Team:
         """
         count = math.prod(map(length, rows))
         if work < LANE_TERMS * WARP:
-            size = max(LEAST_LANES, _power_of_two(2 * -(-work // LANE_TERMS) - 1))
+            size = max(LEAST_LANES, 1 << (-(-work // LANE_TERMS) - 1).bit_length())
         elif work <= WARP_TERMS:
             size = WARP
         else:
