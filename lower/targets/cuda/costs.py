@@ -23,7 +23,7 @@ from lower.attention.match import AttentionCall, match
 from lower.eoperator.phases import has_phases
 from lower.eoperator.repeated import repeated_operations
 from lower.roofline import ADDITIONS_A_FUNCTION, DeviceSpeed, Work
-from lower.targets.cuda.generator.attention import Blocking
+from lower.targets.cuda.generator.attention import Blocking, has_two_passes
 from lower.targets.cuda.generator.products import CYCLES_A_US, LEAST_SIDE, Sum, tiling_of
 from runtime.devices.cuda.gpus import H100, Gpu
 
@@ -213,8 +213,7 @@ class GpuSpeed(DeviceSpeed):
         """Return what attention in one kernel takes, besides its launch, by a model of its cycles."""
         call = match(fragment)
         assert isinstance(call, AttentionCall), "its tile was matched"
-        passes = 1 + (call.is_guarded or len(call.codes) > call.steps_before)
-        cycles = Blocking.of(call).cycles(call.arguments[1].window.shape[-2], passes, self.gpu.multiprocessors)
+        cycles = Blocking.of(call).cycles(call.arguments[1].window.shape[-2], 1 + has_two_passes(call), self.gpu.multiprocessors)
         return cycles / self.gpu.clock_khz * 1e3
 
     def repeating_us(self, fragment: Node) -> float:

@@ -3,7 +3,7 @@
 A warp has two to eight of the rows, a lane a key, then columns of the values. Keys and their values are staged in shared memory together,
 and read from there four numbers at once. Largest score and sum of a row are kept while keys go by, and what was summed is scaled where a
 larger score appears. Where probabilities themselves are masked or weighed, a first pass finds the largest score and the sum, and a second
-one the probabilities.
+one the probabilities. What replaces probabilities that are no numbers needs no second pass: of a row, all are or none is, as its sum says.
 """
 
 from __future__ import annotations
@@ -153,6 +153,11 @@ def refusal(call: AttentionCall) -> str | None:
     return None
 
 
+def has_two_passes(call: AttentionCall) -> bool:
+    """Return whether the probabilities of a call, of which each meets something else, are computed when their sums are known."""
+    return len(call.codes) > call.steps_before
+
+
 def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
     """Return the text of a call, without the functions that all texts have, and its launch."""
     call = request.call
@@ -164,7 +169,8 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
     conditions = _conditions(call.codes)
     kinds = ["const float*"] * 3 + ["const unsigned char*" if each else "const float*" for each in conditions]
     kinds += ["const float*"] * call.is_guarded
-    blocking, is_exact = Blocking.of(call), call.is_guarded or len(call.codes) > call.steps_before
+    blocking, is_exact = Blocking.of(call), has_two_passes(call)
+    replacement = f"p{len(call.arguments) - 1}[0]" if call.is_guarded else ""
     text = _Text(blocking.each)
     shapes = {
         "queries": (blocking.rows, blocking.pitch), "keys": (SIDE, blocking.pitch), "values": (SIDE, blocking.columns),
@@ -216,7 +222,7 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
             if is_first:
                 _online(text, is_alone=not is_exact)
             else:
-                _probabilities(text, after, rows, count, f"p{len(call.arguments) - 1}[0]" if call.is_guarded else "")
+                _probabilities(text, after, rows, count, replacement)
             if has_values:
                 text.line("__syncwarp();" if blocking.is_whole else "__syncthreads();")
                 _add_values(text, blocking, 0)
@@ -230,6 +236,8 @@ def write_attention(request: AttentionRequest) -> tuple[str, Launch]:
         if is_first:
             with text.each_row(), text.braces(f"for (int step = {SIDE // 2}; step > 0; step /= 2)"):
                 text.line("total[r] += __shfl_xor_sync(0xffffffffu, total[r], step);")
+    if replacement and not is_exact:
+        _replace_rows(text, blocking, replacement, count, f"p2[{_place(values.window, 'j')}]")
     with text.each_row():
         text.line(f"const int row = top + warp * {blocking.each} + r;")
         quotient = "sums[r][w]" if is_exact else "sums[r][w] / total[r]"
@@ -350,6 +358,16 @@ def _probabilities(text: _Text, steps: Steps, rows: int, count: int, replacement
             _apply(text, steps, "p")
         text.line("else p = 0.0f;")
         text.line(f"weights[warp * {text.each} + r][lane] = p;")
+
+
+def _replace_rows(text: _Text, blocking: Blocking, replacement: str, count: int, value: str) -> None:
+    """Weigh the values of rows without a sum by what replaces their probabilities: the largest of a row with a sum adds 1 to it."""
+    with text.each_row(), text.braces("if (!(total[r] > 0.0f))"):
+        text.line("total[r] = 1.0f;")
+        with text.braces(f"for (int w = 0; w < {-(-blocking.width // SIDE)}; ++w)"):
+            text.line(f"const int column = min(lane + {SIDE} * w, {blocking.width - 1});")
+            text.line("sums[r][w] = 0.0f;")
+            text.line(f"for (int j = 0; j < {count}; ++j) sums[r][w] += {replacement} * {value};")
 
 
 def _add_values(text: _Text, blocking: Blocking, first: int) -> None:
