@@ -1,13 +1,14 @@
 """Merge rules: n applications of one operator done as one, without the explosion of pairs.
 
-Members are e-nodes of the input program on the same level (longest path from the leaves), so that no member can
-depend on another and merged operators are not merged again. All members of a group are merged at once; where the
-rule refuses all, those that it accepts together are; members of equal types are offered as a group of their own.
+Members are e-nodes of the input program, up to the order of operands that commute, on the same level (longest path from
+the leaves), so that no member can depend on another and merged operators are not merged again. All members of a group are
+merged at once; where the rule refuses all, those that it accepts together are; members of equal types are offered as a group
+of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from egraph.engine.applications import Application, Match, Row
@@ -19,6 +20,7 @@ from egraph.rewrite.clock import OutOfTime
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import MergeRule, Mismatch
 from egraph.tensor import Node, walk
+from egraph.tensor.ops import OPS
 
 
 class Merging(Application):
@@ -68,11 +70,15 @@ class Merging(Application):
             for position, node in enumerate(walk(self.source)):
                 fixed = self.classes.find(self.source[node]) in self.classes.constants  # computed before everything else
                 level[node] = 0 if fixed else 1 + max((level[operand] for operand in node.inputs), default=-1)
-                operands = tuple(self.classes.find(self.source[operand]) for operand in node.inputs)
-                self._levels.setdefault(
-                    (node.op, self.classes.labels.of_node(node), operands), (level[node], position, self.source[node])
-                )
+                key = self._key(node.op, self.classes.labels.of_node(node), [self.source[operand] for operand in node.inputs])
+                self._levels.setdefault(key, (level[node], position, self.source[node]))
         return self._levels
+
+    def _key(self, op: str, label: int, operands: Iterable[int]) -> tuple[str, int, tuple[int, ...]]:
+        """Return what tells e-nodes apart: ``b + x W``, as exporters also write it, is the member ``x W + b`` of the input program."""
+        handles = [self.classes.find(handle) for handle in operands]
+        is_commutative = op in OPS and OPS[op].commutative
+        return op, label, tuple(sorted(handles) if is_commutative else handles)
 
     def _position(self, match: Row) -> tuple[int, int] | None:
         """Return (level, position) of the e-node that a member matched, None where a rule made it."""
@@ -89,8 +95,7 @@ class Merging(Application):
             present = [handle for handle in inner if handle is not None]
             by = pattern.attributes
             label = numbers[by] if isinstance(by, str) else self.classes.labels.number(by)
-            key = (pattern.op, label, tuple(self.classes.find(handle) for handle in present))
-            position = self._positions().get(key) if len(present) == len(inner) else None
+            position = self._positions().get(self._key(pattern.op, label, present)) if len(present) == len(inner) else None
             position_in_graph = None if position is None else position[:2]
             return None if position is None else self.classes.find(position[2])
 

@@ -314,6 +314,17 @@ def test_merges_take_all_at_once(count: int) -> None:
     assert sum(2 + i % 3 for i in range(count)) in widths
 
 
+def test_biases_are_merged_whichever_operand_they_are() -> None:
+    """Exporters write b + x W as well as x W + b."""
+    products = [apply("MatMul", X, weight(f"w{i}", 6, width)) for i, width in enumerate((2, 3, 5))]
+    biases = [weight(f"b{i}", *product.type.sizes[-1:]) for i, product in enumerate(products)]
+    orders = zip(biases, products, strict=True)
+    roots = [apply("Add", *(each if i % 2 else reversed(each))) for i, each in enumerate(orders)]
+    result = saturate(graph(*roots), RULES, Limits(seconds=20))
+    wide = [number for number, nodes in result.frozen.classes.items() if any(node.op == "Add" for node in nodes)]
+    assert (4, 10) in [result.frozen.types[number].sizes for number in wide]
+
+
 def test_wide_joins_are_not_started() -> None:
     sums = [apply("Add", given(f"a{i}", 4, 6), given(f"b{i}", 4, 6)) for i in range(1001)]
 
