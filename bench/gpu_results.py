@@ -1,7 +1,7 @@
 """Put on record what a GPU answered: ``python -m bench.gpu_results contact.jsonl [compiled.jsonl ...] [--records records.jsonl]``.
 
 Writes bench/results/cuda_contact.json and .md: a row a network and batch, beside PyTorch and XLA in the same precision. Of several files
-the later answers count.
+the later answers count. With --add, rows on record that were not asked for again stay as they are, and peers' times, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from runtime.profile.tables import read_lines
 
 COLUMNS = (
     "network", "batch", "precision", "error", "kernels", "one stream", "streams", "predicted", "PyTorch", "compiled", "XLA",
-    "over the best", "PyTorch tf32", "PyTorch fp16", "roofline share",
+    "over the best", "PyTorch tf32", "PyTorch fp16", "roofline share", "commit",
 )  # fmt: skip
 Answers = Mapping[str, Mapping[str, Any]]
 
@@ -51,6 +51,8 @@ class Row:
     xla_us: dict[str, float | str]
     roofline_share: float | None
     why: str = ""
+    commit: str = ""
+    """At which the program was made."""
 
     @property
     def best_us(self) -> float | None:
@@ -79,8 +81,8 @@ def read(paths: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
     return answers
 
 
-def rows(answers: Answers) -> list[Row]:
-    """Return a row for each network of which outputs were asked for."""
+def rows(answers: Answers, commit: str) -> list[Row]:
+    """Return a row for each network of which outputs were asked for; ``commit``: at which its program was made."""
     found = []
     for question in answers:
         name, _, what = question.partition(": ")
@@ -96,9 +98,29 @@ def rows(answers: Answers) -> list[Row]:
             times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{model}: PyTorch", {}).get("replay_us", {}),
             _by_precision(answers, f"{model}{COMPILED}", "replay_us"), _mode(answers, model, precision),
             _by_precision(answers, f"{model}{XLA}", "queued_us"), times.get("roofline_share", {}).get(precision),
-            str(outputs.get("why", times.get("why", ""))),
+            str(outputs.get("why", times.get("why", ""))), commit,
         ))  # fmt: skip
-    return sorted(found, key=lambda row: (PRECISIONS.index(row.precision), row.batch, row.network))
+    return found
+
+
+def recorded_rows(path: Path) -> list[Row]:
+    """Return the rows on record; those of a page at one commit name it, too."""
+    page_on_record = json.loads(path.read_text(encoding="utf-8"))
+    return [Row(**{"commit": page_on_record["commit"], **row}) for row in page_on_record["rows"]]
+
+
+def added(earlier: Iterable[Row], later: Iterable[Row]) -> list[Row]:
+    """Return all rows; of a network, a batch and a precision the later one, with peers' times of both, of which the later ones count."""
+    together = {(row.network, row.batch, row.precision): row for row in earlier}
+    for row in later:
+        key = row.network, row.batch, row.precision
+        before = together.get(key, row)
+        mode = row.compiled_mode if row.precision in row.compiled_us else before.compiled_mode
+        together[key] = replace(
+            row, pytorch_us={**before.pytorch_us, **row.pytorch_us}, compiled_us={**before.compiled_us, **row.compiled_us},
+            compiled_mode=mode, xla_us={**before.xla_us, **row.xla_us},
+        )  # fmt: skip
+    return sorted(together.values(), key=lambda row: (PRECISIONS.index(row.precision), row.batch, row.network))
 
 
 def _by_precision(answers: Answers, question: str, kind: str) -> dict[str, float | str]:
@@ -124,7 +146,8 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         "fit. PyTorch runs eagerly, captured as a graph, with cuDNN in benchmark mode; in `fp16` all of its tensors are halves.",
         "`predicted` is what the program was chosen by; `error` compares with what the recorded device computes, roundings included;",
         "PyTorch, compiled (by max-autotune, or in the mode that is named) and XLA stand in the precision of the row, and",
-        "`over the best` compares with the fastest of them.",
+        "`over the best` compares with the fastest of them. `commit` is that of a row's program; peers' times that were not asked for",
+        "again beside it are those of an earlier visit to such a GPU, with the same versions.",
         "",
         f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|",
     ]  # fmt: skip
@@ -138,7 +161,7 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         cells = [
             row.network, str(row.batch), row.precision, error, str(row.steps or ""), _time(row.one_stream_us), streams,
             _time(row.predicted_us), *peers, over,
-            *(_time(row.pytorch_us.get(each)) if row.precision == PLAIN else "" for each in PRECISIONS[1:]), share,
+            *(_time(row.pytorch_us.get(each)) if row.precision == PLAIN else "" for each in PRECISIONS[1:]), share, row.commit,
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for precision in PRECISIONS:
@@ -171,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen_help = "the programs were chosen by kernel times that such a GPU had measured, rather than by estimates"
     parser.add_argument("--by-times", action="store_true", help=chosen_help)
     parser.add_argument("--commit", help="at which it was asked (default: this one)")
+    parser.add_argument("--add", action="store_true", help="keep rows and peers' times on record that were not asked for again")
     parser.add_argument("--date", required=True, help="when it was asked: YYYY-MM-DD")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the page is written (default bench/results)")
     arguments = parser.parse_args(argv)
@@ -184,7 +208,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     lines = {line for path in arguments.records for line in read_lines(path)}
     measured = Counter(json.loads(line)["status"] for line in lines)
-    found = rows(answers)
+    earlier = recorded_rows(arguments.results / "cuda_contact.json") if arguments.add else []
+    found = added(earlier, rows(answers, where["commit"]))
     text = page(answers, found, measured, where)
     record(arguments.results, "cuda_contact", {**where, "kernels": dict(measured)}, found, text)
     print(text)

@@ -38,17 +38,32 @@ def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path:
     first = written(tmp_path / "contact.jsonl", [VERSIONS, RATES, OUTPUTS, TIMES, *ROUNDED, EAGER, FAILED])
     second = written(tmp_path / "compiled.jsonl", [COMPILED, {"question": "net.16: times", "status": "skipped", "why": "the time is over"}])
     records = written(tmp_path / "records.jsonl", [{"status": "ok"}, {"status": "ok", "n": 2}, {"status": "failed"}])
-    arguments = [str(first), str(second), "--date", "2026-01-02", "--results", str(tmp_path), "--records", str(records)]
+    arguments = [str(first), str(second), "--date", "2026-01-02", "--results", str(tmp_path), "--records", str(records), "--commit", "c0"]
     assert gpu_results.main(arguments) == 0
     page = (tmp_path / "cuda_contact.md").read_text()
     assert page in capsys.readouterr().out
     rows = {(row["network"], row["precision"]): row for row in json.loads((tmp_path / "cuda_contact.json").read_text())["rows"]}
     net = rows["net", "float32"]
     assert net["batch"] == 16 and net["error"] == 2e-6 and net["one_stream_us"] == 50.0
-    assert "| net | 16 | float32 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 (default) |  | 2.00 | 30 | none | 25 % |" in page
-    assert "| net | 16 | tf32 | 3e-04 | 1 | 20 |  | 45 | 30 |  |  | 1.50 |  |  | 10 % |" in page, "beside what its peers take in tf32"
+    assert "| net | 16 | float32 | 2e-06 | 1 | 50 | 2: 40 | 45 | 100 | 80 (default) |  | 2.00 | 30 | none | 25 % | c0 |" in page
+    assert "| net | 16 | tf32 | 3e-04 | 1 | 20 |  | 45 | 30 |  |  | 1.50 |  |  | 10 % | c0 |" in page, "beside what its peers take in tf32"
     assert "| other | 1 | float32 | KernelError: illegal memory access |" in page, "what went wrong stands in its row"
     assert "In tf32 over the fastest peer: **1.50** in the geometric mean of 1" in page and "In fp16" not in page
     assert "In float32 over the fastest peer: **2.00** in the geometric mean of 1 whose outputs were right, slower on 0." in page
     assert "by estimates, before it had timed anything" in page
     assert "takes 1.00 us" in page and "| 1073741824 | 400.00 us |  |" in page and "1 failed, 2 ok" in page
+
+
+def test_what_was_not_asked_for_again_stays_on_record(tmp_path: Path) -> None:
+    """Of a network that is asked for again, peers' times are kept where there are no later ones."""
+    first = written(tmp_path / "a.jsonl", [VERSIONS, OUTPUTS, TIMES, *ROUNDED, EAGER, COMPILED, FAILED])
+    faster: list[dict[str, Any]] = [OUTPUTS, {**TIMES, "replay_us": 25.0, "replay_on_streams_us": {}}]
+    second = written(tmp_path / "b.jsonl", [VERSIONS, *faster, {**EAGER, "replay_us": {"float32": 90.0}}])
+    for answers, commit, added in ((first, "c0", []), (second, "c1", ["--add"])):
+        assert gpu_results.main([str(answers), "--date", "2026-01-02", "--results", str(tmp_path), "--commit", commit, *added]) == 0
+    rows = {(row.network, row.precision): row for row in gpu_results.recorded_rows(tmp_path / "cuda_contact.json")}
+    assert len(rows) == 3 and rows["other", "float32"].commit == rows["net", "tf32"].commit == "c0"
+    net = rows["net", "float32"]
+    assert (net.commit, net.one_stream_us, net.compiled_us, net.compiled_mode) == ("c1", 25.0, {"float32": 80.0}, "default")
+    assert net.pytorch_us == {"float32": 90.0, "tf32": 30.0, "fp16": "no kernel"}
+    assert "| 90 | 80 (default) |  | 3.20 | 30 | none | 25 % | c1 |" in (tmp_path / "cuda_contact.md").read_text()
