@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
-from lower.targets import lowering
+from lower.targets import cpu, lowering
 from lower.targets.cpu.bytes.match import PRODUCT, TILES, constant_orders, match, operand_precisions
 from lower.views import Window
 from runtime import Session
+from runtime.devices.cpu.native.build import build
 from tests.support.lowering import Model, choose, float32
 
 SLOW = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -198,6 +201,36 @@ def test_functions_of_sums_are_close_to_the_reference(tmp_path: Path, name: str)
     (expected,) = evaluate(graph.roots, {graph.inputs[0]: x, **constants})
     with Session(tmp_path, threads=1) as session:
         np.testing.assert_allclose(session.run(None, {"x0": x})[0], expected, rtol=2e-6, atol=3e-7 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "group", "bytes_packed"),
+    [
+        ("int8", (20, 6, 3, 3), 1, 32 * 9 * 6), ("int8", (16, 7, 3, 1), 1, 16 * 3 * 8), ("int8", (7, 30), 1, 32 * 8),
+        ("uint8", (20, 6, 3, 3), 1, 0), ("int8", (20, 7, 3, 3), 1, 0), ("int8", (20, 6, 3, 3), 2, 0),
+    ],
+    ids=["whole pairs", "one tap beside another", "matrix", "unsigned", "pairs across taps", "groups"],
+)  # fmt: skip
+def test_constants_of_signed_bytes_are_packed_once(
+    tmp_path: Path, kind: str, shape: tuple[int, ...], group: int, bytes_packed: int
+) -> None:
+    """On processors without vector instructions, too."""
+    model = Bytes()
+    if len(shape) == 2:
+        y = apply("MatMul", model.input("uint8", 50, shape[0]), model.weight(kind, *shape))
+    else:
+        x, one = model.input("uint8", 1, 9, 8, shape[1] * group), (1, 1)
+        places = attributes(strides=one, pads=(1, 1, 1, 1), dilations=one, group=group, layout="NHWC")
+        y = apply("Conv", x, model.weight(kind, *shape), attributes=places)
+    compare(model, y, tmp_path, threads=2)
+    (step,) = (step for step in json.loads((tmp_path / "plan.json").read_text())["steps"] if step["kind"] == "function")
+    assert step["spec"].get("pack", {}).get("elements", 0) == bytes_packed
+    shutil.copyfile(build(Path(cpu.__file__).with_name("bytes") / "bytes.c", ("-U__x86_64__",)), tmp_path / step["spec"]["library"])
+    feeds = {node.string("name"): model.drawn(node.type.dtype, *node.type.sizes) for node in model.inputs}
+    leaves: dict[Node, np.ndarray] = {node: feeds[node.string("name")] for node in model.inputs}
+    leaves |= {node: model.tensors[node.string("digest")] for node in walk((y,)) if node.op == "Constant"}
+    with Session(tmp_path, threads=2) as session:
+        np.testing.assert_array_equal(session.run(None, feeds)[0], evaluate((y,), leaves)[0])
 
 
 def test_transposed_weights_are_read_as_they_are_stored(tmp_path: Path) -> None:

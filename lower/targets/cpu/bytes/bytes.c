@@ -1,14 +1,18 @@
 /* Products and convolutions of bytes with exact sums, and what follows them, on processors without instructions for that.
  *
  * Bytes are widened to 16 bits, of which pairs are multiplied and added into 32 bits by one instruction that never saturates. What is
- * read many times is widened once: a few rows of x, with their padding, and a panel of columns of W.
+ * read many times is widened once: a few rows of x, with their padding, and a panel of columns of W. Constants of signed bytes are packed
+ * once, when a program is loaded, and widened as they are read.
  *
- * ``bytes_product``. Arguments: x [rows.., K], W [K, N], operands of the steps [rows.., N], the result [rows.., N]; then integers: how many
- * steps are of int32, and for each step its kind and the bits of two numbers. All tensors but W have the same axes of rows, with any
- * strides, zero where they repeat; elements along the last axis lie side by side, or an operand repeats.
+ * ``bytes_pack``. Arguments: W [K, N] or [N, C, th, tw] of signed bytes, with any strides, and what is packed: for each vector of columns,
+ * tap by tap, pairs of inputs side by side, zeros where there is none.
  *
- * ``bytes_convolution``. Arguments: x [n, h, w, C], W [N, C / groups, th, tw], operands of the steps [n, h', w', N], the result
- * [n, h', w', N]; then integers: strides, paddings before, dilations, groups, then as above.
+ * ``bytes_product``. Arguments: x [rows.., K], W [K, N] or what was packed, operands of the steps [rows.., N], the result [rows.., N]; then
+ * integers: how many steps are of int32, and for each step its kind and the bits of two numbers. All tensors but W have the same axes of
+ * rows, with any strides, zero where they repeat; elements along the last axis lie side by side, or an operand repeats.
+ *
+ * ``bytes_convolution``. Arguments: x [n, h, w, C], W [N, C / groups, th, tw] or what was packed, operands of the steps [n, h', w', N], the
+ * result [n, h', w', N]; then integers: strides, paddings before, dilations, groups, taps, then as above.
  *
  * ``bytes_tiles``: the same of 3 x 3 taps side by side and one group. Tiles of 2 x 2 results take 16 products in place of 36 (Winograd's
  * F(2 x 2, 3 x 3)), all in whole numbers: x is transformed in 16 bits, W times 4, and sums, which may wrap around, end as 4 times the result.
@@ -39,6 +43,7 @@
 typedef struct Problem {
     Rows x, out;
     const char *weights;
+    const char *packed; /* 0 where nothing is */
     int weights_signed, x_signed;
     int64_t inputs, taps[2];                   /* channels of a group, and taps of a window: 1 x 1 of a product */
     int64_t input_step, column_step, tap_steps[2]; /* distances in W */
@@ -76,12 +81,17 @@ static int work(int task, const Environment *environment, void *data) {
         least(vectors * (column + 1) / across * problem->lanes, problem->columns));
 }
 
-static int run(Problem *problem, int in_tiles) {
+/* Numbers of a vector. */
+static int lanes(void) {
 #if defined(__x86_64__)
-    problem->lanes = instructions() == AVX512 ? 16 : instructions() == AVX2 ? 8 : 4;
+    return instructions() == AVX512 ? 16 : instructions() == AVX2 ? 8 : 4;
 #else
-    problem->lanes = 4;
+    return 4;
 #endif
+}
+
+static int run(Problem *problem, int in_tiles) {
+    problem->lanes = lanes();
     const int is_of_channels = problem->groups > 1 && problem->inputs == 1 && problem->columns == problem->groups;
     problem->lines = problem->is_product ? problem->width : problem->images * (in_tiles ? (problem->height + 1) / 2 : problem->height);
     if (in_tiles) problem->compute = FOR_PROCESSOR(compute_tiles);
@@ -94,6 +104,37 @@ static int run(Problem *problem, int in_tiles) {
     return work(0, &alone, problem);
 }
 
+static void read_weights(Problem *problem, const Tensor *weights, int inputs_axis, int columns_axis) {
+    if (weights->rank == 1) {
+        problem->packed = weights->data;
+        return;
+    }
+    problem->weights = weights->data, problem->weights_signed = weights->code == SIGNED;
+    problem->input_step = weights->strides[inputs_axis], problem->column_step = weights->strides[columns_axis];
+}
+
+EXPORT int bytes_pack(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    if (count != 2) return 2;
+    const Tensor *weights = arguments[0].tensor, *packed = arguments[1].tensor;
+    const int64_t *shape = weights->shape, *strides = weights->strides;
+    const int is_product = weights->rank == 2, columns_axis = is_product, inputs_axis = !is_product;
+    const int64_t columns = shape[columns_axis], inputs = shape[inputs_axis], across = is_product ? 1 : shape[3];
+    const int64_t taps = is_product ? 1 : shape[2] * across, vector = lanes();
+    if (packed->rank != 1 || packed->shape[0] < (columns + vector - 1) / vector * vector * taps * ((inputs + 1) / 2) * 2) return 3;
+    int8_t *to = packed->data;
+    for (int64_t column = 0; column < columns; column += vector)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            const int8_t *from = (const int8_t *)weights->data + column * strides[columns_axis];
+            if (!is_product) from += tap / across * strides[2] + tap % across * strides[3];
+            for (int64_t k = 0; k < inputs; k += 2)
+                for (int64_t i = 0; i < vector; i++)
+                    for (int64_t of = k; of < k + 2; of++)
+                        *to++ = of < inputs && column + i < columns ? from[i * strides[columns_axis] + of * strides[inputs_axis]] : 0;
+        }
+    return 0;
+}
+
 EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Value *result) {
     (void)self, (void)result;
     const int integers = integers_of(arguments, count);
@@ -102,11 +143,11 @@ EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Valu
     const Tensor *x = arguments[0].tensor, *weights = arguments[1].tensor, *out = codes[-1].tensor;
     const int axes = out->rank - 1;
     Problem problem = {
-        .x = rows_of(x, axes), .out = rows_of(out, axes), .weights = weights->data, .weights_signed = weights->code == SIGNED,
-        .x_signed = x->code == SIGNED, .inputs = weights->shape[0], .taps = {1, 1}, .input_step = weights->strides[0],
-        .column_step = weights->strides[1], .strides = {1, 1}, .dilations = {1, 1}, .groups = 1, .images = 1, .height = 1, .width = 1,
-        .columns = weights->shape[1], .is_product = 1,
+        .x = rows_of(x, axes), .out = rows_of(out, axes), .x_signed = x->code == SIGNED, .inputs = x->shape[axes], .taps = {1, 1},
+        .strides = {1, 1}, .dilations = {1, 1}, .groups = 1, .images = 1, .height = 1, .width = 1, .columns = out->shape[axes],
+        .is_product = 1,
     };
+    read_weights(&problem, weights, 0, 1);
     for (int axis = 0; axis < axes; axis++) problem.width *= out->shape[axis];
     if (read_steps(&problem.steps, codes, integers, arguments, 2, axes) + 1 != count - integers) return 3;
     return run(&problem, 0);
@@ -114,20 +155,21 @@ EXPORT int bytes_product(void *self, const Value *arguments, int32_t count, Valu
 
 static int convolution(const Value *arguments, int count, int in_tiles) {
     const int integers = integers_of(arguments, count);
-    if (integers < 8 || count - integers < 3) return 2;
+    if (integers < 10 || count - integers < 3) return 2;
     const Value *codes = arguments + count - integers;
     const Tensor *x = arguments[0].tensor, *weights = arguments[1].tensor, *out = codes[-1].tensor;
     Problem problem = {
-        .x = rows_of(x, 3), .out = rows_of(out, 3), .weights = weights->data, .weights_signed = weights->code == SIGNED,
-        .x_signed = x->code == SIGNED, .inputs = weights->shape[1], .taps = {weights->shape[2], weights->shape[3]},
-        .input_step = weights->strides[1], .column_step = weights->strides[0], .tap_steps = {weights->strides[2], weights->strides[3]},
-        .groups = codes[6].integer, .images = out->shape[0], .height = out->shape[1], .width = out->shape[2], .columns = weights->shape[0],
+        .x = rows_of(x, 3), .out = rows_of(out, 3), .x_signed = x->code == SIGNED, .inputs = x->shape[3] / codes[6].integer,
+        .taps = {codes[7].integer, codes[8].integer}, .groups = codes[6].integer, .images = out->shape[0], .height = out->shape[1],
+        .width = out->shape[2], .columns = out->shape[3],
     };
+    read_weights(&problem, weights, 1, 0);
+    if (!problem.packed) problem.tap_steps[0] = weights->strides[2], problem.tap_steps[1] = weights->strides[3];
     for (int axis = 0; axis < 2; axis++) {
         problem.strides[axis] = codes[axis].integer, problem.before[axis] = codes[2 + axis].integer;
         problem.dilations[axis] = codes[4 + axis].integer;
     }
-    if (read_steps(&problem.steps, codes + 7, integers - 7, arguments, 2, 3) + 1 != count - integers) return 3;
+    if (read_steps(&problem.steps, codes + 9, integers - 9, arguments, 2, 3) + 1 != count - integers) return 3;
     return run(&problem, in_tiles);
 }
 
@@ -146,6 +188,13 @@ EXPORT int bytes_tiles(void *self, const Value *arguments, int32_t count, Value 
 #define UNROLLED _Pragma("clang loop unroll(full)") for
 #define Halves NAME(Halves)
 typedef int16_t Halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+#define Wide NAME(Wide)
+#define WideOctets NAME(WideOctets)
+#define WideOctetsU NAME(WideOctetsU)
+typedef int16_t Wide __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+typedef int8_t WideOctets __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+typedef uint8_t WideOctetsU __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+
 /* The sum of two products of 16 bits in each 32 bits of two vectors. */
 TARGETED INLINE Bits NAME(pairs)(Bits a, Bits b) {
 #if LANES == 16
@@ -204,19 +253,22 @@ TARGETED static void NAME(finish)(
         NAME(write)(&problem->out, row_of(&problem->out, first + row) + column * problem->out.size, block + row * width, columns);
 }
 
-/* Rows of x by a panel: ``runs`` times ``pairs`` of elements that lie side by side in both. */
+/* Rows of x by a panel: ``runs`` times ``pairs`` of elements that lie side by side in both. A panel is widened, its vectors side by side, or
+ * packed bytes, its vectors ``apart``. */
 TARGETED INLINE void NAME(sums)(
-    const int16_t *const *x, const int64_t *offsets, int64_t runs, int64_t pairs, const int16_t *panel, int32_t *out, const int rows,
-    const int vectors) {
+    const int16_t *const *x, const int64_t *offsets, int64_t runs, int64_t pairs, const char *panel, int64_t apart, int32_t *out,
+    const int rows, const int vectors, const int is_packed) {
     Bits sums[MOST_ROWS][VECTORS];
     UNROLLED (int row = 0; row < rows; row++)
         UNROLLED (int v = 0; v < vectors; v++) sums[row][v] = NAME(every)(0);
     for (int64_t run = 0; run < runs; run++) {
         const int16_t *from[MOST_ROWS];
         UNROLLED (int row = 0; row < rows; row++) from[row] = x[row] + offsets[run];
-        for (int64_t pair = 0; pair < pairs; pair++, panel += vectors * LANES * 2) {
+        for (int64_t pair = 0; pair < pairs; pair++, panel += is_packed ? LANES * 2 : vectors * LANES * 4) {
             Bits columns[VECTORS];
-            UNROLLED (int v = 0; v < vectors; v++) columns[v] = *(const Bits *)(panel + v * LANES * 2);
+            UNROLLED (int v = 0; v < vectors; v++)
+                columns[v] = is_packed ? (Bits)__builtin_convertvector(*(const WideOctets *)(panel + v * apart), Wide)
+                                       : *(const Bits *)(panel + v * LANES * 4);
             UNROLLED (int row = 0; row < rows; row++) {
                 int32_t two;
                 memcpy(&two, from[row] + 2 * pair, 4);
@@ -231,13 +283,17 @@ TARGETED INLINE void NAME(sums)(
 
 #define CASE(rows) \
     case rows: \
-        if (vectors == 1) NAME(sums)(x, offsets, runs, pairs, panel, out, rows, 1); \
-        else NAME(sums)(x, offsets, runs, pairs, panel, out, rows, 2); \
+        if (apart && vectors == 1) NAME(sums)(x, offsets, runs, pairs, panel, apart, out, rows, 1, 1); \
+        else if (apart) NAME(sums)(x, offsets, runs, pairs, panel, apart, out, rows, 2, 1); \
+        else if (vectors == 1) NAME(sums)(x, offsets, runs, pairs, panel, 0, out, rows, 1, 0); \
+        else NAME(sums)(x, offsets, runs, pairs, panel, 0, out, rows, 2, 0); \
         break;
 
+/* ``apart``: bytes between the vectors of a packed panel, 0 of a widened one. */
 TARGETED static void NAME(block)(
-    const int16_t *const *x, const int64_t *offsets, int64_t runs, int64_t pairs, const int16_t *panel, int32_t *out, int64_t rows,
+    const int16_t *const *x, const int64_t *offsets, int64_t runs, int64_t pairs, const void *at, int64_t apart, int32_t *out, int64_t rows,
     int64_t vectors) {
+    const char *panel = at;
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if LANES == 16
@@ -332,9 +388,11 @@ TARGETED static void NAME(columns)(
     const int64_t positions = problem->is_product ? lines : lines * problem->width, channels = problem->inputs * problem->groups;
     const int64_t first = problem->is_product ? line : line * problem->width;
     const int16_t *group = copy + column / (problem->columns / problem->groups) * problem->inputs;
-    NAME(pack)(problem, column, end - column, vectors, joined, panel);
     int32_t block[BLOCKS * MOST_ROWS * MOST_WIDTH] __attribute__((aligned(64)));
-    const int64_t blocks = (positions + ROWS - 1) / ROWS;
+    const int64_t blocks = (positions + ROWS - 1) / ROWS, apart = problem->packed ? runs * pairs * 2 * LANES : 0;
+    const void *weights = panel;
+    if (problem->packed) weights = problem->packed + column / LANES * apart;
+    else NAME(pack)(problem, column, end - column, vectors, joined, panel);
     int64_t ready = 0;
     for (int64_t part = 0; part < blocks; part++) {
         const int64_t at = positions * part / blocks, rows = positions * (part + 1) / blocks - at;
@@ -344,7 +402,7 @@ TARGETED static void NAME(columns)(
             const int64_t x = problem->is_product ? 0 : position % problem->width;
             from[row] = group + y * problem->strides[0] * pitch + x * problem->strides[1] * channels;
         }
-        NAME(block)(from, offsets, runs, pairs, panel, block + (at - ready) * width, rows, vectors);
+        NAME(block)(from, offsets, runs, pairs, weights, apart, block + (at - ready) * width, rows, vectors);
         if ((part + 1) % BLOCKS == 0 || part + 1 == blocks) {
             NAME(finish)(problem, block, first + ready, at + rows - ready, column, end - column, width);
             ready = at + rows;
@@ -363,7 +421,7 @@ TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t
     chunk = least(chunk < 1 ? 1 : chunk, last - first);
     if (problem->is_product && chunk < ROWS) chunk = least(ROWS, last - first);
     const int64_t held = (chunk * step + (more > 0 ? more : 0)) * pitch + 2; /* a pair may begin at the last element */
-    const int64_t panel_size = runs * pairs * 2 * VECTORS * LANES;
+    const int64_t panel_size = problem->packed ? 0 : runs * pairs * 2 * VECTORS * LANES;
     char *memory = 0;
     if (posix_memalign((void **)&memory, 64, (size_t)((panel_size + held) * 2 + runs * 8 + 64))) return 4;
     int16_t *panel = (int16_t *)memory, *copy = panel + panel_size;
@@ -447,13 +505,6 @@ TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first,
     free(panel);
     return 0;
 }
-#define Wide NAME(Wide)
-#define WideOctets NAME(WideOctets)
-#define WideOctetsU NAME(WideOctetsU)
-typedef int16_t Wide __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
-typedef int8_t WideOctets __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
-typedef uint8_t WideOctetsU __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
-
 /* Channels of a tile of 4 x 4 positions, of which those without a place are zeros: B' d B, at 16 places ``distance`` apart. */
 TARGETED static void NAME(transform)(const Problem *problem, const char *const places[16], int16_t *to, int64_t distance) {
     for (int64_t c = 0; c < problem->inputs; c += 2 * LANES) {
@@ -549,7 +600,8 @@ TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, i
                     const int64_t tile = tiles * part / blocks, rows = tiles * (part + 1) / blocks - tile;
                     const int16_t *from[MOST_ROWS];
                     for (int64_t row = 0; row < rows; row++) from[row] = inputs + place * apart + (tile + row) * pitch;
-                    NAME(block)(from, &offset, 1, pairs, panel + place * panel_size, sums + place * sums_apart + tile * width, rows, vectors);
+                    NAME(block)(
+                        from, &offset, 1, pairs, panel + place * panel_size, 0, sums + place * sums_apart + tile * width, rows, vectors);
                 }
             for (int64_t row = 0; row < 2 * lines; row++) {
                 const int64_t y = (line + row / 2) % tiles_down * 2 + row % 2, image = (line + row / 2) / tiles_down, odd = row % 2;

@@ -25,6 +25,8 @@ READ = ("float32", "int32", *BYTES)
 """Element types of operands that the steps read, and of results."""
 LEAST_OF_TILES = 8
 IMAGE_RANK = 4
+PANEL = 16
+"""Columns that a packed constant is filled up to a multiple of: whole vectors of every set of instructions."""
 LARGEST = {"int8": 128, "uint8": 255}
 """The largest magnitude of a byte."""
 MOST_ADDED = (2**31 - 1) // (255 * 255)
@@ -75,8 +77,28 @@ def match(
     arguments = (*operands, *steps[1])
     if refused := misplaced(matched.destination, arguments):
         return refused
-    parameters = {"function": function, "integers": [*more, integers, *steps[0]]}
+    parameters: dict[str, Any] = {"function": function, "integers": [*more, integers, *steps[0]]}
+    if not in_tiles and (elements := _packed_elements(fragment, matched.anchor, operands[1])):
+        parameters["pack"] = {"operand": 1, "function": "bytes_pack", "elements": elements}
     return LibraryCall(function, parameters, arguments, matched.destination)
+
+
+def _packed_elements(fragment: Node, anchor: Node, weights: Argument) -> int:
+    """Return how many bytes the weights of a call take when they are packed; 0 where they are not: the kernel reads them as they lie.
+
+    They are constants of signed bytes, read by all channels. Of an odd number of channels, pairs go from tap to tap.
+    """
+    leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == weights.operand)
+    if not leaf.attribute("constant") or leaf.type.dtype != "int8":
+        return 0
+    *others, first, last = weights.window.shape
+    if not others:
+        inputs, columns, taps = first, last, 1
+    else:
+        (columns, inputs), taps = others, first * last
+        if anchor.integer("group") > 1 or (inputs % 2 and last > 1):
+            return 0
+    return -(-columns // PANEL) * PANEL * taps * -(-inputs // 2) * 2
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
@@ -175,4 +197,5 @@ def _unsuitable_for_tiles(anchor: Node) -> Reason | None:
 
 def _image_integers(anchor: Node) -> list[int]:
     a: dict[str, Any] = dict(anchor.attributes)
-    return [*a["strides"], *a["pads"][:2], *a["dilations"], a["group"]] if anchor.type.rank == IMAGE_RANK else []
+    taps = anchor.inputs[1].type.sizes[2:]
+    return [*a["strides"], *a["pads"][:2], *a["dilations"], a["group"], *taps] if anchor.type.rank == IMAGE_RANK else []
