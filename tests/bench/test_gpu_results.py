@@ -56,7 +56,8 @@ def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path:
 
 def test_what_was_not_asked_for_again_stays_on_record(tmp_path: Path) -> None:
     """Of a network that is asked for again, peers' times are kept where there are no later ones."""
-    first = written(tmp_path / "a.jsonl", [VERSIONS, OUTPUTS, TIMES, *ROUNDED, EAGER, COMPILED, FAILED])
+    by_xla = {"question": "net.16: XLA, tf32", "status": "ok", "queued_us": {"tf32": 25.0}}
+    first = written(tmp_path / "a.jsonl", [VERSIONS, OUTPUTS, TIMES, *ROUNDED, EAGER, COMPILED, by_xla, FAILED])
     faster: list[dict[str, Any]] = [OUTPUTS, {**TIMES, "replay_us": 25.0, "replay_on_streams_us": {}}]
     second = written(tmp_path / "b.jsonl", [VERSIONS, *faster, {**EAGER, "replay_us": {"float32": 90.0}}])
     for answers, commit, added in ((first, "c0", []), (second, "c1", ["--add"])):
@@ -65,5 +66,17 @@ def test_what_was_not_asked_for_again_stays_on_record(tmp_path: Path) -> None:
     assert len(rows) == 3 and rows["other", "float32"].commit == rows["net", "tf32"].commit == "c0"
     net = rows["net", "float32"]
     assert (net.commit, net.one_stream_us, net.compiled_us, net.compiled_mode) == ("c1", 25.0, {"float32": 80.0}, "default")
+    assert net.xla_us == {"tf32": 25.0}
     assert net.pytorch_us == {"float32": 90.0, "tf32": 30.0, "fp16": "no kernel"}
     assert "| 90 | 80 (default) |  | 3.20 | 30 | none | 25 % | c1 |" in (tmp_path / "cuda_contact.md").read_text()
+
+
+def test_rows_of_a_page_at_one_commit_are_of_that_commit(tmp_path: Path) -> None:
+    answers = written(tmp_path / "a.jsonl", [VERSIONS, OUTPUTS, TIMES])
+    assert gpu_results.main([str(answers), "--date", "2026-01-02", "--results", str(tmp_path), "--commit", "c0"]) == 0
+    path = tmp_path / "cuda_contact.json"
+    page = json.loads(path.read_text())
+    for row in page["rows"]:
+        del row["commit"]
+    path.write_text(json.dumps(page))
+    assert [row.commit for row in gpu_results.recorded_rows(path)] == ["c0"]

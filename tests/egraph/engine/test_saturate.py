@@ -369,6 +369,20 @@ def test_merges_never_join_dependent_operators() -> None:
     assert statistics.unions == 0
 
 
+def test_merges_take_no_operators_that_rules_made_of_others() -> None:
+    """Operands that do not commute tell them from those of the input program, also where both have the same ones."""
+
+    @rule
+    def swapped(x: Tensor, y: Tensor) -> Equation:
+        """x y = y x, which is not true of matrices"""
+        return x @ y == y @ x
+
+    square = given("s", 6, 6)
+    roots = [apply("MatMul", weight(name, 6, 6), square) for name in ("w", "ww")]
+    result = saturate(graph(*roots), [swapped, merge_matmuls])
+    assert [each.unions for each in result.statistics] == [2, 0]
+
+
 def test_same_result_in_every_process() -> None:
     here = str(ROOT)
     script = "from tests.egraph.engine.test_saturate import sample_picture; print(sample_picture())"
