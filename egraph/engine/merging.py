@@ -75,7 +75,10 @@ class Merging(Application):
         return self._levels
 
     def _key(self, op: str, label: int, operands: Iterable[int]) -> tuple[str, int, tuple[int, ...]]:
-        """Return what tells e-nodes apart: ``b + x W``, as exporters also write it, is the member ``x W + b`` of the input program."""
+        """Return an e-node's operator, attributes and operands, those that commute in one order.
+
+        Patterns of members say ``x W + b``; some exporters write ``b + x W``.
+        """
         handles = [self.classes.find(handle) for handle in operands]
         is_commutative = op in OPS and OPS[op].commutative
         return op, label, tuple(sorted(handles) if is_commutative else handles)

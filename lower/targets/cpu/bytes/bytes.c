@@ -37,7 +37,7 @@
 #define TILES (1 << 18)                  /* transformed elements of x that are read again for each panel */
 #define APART 64                         /* bytes between places of tiles, which else would share few lines of the cache */
 #define AHEAD 16                         /* inputs of W that are asked for before they are read: they lie too far apart to be guessed */
-#define LEAST_ROWS 24                    /* rows of a share: with fewer, widening W takes longer than computing */
+#define LEAST_ROWS 24                    /* rows of a share: with fewer, reading W takes longer than computing */
 #define SERIAL_OPERATIONS 400000.0       /* less than this is done before another thread has started */
 
 typedef struct Problem {
@@ -81,17 +81,8 @@ static int work(int task, const Environment *environment, void *data) {
         least(vectors * (column + 1) / across * problem->lanes, problem->columns));
 }
 
-/* Numbers of a vector. */
-static int lanes(void) {
-#if defined(__x86_64__)
-    return instructions() == AVX512 ? 16 : instructions() == AVX2 ? 8 : 4;
-#else
-    return 4;
-#endif
-}
-
 static int run(Problem *problem, int in_tiles) {
-    problem->lanes = lanes();
+    problem->lanes = FOR_PROCESSOR(lanes);
     const int is_of_channels = problem->groups > 1 && problem->inputs == 1 && problem->columns == problem->groups;
     problem->lines = problem->is_product ? problem->width : problem->images * (in_tiles ? (problem->height + 1) / 2 : problem->height);
     if (in_tiles) problem->compute = FOR_PROCESSOR(compute_tiles);
@@ -104,6 +95,7 @@ static int run(Problem *problem, int in_tiles) {
     return work(0, &alone, problem);
 }
 
+/* What was packed, or where the elements of W lie. */
 static void read_weights(Problem *problem, const Tensor *weights, int inputs_axis, int columns_axis) {
     if (weights->rank == 1) {
         problem->packed = weights->data;
@@ -120,7 +112,7 @@ EXPORT int bytes_pack(void *self, const Value *arguments, int32_t count, Value *
     const int64_t *shape = weights->shape, *strides = weights->strides;
     const int is_product = weights->rank == 2, columns_axis = is_product, inputs_axis = !is_product;
     const int64_t columns = shape[columns_axis], inputs = shape[inputs_axis], across = is_product ? 1 : shape[3];
-    const int64_t taps = is_product ? 1 : shape[2] * across, vector = lanes();
+    const int64_t taps = is_product ? 1 : shape[2] * across, vector = FOR_PROCESSOR(lanes);
     if (packed->rank != 1 || packed->shape[0] < (columns + vector - 1) / vector * vector * taps * ((inputs + 1) / 2) * 2) return 3;
     int8_t *to = packed->data;
     for (int64_t column = 0; column < columns; column += vector)
@@ -184,6 +176,8 @@ EXPORT int bytes_tiles(void *self, const Value *arguments, int32_t count, Value 
 }
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
+
+static const int NAME(lanes) = LANES;
 
 #define UNROLLED _Pragma("clang loop unroll(full)") for
 #define Halves NAME(Halves)

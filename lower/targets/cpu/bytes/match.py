@@ -25,8 +25,8 @@ READ = ("float32", "int32", *BYTES)
 """Element types of operands that the steps read, and of results."""
 LEAST_OF_TILES = 8
 IMAGE_RANK = 4
-PANEL = 16
-"""Columns that a packed constant is filled up to a multiple of: whole vectors of every set of instructions."""
+MOST_LANES = 16
+"""Numbers of the longest vector, as bytes.c has them: columns of a packed constant are filled up to a multiple."""
 LARGEST = {"int8": 128, "uint8": 255}
 """The largest magnitude of a byte."""
 MOST_ADDED = (2**31 - 1) // (255 * 255)
@@ -84,21 +84,23 @@ def match(
 
 
 def _packed_elements(fragment: Node, anchor: Node, weights: Argument) -> int:
-    """Return how many bytes the weights of a call take when they are packed; 0 where they are not: the kernel reads them as they lie.
+    """Return how many bytes packed weights take: constants of signed bytes; 0 where the kernel reads weights as they lie.
 
-    They are constants of signed bytes, read by all channels. Of an odd number of channels, pairs go from tap to tap.
+    It does so for groups, and for an odd number of channels whose taps lie side by side: there the kernel pairs the last channel of a tap
+    with the first one of the next tap, and packed weights pair channels of one tap alone.
     """
     leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == weights.operand)
     if not leaf.attribute("constant") or leaf.type.dtype != "int8":
         return 0
-    *others, first, last = weights.window.shape
-    if not others:
-        inputs, columns, taps = first, last, 1
+    if len(weights.window.shape) == MATRIX_RANK:
+        inputs, columns = weights.window.shape
+        taps = 1
     else:
-        (columns, inputs), taps = others, first * last
-        if anchor.integer("group") > 1 or (inputs % 2 and last > 1):
+        columns, inputs, down, across = weights.window.shape
+        taps = down * across
+        if anchor.integer("group") > 1 or (inputs % 2 and across > 1):
             return 0
-    return -(-columns // PANEL) * PANEL * taps * -(-inputs // 2) * 2
+    return -(-columns // MOST_LANES) * MOST_LANES * taps * -(-inputs // 2) * 2
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:

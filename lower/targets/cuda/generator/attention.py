@@ -159,7 +159,7 @@ def refusal(call: AttentionCall) -> str | None:
 
 
 def has_two_passes(call: AttentionCall) -> bool:
-    """Return whether the probabilities of a call, of which each meets something else, are computed when their sums are known."""
+    """Return whether probabilities are masked or weighed, which takes their sums: a first pass over the keys computes these."""
     return len(call.codes) > call.steps_before
 
 
@@ -366,7 +366,11 @@ def _probabilities(text: _Text, steps: Steps, rows: int, count: int, replacement
 
 
 def _replace_rows(text: _Text, blocking: Blocking, replacement: str, count: int, value: str) -> None:
-    """Weigh the values of rows without a sum by what replaces their probabilities: the largest of a row with a sum adds 1 to it."""
+    """Compute rows whose probabilities are no numbers: ``replacement`` times the sum of all values.
+
+    The sum of a row's exponentials tells: it is 0 where all scores are -infinity, no number where a score is none or infinite, and at
+    least 1 otherwise, since the largest score adds 1.
+    """
     with text.each_row(), text.braces("if (!(total[r] > 0.0f))"):
         text.line("total[r] = 1.0f;")
         with text.braces(f"for (int w = 0; w < {-(-blocking.width // SIDE)}; ++w)"):
