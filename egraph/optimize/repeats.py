@@ -140,21 +140,25 @@ class Outline:
         return {(leaf.op, leaf.attributes): time for leaf, time in times.items()}
 
     def _times(self, frozen: FrozenEGraph) -> Mapping[int, int]:
-        """Return when each class is known, as the graph computes it or else at the earliest; none of what is in no order."""
+        """Return when each class is known: as the graph computes it, or earlier outside of all blocks; none of what is in no order.
+
+        What a block computes may be equal to what is known before it, and stands for both: all that reads it is still in order.
+        """
         of_node: dict[Node, int] = {}
         for node in walk(frozen.source.values()):
             operands = max((of_node[operand] for operand in node.inputs), default=0)
             of_node[node] = self._leaf_times.get((node.op, node.attributes), operands)
         times = {number: of_node[node] for number, node in frozen.source.items()}
-        others = [number for number in frozen.classes if number not in frozen.source]
-        waiting = others[::-1]  # numbered from the roots: operands come first so
+        waiting = [*frozen.classes][::-1]  # numbered from the roots: operands come first so
         changed = True
         while changed:
             changed = False
             for number in waiting:
                 of_nodes = (_time_of(each, self._leaf_times, times) for each in frozen.classes[number])
                 earliest = min((time for time in of_nodes if time is not None), default=None)
-                if earliest is not None and earliest < times.get(number, earliest + 1):
+                if earliest is None or earliest >= times.get(number, earliest + 1):
+                    continue
+                if number not in frozen.source or earliest % 2 == 0:
                     times[number], changed = earliest, True
         return times
 

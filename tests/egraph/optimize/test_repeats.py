@@ -340,6 +340,26 @@ def test_no_kernel_joins_a_block_with_what_comes_after_it() -> None:
     assert half(0) in kept[inside] and half(1) not in kept[after], "a block may read itself twice, and nothing outside may read it"
 
 
+def test_what_a_block_computes_and_is_known_before_it_serves_both() -> None:
+    """A value outside may be computed from one that only the block computes in the model, if a rule computes that one outside as well."""
+    graph = layers(4)
+    outline = outlined(graph, 0.1)
+    frozen = grown(outline.graph, ())
+    (before,) = (n for n, nodes in frozen.classes.items() if any(e.op == "Sigmoid" for e in nodes))
+    inside = next(n for n, nodes in frozen.classes.items() if any(e.op == "Softmax" for e in nodes))
+    (given,) = frozen.classes[before][0].children
+    early = ENode("Abs", (), (given,), "some_rule")
+    classes = {**frozen.classes, inside: (*frozen.classes[inside], early), before: (ENode("Sqrt", (), (inside,)),)}
+    kept = outline.in_order(replace(frozen, classes=classes)).classes
+    assert kept[inside] == (early,) and kept[before] == classes[before]
+    assert {number: nodes for number, nodes in kept.items() if number not in (inside, before)} == {
+        number: nodes for number, nodes in frozen.classes.items() if number not in (inside, before)
+    }, "the block still reads it"
+    ordered = replace(frozen, classes=kept)
+    program = outline.program(ordered, extract(ordered, estimate(candidates(ordered)), 1, 0.0)[0])
+    assert [node.op for node in walk(program.graph.roots)].count("Abs") == 1, "it is the same for all blocks"
+
+
 def _reads(frozen: FrozenEGraph, node: ENode, leaves: Mapping[Node, object]) -> bool:
     """Return whether an e-node reads one of these leaves."""
     below = {(each.op, each.attributes) for child in node.children for each in frozen.classes[child]}
