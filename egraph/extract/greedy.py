@@ -142,60 +142,128 @@ GAIN = 1e-9
 
 def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice], moves: int = ExtractPolicy.moves) -> Chosen:
     """Return a choice that no single move improves, trying at most ``moves``; ``fallback`` computes what a move needs."""
-    cost = total(chosen)
-    uses = _uses(problem, chosen)
     looked = 0
     better = True
     while better:
         better = False
+        draft = _Draft(problem, chosen, fallback)
         for move in _moves(problem, chosen):
             looked += 1
             if looked > moves:
-                return chosen
-            if _change(move, chosen, fallback, uses) >= -GAIN:
-                continue
-            trial = order(problem, {**fallback, **chosen, **move})
-            if trial is not None and total(trial) < cost - GAIN:
-                chosen, cost, uses, better = trial, total(trial), _uses(problem, trial), True
+                break
+            better = draft.take(move) or better
+        if better:
+            ordered = order(problem, draft.chosen)
+            assert ordered is not None, "no move makes a cycle"
+            chosen = ordered
+        if looked > moves:
+            break
     return chosen
 
 
-def _uses(problem: Problem, chosen: Chosen) -> dict[int, int]:
-    """Return how many choices need each class; a root is needed once more."""
-    uses = dict.fromkeys(chosen, 0)
-    for number in (*problem.roots, *(need for choice in chosen.values() for need in choice.needs)):
-        uses[number] += 1
-    return uses
+class _Draft:
+    """A choice that is improved by moves: how many choices need each class, and ranks by which operands come before users.
 
+    ``fallback`` computes what is needed and was not chosen.
+    """
 
-def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, Choice], uses: Mapping[int, int]) -> float:
-    """Return what a move adds to the cost: of what is needed from now on, less what nothing needs any more."""
-    use_counts: dict[int, int] = {}
-    cost = 0.0
-    coming: list[int] = []
-    going: list[int] = []
-    for number, choice in move.items():
-        if number in chosen:
-            cost += choice.cost - chosen[number].cost
-            coming += choice.needs
-            going += chosen[number].needs
-    while coming:
-        number = coming.pop()
-        count = use_counts[number] = use_counts.get(number, uses.get(number, 0)) + 1
-        if count == 1:
-            new = move.get(number) or fallback.get(number)
-            if new is None:
-                return math.inf
-            cost += new.cost
-            coming += new.needs
-    while going:
-        number = going.pop()
-        count = use_counts[number] = use_counts.get(number, uses.get(number, 0)) - 1
-        if count == 0:
-            old = move.get(number) or chosen.get(number) or fallback[number]
-            cost -= old.cost
-            going += old.needs
-    return cost
+    def __init__(self, problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice]) -> None:
+        self.chosen = dict(chosen)
+        self._problem, self._fallback = problem, fallback
+        self._start()
+
+    def _start(self) -> None:
+        self._ranks = {number: float(rank) for rank, number in enumerate(self.chosen)}
+        self._uses = dict.fromkeys(self.chosen, 0)
+        for number in (*self._problem.roots, *(need for choice in self.chosen.values() for need in choice.needs)):
+            self._uses[number] += 1  # a root is needed once more
+
+    def take(self, move: Mapping[int, Choice]) -> bool:
+        """Apply a move if it costs less and makes no cycle; return whether it was."""
+        change, uses = self._change(move)
+        if change >= -GAIN:
+            return False
+        chosen = {number: choice for number, choice in move.items() if number in self.chosen}
+        new = (number for number, count in uses.items() if count and number not in self.chosen)
+        added = {number: move.get(number) or self._fallback[number] for number in new}
+        ranks = self._ranks_below(chosen, added)
+        if ranks is None:
+            return self._reorder(move)
+        self.chosen |= chosen | added
+        self._ranks |= ranks
+        self._uses |= uses
+        for number in [number for number, count in uses.items() if not count and number in self.chosen]:
+            del self.chosen[number], self._ranks[number]
+        return True
+
+    def _ranks_below(self, moved: Mapping[int, Choice], added: Mapping[int, Choice]) -> dict[int, float] | None:
+        """Return ranks of added classes between those of their operands and those of what is moved; None where there are none.
+
+        Then a move may make a cycle, or another order is needed.
+        """
+        if any(self._ranks.get(need, -1.0) >= self._ranks[number] for number, choice in moved.items() for need in choice.needs):
+            return None
+        ranks: dict[int, float] = {}
+        if not added:
+            return ranks
+        most = min(self._ranks[number] for number in moved)
+        stack = list(added)
+        opened: set[int] = set()
+        while stack:
+            number = stack[-1]
+            missing = [need for need in added[number].needs if need in added and need not in ranks]
+            if number in ranks:
+                stack.pop()
+            elif missing:
+                if number in opened:
+                    return None
+                opened.add(number)
+                stack += missing
+            else:
+                below = max((ranks.get(need, self._ranks.get(need, -1.0)) for need in added[number].needs), default=-1.0)
+                ranks[number] = (below + most) / 2
+                if not below < ranks[number] < most:
+                    return None
+        return ranks
+
+    def _reorder(self, move: Mapping[int, Choice]) -> bool:
+        """Apply a move if it makes no cycle and costs less in all, by looking at all that is chosen; return whether it was."""
+        trial = order(self._problem, {**self._fallback, **self.chosen, **move})
+        if trial is None or total(trial) >= total(self.chosen) - GAIN:
+            return False
+        self.chosen = trial
+        self._start()
+        return True
+
+    def _change(self, move: Mapping[int, Choice]) -> tuple[float, dict[int, int]]:
+        """Return what a move adds to the cost, of what is needed from now on less what nothing needs any more, and the uses it changes."""
+        chosen, fallback, uses = self.chosen, self._fallback, self._uses
+        use_counts: dict[int, int] = {}
+        cost = 0.0
+        coming: list[int] = []
+        going: list[int] = []
+        for number, choice in move.items():
+            if number in chosen:
+                cost += choice.cost - chosen[number].cost
+                coming += choice.needs
+                going += chosen[number].needs
+        while coming:
+            number = coming.pop()
+            count = use_counts[number] = use_counts.get(number, uses.get(number, 0)) + 1
+            if count == 1:
+                new = move.get(number) or fallback.get(number)
+                if new is None:
+                    return math.inf, use_counts
+                cost += new.cost
+                coming += new.needs
+        while going:
+            number = going.pop()
+            count = use_counts[number] = use_counts.get(number, uses.get(number, 0)) - 1
+            if count == 0:
+                old = move.get(number) or chosen.get(number) or fallback[number]
+                cost -= old.cost
+                going += old.needs
+        return cost, use_counts
 
 
 def _moves(problem: Problem, chosen: Chosen) -> Iterator[dict[int, Choice]]:

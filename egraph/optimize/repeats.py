@@ -253,35 +253,51 @@ def _best_run(
     model: Graph, operators: Sequence[Node], constants: frozenset[Node], period: int, first: int, last: int
 ) -> Run | None:
     """Return the run of equal blocks that saves most, and of those the one that the fewest values cross."""
-    readers: dict[Node, list[Node]] = {}
-    for node in walk(model.roots):
-        for operand in node.inputs:
-            readers.setdefault(operand, []).append(node)
+    border = _Border.of(model, operators)
     best: tuple[tuple[int, int], Run] | None = None
     for start in range(first, min(first + period, last - 2 * period + 1)):
-        blocks = [operators[at : at + period] for at in range(start, last - period + 1, period)]
-        outputs = _crossing(blocks, readers, set(model.roots))
-        if outputs is None or (best is not None and (len(blocks) - 1) * period < best[1].saved):
+        count = (last - start) // period
+        outputs = border.outputs(start, period, count)
+        if outputs is None or (best is not None and ((count - 1) * period, -len(outputs)) <= best[0]):
             continue
-        run = Run(_equal(blocks, constants), outputs)
+        run = Run(_equal([operators[start + at * period : start + (at + 1) * period] for at in range(count)], constants), outputs)
         rank = run.saved, -len(outputs) - len(run.instances[0].operands)
         if len(run.instances) > 1 and (best is None or rank > best[0]):
             best = rank, run
     return best[1] if best else None
 
 
-def _crossing(blocks: Sequence[Sequence[Node]], readers: Mapping[Node, Sequence[Node]], roots: set[Node]) -> tuple[int, ...] | None:
-    """Return the positions whose values are read outside of a block; None where one of them is kept in several layouts."""
-    outputs: dict[int, None] = {}
-    for block in blocks:
-        inside = set(block)
-        for position, node in enumerate(block):
-            is_read = any(reader not in inside for reader in readers.get(node, ()))
-            if is_read and (not node.type.is_static or node.type.rank > LARGEST_RANK):
-                return None
-            if is_read or node in roots:
-                outputs[position] = None
-    return tuple(sorted(outputs))
+@dataclass(frozen=True)
+class _Border:
+    """Where the value of each operator is read last, and which values no border between blocks may cut off from a reader.
+
+    An array each over the operators in their order, in which readers come after what they read.
+    """
+
+    last_reader: np.ndarray
+    is_root: np.ndarray
+    has_layouts: np.ndarray
+
+    @staticmethod
+    def of(model: Graph, operators: Sequence[Node]) -> _Border:
+        place = {node: at for at, node in enumerate(operators)}
+        last_reader = np.zeros(len(operators), np.int64)
+        for reader in walk(model.roots):
+            for operand in reader.inputs:
+                if operand in place:
+                    last_reader[place[operand]] = max(last_reader[place[operand]], place.get(reader, len(operators)))
+        roots = set(model.roots)
+        has_layouts = [not node.type.is_static or node.type.rank > LARGEST_RANK for node in operators]
+        return _Border(last_reader, np.array([node in roots for node in operators], bool), np.array(has_layouts, bool))
+
+    def outputs(self, start: int, period: int, count: int) -> tuple[int, ...] | None:
+        """Return the positions whose values are read outside of a block; None where one of them is kept in several layouts."""
+        inside = slice(start, start + count * period)
+        ends = start + period * (1 + np.arange(count * period) // period)
+        is_read = self.last_reader[inside] >= ends
+        if (is_read & self.has_layouts[inside]).any():
+            return None
+        return tuple(np.flatnonzero((is_read | self.is_root[inside]).reshape(count, period).any(axis=0)).tolist())
 
 
 def _equal(blocks: Sequence[Sequence[Node]], constants: frozenset[Node]) -> tuple[Instance, ...]:

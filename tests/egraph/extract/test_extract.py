@@ -12,7 +12,7 @@ import pytest
 from egraph.engine.saturate import saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.extract.greedy import _best_sets
+from egraph.extract.greedy import _best_sets, improve
 from egraph.extract.problem import build_problem, order, total
 from egraph.extract.schedule import peak_bytes, schedule
 from egraph.tensor import (
@@ -160,6 +160,31 @@ def test_nothing_cheaper_is_found_by_trying_everything() -> None:
         for k in (1, 3):
             assert extract(frozen, candidates_of(alternatives), k)[0].cost_us == wanted, alternatives
     assert possible > 20
+
+
+def test_local_search_ends_where_no_other_choice_of_a_class_costs_less() -> None:
+    random, moved = Random(7), 0
+    for _ in range(300):
+        count = random.choice((6, 12, 30))
+        alternatives: ALTERNATIVES = {}
+        for n in range(count):
+            below = [*range(n + 1 if random.random() < 0.5 else 0, count), 99]
+            offered = [(float(random.randint(1, 20)), tuple(dict.fromkeys(random.choices(below, k=2)))) for _ in range(4)]
+            alternatives[n] = [*offered, (40.0, (99,))]
+        problem = build_problem(frozen_of(alternatives, (0, 1), (99,)), candidates_of(alternatives))
+        fallback = {n: max(offered, key=lambda choice: choice.cost) for n, offered in problem.choices.items()}
+        first = order(problem, fallback)
+        assert first is not None, "each class can be computed from the leaf alone"
+        best = improve(problem, first, fallback)
+        ordered = order(problem, best)
+        assert ordered is not None and [*ordered.items()] == [*best.items()], "operands come before users"
+        moved += total(best) < total(first)
+        for number in best:
+            for choice in problem.choices[number]:
+                other = order(problem, {**fallback, **best, number: choice})
+                assert other is None or total(other) >= total(best) - 1e-6, alternatives
+        assert improve(problem, first, fallback, moves=0) == first
+    assert moved > 100
 
 
 def test_programs_are_distinct_and_sorted() -> None:
