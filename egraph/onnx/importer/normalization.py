@@ -34,8 +34,10 @@ def _batch_normalization(call: Call) -> list[Node | None]:
     values = [call.data(k) for k in range(1, 5)]
     if all(v is not None for v in values):
         scale, bias, mean, variance = (np.asarray(v, dtype=np.float64) for v in values)
-        factor = scale / np.sqrt(variance + epsilon)
-        multiplier, offset = call.like(factor.reshape(column)), call.like((bias - mean * factor).reshape(column))
+        with np.errstate(all="ignore"):  # of a variance below -epsilon the result is NaN, as in onnxruntime
+            factor = scale / np.sqrt(variance + epsilon)
+            shift = bias - mean * factor
+        multiplier, offset = call.like(factor.reshape(column)), call.like(shift.reshape(column))
     else:
         deviation = call.apply("Sqrt", call.apply("Add", call[4], call.like(epsilon)))
         quotient = call.apply("Div", call[1], deviation)

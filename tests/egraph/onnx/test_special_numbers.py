@@ -32,6 +32,8 @@ GRID = [[[[-1.0, -1.0], [NAN, -1.0], [INF, 1.0], [-INF, 1.0], [1.0, 1.0]]]]
 SAMPLED = "(float[1,1,2,3] x, float[1,1,5,2] g) => (float[1,1,1,5] y) {{ y = GridSample<align_corners=1, padding_mode=\"{}\">(x, g) }}"
 RECTIFIED = """(float[3,1,1] x) => (float[3,1,1,1] y) <float[1,1,1] w = {1}, float[1,1,1] r = {1}>
 { y = RNN<hidden_size=1, activations=["Relu"]>(x, w, r) }"""
+NORMALISED = """(float[1,2] x) => (float[1,2] y) <float[2] s = {1, 1}, float[2] m = {0, 0}, float[2] v = {-2, 1}>
+{ y = BatchNormalization<epsilon=0.0>(x, s, m, m, v) }"""
 CHANNELS = [[[NAN], [1.0], [1.0], [1.0], [1.0]]]
 LOCAL = 1 / math.sqrt(3.0)
 HELD: dict[str, tuple[str, Feeds, list[Any]]] = {
@@ -47,6 +49,7 @@ HELD: dict[str, tuple[str, Feeds, list[Any]]] = {
     "local response": ("(float[1,5,1] x) => (float[1,5,1] y) { y = LRN<size=3, alpha=3.0, beta=0.5, bias=0.0>(x) }",
                        {"x": CHANNELS}, [[[NAN], [NAN], [LOCAL], [LOCAL], [1 / math.sqrt(2.0)]]]),
     "sampled beside zeros": (SAMPLED.format("zeros"), {"x": IMAGE, "g": GRID}, [[[[1.0, NAN, NAN, NAN, 5.0]]]]),
+    "negative variance": (NORMALISED, {"x": [[1, 3]]}, [[NAN, 3]]),
     "rectified recurrence": (RECTIFIED, {"x": [[[1]], [[NAN]], [[1]]]}, [[[[1]]], [[[NAN]]], [[[NAN]]]]),
 }  # fmt: skip
 
