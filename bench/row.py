@@ -264,7 +264,7 @@ def exact_outputs(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> li
         operands = [torch.from_numpy(_widened(feeds[value.name])) for value in model.graph.input]
         with torch.inference_mode():
             return [tensor.numpy() for tensor in module(*operands)]
-    except (ImportError, LookupError, RuntimeError, MemoryError):  # not installed, not translated, refused by torch, too large
+    except (ImportError, LookupError, TypeError, RuntimeError, MemoryError):  # not installed, not translated, refused by torch, too large
         return None
 
 

@@ -88,15 +88,21 @@ def _hard_sigmoid(a: Mapping[str, Any], x: Tensor) -> Tensor:
     return (a.get("alpha", 0.2) * x + a.get("beta", 0.5)).clamp(0, 1)
 
 
-def _nearest_resize(a: Mapping[str, Any], x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
-    """Repeat values by whole factors, where every rounding of coordinates reads the same ones."""
-    listed = [] if scales is None else _listed(scales)
-    factors = [int(scale) for scale in listed]
+def _resize(
+    a: Mapping[str, Any], x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | list[int] | None = None
+) -> Tensor:
+    """Interpolate images linearly, or repeat values by whole factors, where every rounding of coordinates reads the same ones."""
+    given = [size * factor for size, factor in zip(x.shape, [] if scales is None else _listed(scales), strict=False)]
+    target = given if sizes is None else _listed(sizes)
     where = a.get("coordinate_transformation_mode", b"half_pixel"), a.get("nearest_mode", b"round_prefer_floor")
+    is_whole = target == [int(size) for size in target] and target[:2] == [*x.shape[:2]]
+    if a.get("mode") == b"linear" and where[0] == b"half_pixel" and not a.get("antialias", 0) and is_whole and x.ndim == 4:
+        return F.interpolate(x, [int(size) for size in target[2:]], mode="bilinear", align_corners=False)
     rounded = where[0] == b"half_pixel" and where[1].startswith(b"round")
     nearest = a.get("mode", b"nearest") == b"nearest" and (rounded or where == (b"asymmetric", b"floor"))
-    if not nearest or not listed or factors != listed:
-        raise LookupError("bench/torch_model.py resizes by nearest values and whole factors only")
+    factors = [int(large) // small for large, small in zip(target, x.shape, strict=False)]
+    if not nearest or not target or [factor * size for factor, size in zip(factors, x.shape, strict=True)] != target:
+        raise LookupError("bench/torch_model.py resizes images linearly, and others by nearest values and whole factors")
     for axis, factor in enumerate(factors):
         x = x.repeat_interleave(factor, axis) if factor > 1 else x
     return x
@@ -161,7 +167,7 @@ OPERATORS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "ReduceMean": lambda a, x, axes=None: x.mean(a["axes"] if axes is None else _listed(axes), keepdim=bool(a.get("keepdims", 1))),
     "ReduceSum": lambda a, x, axes=None: x.sum(a["axes"] if axes is None else _listed(axes), keepdim=bool(a.get("keepdims", 1))),
     "Relu": lambda a, x: F.relu(x),
-    "Resize": _nearest_resize,
+    "Resize": _resize,
     "Reshape": _reshape,
     "Sigmoid": lambda a, x: torch.sigmoid(x),
     "Slice": _slice,

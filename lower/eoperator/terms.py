@@ -135,31 +135,42 @@ class Terms:
                 low = index(iterator.low).constant or 0
                 summed.append(self.fresh("k", length(iterator)))
                 replace[iterator] = index(summed[-1]) + low
-            body = self._scalar(scope.body, replace)
+            body = self._scalar(scope.body, replace, {})
             self._scopes[key] = self.reduce(scope.reduction, tuple(summed), body) if summed else body
         return self._scopes[key]
 
-    def _scalar(self, body: Scalar, replace: Replacement) -> Term:
+    def _scalar(self, body: Scalar, replace: Replacement, made: dict[int, tuple[Scalar, Term]]) -> Term:
+        """Return a scalar as a term; ``made``: those of its parts, by identity, as an expression holds one part in many places."""
+
         def data(read: Read) -> Read:
             return self._data(read, replace)
 
-        match body:
-            case Number(value):
-                return self.number(value)
-            case IndexNumber(value):
-                return self.index_number(substitute(value, replace, data))
-            case Table(shape, values, indices):
-                return self.table(shape, values, tuple(self.index(coordinate, replace) for coordinate in indices))
-            case Apply(function, arguments):
-                return self.apply(function, (self._scalar(a, replace) for a in arguments))
-            case Guarded(conditions, then, otherwise):
-                changed = [Compare(substitute(c.left, replace, data), c.operator, substitute(c.right, replace, data)) for c in conditions]
-                return self.guard(changed, self._scalar(then, replace), self._scalar(otherwise, replace))
-            case Read(Tensor(), _):
-                return self.read(*self.offset(body, replace))
-            case Read(source, coordinates):
-                assert isinstance(source, Scope)
-                return self.instantiate(source, tuple(substitute(p, replace, data) for p in coordinates))
+        def part(inner: Scalar) -> Term:
+            entry = made.get(id(inner))
+            if entry is None:
+                entry = made[id(inner)] = inner, built(inner)
+            return entry[1]
+
+        def built(inner: Scalar) -> Term:
+            match inner:
+                case Number(value):
+                    return self.number(value)
+                case IndexNumber(value):
+                    return self.index_number(substitute(value, replace, data))
+                case Table(shape, values, indices):
+                    return self.table(shape, values, tuple(self.index(coordinate, replace) for coordinate in indices))
+                case Apply(function, arguments):
+                    return self.apply(function, map(part, arguments))
+                case Guarded(conditions, then, otherwise):
+                    sides = [(substitute(c.left, replace, data), c.operator, substitute(c.right, replace, data)) for c in conditions]
+                    return self.guard((Compare(*each) for each in sides), part(then), part(otherwise))
+                case Read(Tensor(), _):
+                    return self.read(*self.offset(inner, replace))
+                case Read(source, coordinates):
+                    assert isinstance(source, Scope)
+                    return self.instantiate(source, tuple(substitute(p, replace, data) for p in coordinates))
+
+        return part(body)
 
     def substitute(self, term: Term, replace: Replacement) -> Term:
         """Return a term with iterators replaced, offsets recombined and guards decided anew."""

@@ -175,6 +175,23 @@ def test_rounding_is_measured_against_64_bit_floats(tmp_path: Path) -> None:
     assert "error against 64-bit floats: onnxruntime" in line({**row, "optimize": {**ROW["optimize"], "max_rel_err": 5e-3}})
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_images_are_resized_as_onnxruntime_resizes_them(mode: str) -> None:
+    pytest.importorskip("torch")
+    import onnxruntime
+
+    b = Builder("sizes")
+    sizes = b.constant(np.array([1, 2, 8, 12] if mode == "nearest" else [1, 2, 7, 3]))
+    model = b.model(b.node("Resize", b.input("x", (1, 2, 4, 4)), "", "", sizes, mode=mode))
+    feeds = feeds_for(model, {})
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    exact = exact_outputs(model, feeds)
+    assert exact is not None
+    np.testing.assert_allclose(exact[0], expected, atol=1e-5)
+    cubic = b.model(b.node("Resize", "x", "", "", sizes, mode="cubic"))
+    assert exact_outputs(cubic, feeds) is None
+
+
 def test_the_page_shows_every_row() -> None:
     page = table([ROW, FAILED], environment(2, ["python -m bench.run"]))
     shown = next(text for text in page.splitlines() if text.startswith("| m |"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from egraph.tensor.expr.bodies import guarded, rebuilt
 from egraph.tensor.expr.evaluate import EvaluationError
@@ -12,8 +13,16 @@ from egraph.tensor.expr.scope import Compare, Number, Read, Scalar, Scope, Table
 Producers = Mapping[str, Scope | Tensor]
 Parts = dict[int, tuple[Scalar, Scalar]]
 """Scalars by identity, each with what became of it: hashing a scalar walks all of it, and to hold it keeps its identity its own."""
-Placed = dict[tuple[tuple[Iterator, Index], ...], Parts]
-"""Parts of producers by what stands for the producers' iterators in them."""
+Scopes = dict[int, tuple[Scope, Scope]]
+"""Scopes by identity, each with what became of it."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What became of producers: their parts by what stands for the producers' iterators in them, and the scopes that they read."""
+
+    parts: dict[tuple[tuple[Iterator, Index], ...], Parts] = field(default_factory=dict)
+    scopes: Scopes = field(default_factory=dict)
 
 
 def inline(scope: Scope, producers: Producers, placed: Placed | None = None) -> Scope:
@@ -22,14 +31,14 @@ def inline(scope: Scope, producers: Producers, placed: Placed | None = None) -> 
     A producer without a reduction disappears into the body; a reducing one becomes an inner scope that is read;
     a ``Tensor`` renames. Several calls with one ``placed`` share what they place alike.
     """
-    return _inline(scope, producers, {}, {} if placed is None else placed)
+    return _inline(scope, producers, {}, placed or Placed())
 
 
-def _inline(scope: Scope, producers: Producers, scopes: dict[int, tuple[Scope, Scope]], placed: Placed) -> Scope:
+def _inline(scope: Scope, producers: Producers, scopes: Scopes, placed: Placed) -> Scope:
     entry = scopes.get(id(scope))
     if entry is None:
         body = _scalar(scope.body, {}, producers, {}, scopes, placed)
-        entry = scopes[id(scope)] = scope, scope.with_body(body)
+        entry = scopes[id(scope)] = scope, scope if body is scope.body else scope.with_body(body)
     return entry[1]
 
 
@@ -38,7 +47,7 @@ def _scalar(
     replace: Mapping[Iterator | Symbol, Size],
     producers: Producers,
     parts: Parts,
-    scopes: dict[int, tuple[Scope, Scope]],
+    scopes: Scopes,
     placed: Placed,
 ) -> Scalar:
     def data(value: Read) -> Read:
@@ -69,12 +78,12 @@ def _scalar(
 
 def at(producer: Scope, coordinates: tuple[Index, ...]) -> Scalar:
     """producer[coordinates]: its body there when it does not reduce, else a read of it as an inner scope."""
-    return Read(producer, coordinates) if producer.summation else _at(producer, coordinates, {})
+    return Read(producer, coordinates) if producer.summation else _at(producer, coordinates, Placed())
 
 
 def _at(producer: Scope, coordinates: tuple[Index, ...], placed: Placed) -> Scalar:
     replace = tuple(zip(producer.traversal, coordinates, strict=True))
-    return _scalar(producer.body, dict(replace), {}, placed.setdefault(replace, {}), {}, placed)
+    return _scalar(producer.body, dict(replace), {}, placed.parts.setdefault(replace, {}), placed.scopes, placed)
 
 
 def chosen(table: Table) -> Scalar:

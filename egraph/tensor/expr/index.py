@@ -101,6 +101,7 @@ class DataIndex:
 
 
 Factor = TypeVar("Factor")
+Value = TypeVar("Value")
 Atom: TypeAlias = Iterator | Symbol | RealSymbol | Floor | Modulo | DataIndex
 Monomial: TypeAlias = tuple[Atom, ...]
 """A product of atoms, sorted; the empty product is one."""
@@ -108,26 +109,38 @@ Replacement: TypeAlias = "Mapping[Iterator, Size | Iterator] | Mapping[Symbol, S
 """Replacements of iterators, of symbols, or of both."""
 
 
+def hashed_once(cls: type[Value]) -> type[Value]:
+    """Have a frozen dataclass with a slot ``_hash`` compute its hash once: a value is the key of memos, and hashing it visits all of it."""
+    compute, hold = cls.__hash__, cls.__dict__["_hash"].__set__
+
+    def hashed(self: Any) -> int:
+        try:
+            value: int = self._hash
+        except AttributeError:
+            value = compute(self)
+            hold(self, value)
+        return value
+
+    def reduced(self: Any) -> tuple[type[Value], tuple[object, ...]]:
+        return cls, tuple(getattr(self, name) for name in self.__match_args__)  # a hash is a process's own
+
+    for name, method in (("__hash__", hashed), ("__reduce__", reduced)):
+        setattr(cls, name, method)
+    return cls
+
+
+@hashed_once
 @dataclass(frozen=True, slots=True, init=False)
 class Index:
     """A polynomial: sorted (monomial, coefficient) pairs without zeros."""
 
     terms: tuple[tuple[Monomial, int], ...]
     _hash: int = field(init=False, repr=False, compare=False)
-    """Return the hash, computed once: indices are the keys of most memos, and hashing visits all their atoms."""
     _atoms: frozenset[Atom] = field(init=False, repr=False, compare=False)
     _divides: bool = field(init=False, repr=False, compare=False)
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         _set_terms(self, terms)
-
-    def __hash__(self) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            value = hash(self.terms)
-            _set_hash(self, value)
-            return value
 
     @property
     def atoms(self) -> frozenset[Atom]:
@@ -148,9 +161,6 @@ class Index:
             divides = any(isinstance(atom, Floor | Modulo) for atom in self.atoms)
             _set_divides(self, divides)
             return divides
-
-    def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
-        return Index, (self.terms,)  # a hash is a process's own
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(other) is Index and self.terms == other.terms)
@@ -218,7 +228,7 @@ class Index:
         return format_index(self)
 
 
-_set_terms, _set_hash, _set_atoms, _set_divides = (Index.__dict__[name].__set__ for name in ("terms", "_hash", "_atoms", "_divides"))
+_set_terms, _set_atoms, _set_divides = (Index.__dict__[name].__set__ for name in ("terms", "_atoms", "_divides"))
 """What makes an index, millions of times in a proof: the slots themselves, since attributes of a frozen object are slow to set."""
 
 

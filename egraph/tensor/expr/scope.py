@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from egraph.tensor.expr.index import Index, Iterator, Size, format_index, index
+from egraph.tensor.expr.index import Index, Iterator, Size, format_index, hashed_once, index
 
 
 class Reduction(StrEnum):
@@ -95,12 +95,14 @@ class IndexNumber:
     value: Index
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Read:
     """source[indices]"""
 
     source: Tensor | Scope
     indices: tuple[Index, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,17 @@ class Table:
     indices: tuple[Index, ...]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Apply:
     """function(arguments): arithmetic and scalar functions by their name in ``functions.FUNCTIONS``."""
 
     function: str
     arguments: tuple[Scalar, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Guarded:
     """``then`` where every condition holds, else ``otherwise`` (padding, concatenation, slices)."""
@@ -127,11 +132,13 @@ class Guarded:
     conditions: tuple[Compare, ...]
     then: Scalar
     otherwise: Scalar
+    _hash: int = field(init=False, repr=False, compare=False)
 
 
 Scalar: TypeAlias = Number | IndexNumber | Read | Table | Apply | Guarded
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Scope:
     """A tensor over ``traversal``: reduction over ``summation`` of ``body`` (no reduction when it is empty)."""
@@ -140,6 +147,7 @@ class Scope:
     summation: tuple[Iterator, ...]
     reduction: Reduction
     body: Scalar
+    _hash: int = field(init=False, repr=False, compare=False)
 
     @classmethod
     def pointwise(cls, traversal: tuple[Iterator, ...], body: Scalar) -> Scope:

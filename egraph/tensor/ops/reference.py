@@ -41,7 +41,7 @@ def _cached_meaning(op: str, types: tuple[TensorType, ...], attributes: Attribut
 def fragment_expression(root: Node, numbers: Mapping[int, float] = MappingProxyType({})) -> Scope:
     """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i), or everywhere ``numbers[i]``."""
     scopes: dict[Node, Scope | Tensor] = {}
-    placed: Placed = {}
+    placed = Placed()
     for node in walk((root,)):
         if node.op != "Placeholder":
             scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)}, placed)

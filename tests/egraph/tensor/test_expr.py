@@ -31,6 +31,14 @@ def test_equal_atoms_are_one_object_however_they_are_made(atom: Iterator | Symbo
     assert atom != dataclasses.replace(atom, name="other")
 
 
+def test_a_hash_is_not_taken_to_another_process() -> None:
+    """Hashes of texts differ from process to process, so that a scope that is unpickled computes its own."""
+    scope = Scope.pointwise((ROW,), apply("add", Read(Tensor("0", (6,)), (index(ROW),)), ZERO))
+    assert hash(scope) == hash(dataclasses.replace(scope))
+    assert scope.__reduce__() == (Scope, (scope.traversal, scope.summation, scope.reduction, scope.body))
+    assert pickle.loads(pickle.dumps(scope)) == scope
+
+
 def test_the_ends_of_an_iterator_are_plain_integers() -> None:
     low: Any = np.int64(0)
     assert type(Iterator("of numpy's integers", low, 3).low) is int

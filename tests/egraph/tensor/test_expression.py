@@ -10,6 +10,7 @@ import pytest
 
 from egraph.errors import TypeMismatch
 from egraph.tensor import TensorType, placeholder
+from egraph.tensor.expr.bodies import parts
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.compose import chosen
 from egraph.tensor.expr.evaluate import evaluate
@@ -113,3 +114,18 @@ def test_what_is_read_twice_is_composed_once(turned: bool) -> None:
             parts[id(part)] = part
             queue += part.arguments if isinstance(part, Apply) else ()
     assert len(parts) <= 2 * 60 + 2
+
+
+def test_what_normalisations_read_in_several_places_is_composed_once() -> None:
+    """Six normalisations over each other: 58,738 parts where each reading has a copy of the scopes below it."""
+    node = placeholder(0, TensorType("float32", (4, 8)))
+    scale, bias = (placeholder(at, TensorType("float32", (8,))) for at in (1, 2))
+    for _ in range(6):
+        node = apply("Add", apply("LayerNormalization", node, scale, bias, axis=1, epsilon=1e-5), node)
+    shared: dict[int, Scalar] = {}
+    queue: list[Scalar] = [fragment_expression(node).body]
+    for part in queue:
+        if id(part) not in shared:
+            shared[id(part)] = part
+            queue += (part.source.body,) if isinstance(part, Read) and isinstance(part.source, Scope) else parts(part)
+    assert len(shared) < 1000
