@@ -7,12 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
-from egraph.tensor import ENode, Node, walk
+from egraph.tensor import Attributes, ENode, Node, walk
 from lower.calls.call import LibraryCall
 from lower.calls.epilogue import BINARY, CONVERTING, ELTWISE
-from lower.candidates.tile import Tile, Tiling, tensors_of
+from lower.candidates.tile import Readings, Tile, Tiling, tensors_of
 from lower.roofline import node_flops
 from lower.views import Reason, Window, contiguous, read
 
@@ -93,12 +94,11 @@ class _Kept:
 
     def _signature(self, tile: Tile) -> tuple[tuple[object, ...], Effort]:
         """Return what a tile reads and does at its anchor, and its arithmetic and number of operators."""
-        nodes = [node for node in walk((tile.fragment,)) if node.op != "Placeholder"]
-        anchor = next(node for node in nodes if self.matcher.implementations(node.op))
-        moved = tuple(node.attributes for node in nodes if node.op == "Transpose")
+        work = _work(tile.fragment)
+        anchor = next(node for node in work.operators if self.matcher.implementations(node.op))
         shapes = tuple(operand.type.shape for operand in anchor.inputs)
-        signature = (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved)
-        return signature, (math.fsum(map(node_flops, nodes)), len(nodes))
+        signature = (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), work.moves)
+        return signature, (work.flops, len(work.operators))
 
     def matches(self, fragment: Node, implementation: str) -> bool:
         """Return whether the library computes a fragment in one call of this implementation."""
@@ -108,14 +108,31 @@ class _Kept:
         return self._verdicts[key]
 
 
+class _Work(NamedTuple):
+    """The operators of a fragment, operands first, how it moves axes, and its arithmetic."""
+
+    operators: tuple[Node, ...]
+    moves: tuple[Attributes, ...]
+    flops: float
+
+
+@lru_cache(maxsize=1 << 14)
+def _work(fragment: Node) -> _Work:
+    operators = tuple(node for node in walk((fragment,)) if node.op != "Placeholder")
+    moves = tuple(node.attributes for node in operators if node.op == "Transpose")
+    return _Work(operators, moves, math.fsum(map(node_flops, operators)))
+
+
 def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
     anchors: dict[int, list[Tile]] = {}
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
         for node in nodes:
-            for implementation in kept.matcher.implementations(node.op):
-                for fragment, covered in _anchor_fragments(tiling, number, node):
+            implementations = kept.matcher.implementations(node.op)
+            fragments = [*_anchor_fragments(tiling, number, node)] if implementations else []
+            for implementation in implementations:
+                for fragment, covered in fragments:
                     tile = Tile(fragment, (node, *covered), tiling.implementation(implementation))
                     if kept.offer(number, tile):
                         anchors.setdefault(number, []).append(tile)
@@ -134,10 +151,17 @@ def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tupl
         yield tiling.build(number, node, [operand for operand, _ in combination]), covered
 
 
-def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[Node, tuple[ENode, ...]]]:
+def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> Readings:
     """Return a class and other classes that it is a strided window of, with the views between."""
+    key = number, views
+    if key not in tiling.readings:
+        tiling.readings[key] = _readings(tiling, number, views)
+    return tiling.readings[key]
+
+
+def _readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> Readings:
     leaf = tiling.leaf(number)
-    windows: list[tuple[Node, tuple[ENode, ...]]] = [(leaf, ())]
+    windows: Readings = [(leaf, ())]
     if number in tiling.leaves or not leaf.type.is_static:
         return windows
     seen: set[tuple[int, Window]] = {(number, contiguous(leaf.type.sizes))}

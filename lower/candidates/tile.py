@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from egraph.policy import CandidatesPolicy
 from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, renumbered
@@ -23,6 +23,10 @@ class Tile:
     covered: tuple[ENode, ...]
     implementation: Implementation
     is_spare: bool = False
+
+
+Readings: TypeAlias = list[tuple[Node, tuple[ENode, ...]]]
+"""A class, and others that it is a strided window of, each with the e-nodes between."""
 
 
 class Tiling:
@@ -48,6 +52,8 @@ class Tiling:
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
         self._implementations: dict[str, Implementation] = {}
+        self.readings: dict[tuple[int, tuple[str, ...]], Readings] = {}
+        """What ``lower.calls.tiles.readings`` found for one library, which all others ask for too."""
         self.consumers: dict[int, set[int]] = {number: set() for number in frozen.classes}
         for number, nodes in frozen.classes.items():
             for node in nodes:

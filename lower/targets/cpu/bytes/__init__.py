@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from egraph.tensor import Kernel, Node
+from egraph.tensor.ops.dtypes import BYTES
 from lower.calls.call import LibraryCall
 from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
@@ -39,6 +40,8 @@ MATCHER = Matcher(implementations, _match_either)
 
 def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
     """Yield products of bytes, and those of numbers that may be computed in bytes."""
+    if IN_BYTES not in tiling.target.precisions and not any(each.dtype in BYTES for each in tiling.frozen.types.values()):
+        return
     for number, tile in library_tiles(tiling, MATCHER):
         if tile.implementation.precision == IN_BYTES or not isinstance(match(tile.fragment, tile.implementation.name), str):
             yield number, tile
