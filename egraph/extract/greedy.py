@@ -197,9 +197,9 @@ class _Draft:
         return True
 
     def _ranks_below(self, moved: Mapping[int, Choice], added: Mapping[int, Choice]) -> dict[int, float] | None:
-        """Return ranks of added classes between those of their operands and those of what is moved; None where there are none.
+        """Return ranks of added classes between those of their operands and those of what is moved.
 
-        Then a move may make a cycle, or another order is needed.
+        None where no ranks fit: the move may make a cycle, or needs another order.
         """
         if any(self._ranks.get(need, -1.0) >= self._ranks[number] for number, choice in moved.items() for need in choice.needs):
             return None
