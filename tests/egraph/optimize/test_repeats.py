@@ -241,6 +241,29 @@ def test_two_kinds_of_blocks_are_two_runs() -> None:
     assert_computes(program_of(outline), graph)
 
 
+@pytest.mark.parametrize("is_root", [False, True])
+def test_a_value_inside_of_a_block_that_is_read_after_all_blocks_is_an_output(is_root: bool) -> None:
+    """By the second run of blocks, or as an output of the model: nothing in its own run reads it outside of its block."""
+
+    def build(weights: Weights, x: Node) -> Sequence[Node]:
+        inner = []
+        for _ in range(3):
+            x = layer(weights, x, vector(weights))
+            inner.append(x.inputs[1])
+        for at in range(3):
+            both = x if is_root else apply("Add", x, inner[at])
+            y = apply("MatMul", apply("Neg", apply("Abs", apply("Sigmoid", both))), weights.matrix())
+            for _ in range(4):
+                y = apply("Exp", apply("Sigmoid", y))
+            x = apply("Add", apply("Sub", y, vector(weights)), x)
+        return (x, *inner) if is_root else (x,)
+
+    graph = model(build)
+    outline = outlined(graph, 0.2)
+    assert len(outline.runs) == 2 and len(outline.runs[0].outputs) == 2
+    assert_computes(program_of(outline), graph)
+
+
 def test_images_do_not_cross_a_border() -> None:
     """Their axes are kept in several orders; a border would fix one."""
     x = make("Input", (), attributes(name="x"), TensorType("float32", (1, 2, 5, 5)))
