@@ -188,7 +188,8 @@ class _Draft:
         added = {number: move.get(number) or self._fallback[number] for number in new}
         ranks = self._ranks_below(chosen, added)
         if ranks is None:
-            return self._reorder(move)
+            needed = {number: choice for number, choice in (chosen | added).items() if uses.get(number, self._uses.get(number, 0))}
+            return not self._makes_cycle(needed) and self._reorder(move)
         self.chosen |= chosen | added
         self._ranks |= ranks
         self._uses |= uses
@@ -225,6 +226,25 @@ class _Draft:
                 if not below < ranks[number] < most:
                     return None
         return ranks
+
+    def _makes_cycle(self, changed: Mapping[int, Choice]) -> bool:
+        """Return whether a class would need itself; what comes before all changed classes needs none of them."""
+        first = min((self._ranks[number] for number in changed if number in self._ranks), default=math.inf)
+        done: set[int] = set()
+        active: set[int] = set()
+        stack = [(number, False) for number in changed]
+        while stack:
+            number, is_done = stack.pop()
+            if is_done:
+                active.discard(number)
+                done.add(number)
+            elif number in active:
+                return True
+            elif number not in done and (number in changed or self._ranks.get(number, -1.0) >= first):
+                active.add(number)
+                stack.append((number, True))
+                stack += [(need, False) for need in (changed.get(number) or self.chosen[number]).needs if need not in done]
+        return False
 
     def _reorder(self, move: Mapping[int, Choice]) -> bool:
         """Apply a move if it makes no cycle and costs less in all, by looking at all that is chosen; return whether it was."""
