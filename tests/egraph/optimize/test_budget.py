@@ -75,22 +75,17 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
     assert known.after_search_seconds() == pytest.approx(most_seconds), "measuring is worth more than the program without rules"
 
 
-def test_a_machine_that_was_busy_for_a_moment_is_looked_at_again() -> None:
+def test_a_machine_that_was_busy_for_a_moment_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet, busy = schedule(), replace(schedule(), slowdown=8.0)
     quiet.look_again(lambda: pytest.fail("nothing is run where nothing was slow"))
     before_seconds = busy.after_search_seconds()
     runs: list[float] = []
-
-    def run() -> None:
-        started = time.process_time()
-        while time.process_time() - started < 0.03:
-            pass
-        runs.append(time.process_time())
-
-    busy.look_again(run)
-    assert 1 <= len(runs) <= 4 and busy.slowdown < 8.0 and busy.after_search_seconds() < before_seconds
+    monkeypatch.setattr(budget, "timed", lambda run: (run(), 0.03, 0.06))
+    busy.look_again(lambda: runs.append(0.06))
+    assert len(runs) == 2 and busy.slowdown == pytest.approx(2.0) and busy.after_search_seconds() < before_seconds
     waiting = replace(schedule(), slowdown=2.0)
-    waiting.look_again(lambda: time.sleep(0.2))
+    monkeypatch.setattr(budget, "timed", lambda run: (run(), 0.0, 0.2))
+    waiting.look_again(lambda: None)
     assert waiting.slowdown == 2.0, "it is not busier than it was"
 
 
