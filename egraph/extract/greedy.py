@@ -188,8 +188,7 @@ class _Draft:
         added = {number: move.get(number) or self._fallback[number] for number in new}
         ranks = self._ranks_below(chosen, added)
         if ranks is None:
-            needed = {number: choice for number, choice in (chosen | added).items() if uses.get(number, self._uses.get(number, 0))}
-            return not self._makes_cycle(needed) and self._reorder(move)
+            return not self._makes_cycle(chosen | added) and self._reorder(move)
         self.chosen |= chosen | added
         self._ranks |= ranks
         self._uses |= uses

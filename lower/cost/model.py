@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -166,11 +166,6 @@ class CostModel:
             self._planned[part] = candidate.implementation.with_plan(plan) if plan else candidate.implementation
         planned = self._planned[part]
         return candidate if planned is candidate.implementation else replace(candidate, implementation=planned)
-
-    def _planned_as(self, options: Sequence[Candidate]) -> list[tuple[Candidate, Candidate]]:
-        """Return the options by their fastest plans, each with the option as it was; of those that become the same, the last one's."""
-        planned = [(self.by_fastest_plan(option), option) for option in options]
-        return planned if all(candidate is option for candidate, option in planned) else list(dict(planned).items())
 
     def is_wrong(self, candidate: Candidate) -> bool:
         record = None if candidate.implementation.is_free else self.record(candidate)
@@ -333,7 +328,8 @@ class CostModel:
                     beside_us |= {part: max(us, beside_us.get(part, 0.0)) for part, us in of_parts.items()}
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
-            planned = [pair for pair in self._planned_as(options) if not self.is_wrong(pair[0])]
+            planned = [(self.by_fastest_plan(option), option) for option in options]
+            planned = [pair for pair in planned if not self.is_wrong(pair[0])]
             right = [candidate for candidate, _ in planned]
             costs_us = [
                 0.0
