@@ -193,12 +193,23 @@ class MeasurePolicy:
 class RacePolicy:
     """Timing whole programs against each other and against onnxruntime."""
 
-    share: float = tuned(0.25, "part of the budget", "Race at most, but until every contender has run a few times.", most=1)
+    share: float = tuned(
+        0.25,
+        "part of the budget",
+        "Race at most, but until every contender has run a few times; the fastest and the original race for as long again where it is open "
+        "which of them wins.",
+        most=1,
+    )
     rounds: int = tuned(40, "rounds", "At most; a race ends earlier once its winner is known.", least=1)
     least_rounds: int = tuned(5, "rounds", "At least, unless time is over.", least=1)
     confidence: float = tuned(
-        0.995, "probability", "With which a contender is faster before it wins against one that is preferred to it.", least=0.5, most=1
-    )
+        0.995, "probability", "With which a contender is behind before it is given up, or the winner is ahead before a race ends.",
+        least=0.5, most=1,
+    )  # fmt: skip
+    verdict: float = tuned(
+        0.95, "probability", "With which a contender is faster, at the end, before it wins against one that is preferred to it.",
+        least=0.5, most=1,
+    )  # fmt: skip
     noise: float = tuned(
         0.08,
         "part of a contender's time",

@@ -1,8 +1,8 @@
 """Time whole programs end to end, interleaved with onnxruntime on the original model, and ship the fastest.
 
 Every engine runs in a process of its own, so that thread pools do not disturb each other; rounds alternate, so that
-a machine that slows down slows all of them down. The median of the logarithms of the rounds' ratios is judged, therefore. How far
-that median may be off, a smoothed bootstrap says: rounds are drawn again with noise added (``race.noise`` over the root of the number of
+a machine that slows down slows all of them down. The middle of the logarithms of the rounds' ratios is judged, therefore. How far
+that middle may be off, a smoothed bootstrap says: rounds are drawn again with noise added (``race.noise`` over the root of the number of
 rounds), so that few rounds that agree by chance prove little. The draws are seeded, so the same rounds give the same verdict.
 """
 
@@ -123,7 +123,8 @@ def race(
     """Measure the latencies of all contenders together and file them; ``run_seconds``: about how long the original takes.
 
     ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
-    After ``seconds`` a race ends once every contender has run a few times. Contenders come in the order of their importance: those beside
+    After ``seconds``, and once every contender has run a few times, a race ends, unless it is open whether the fastest beats the
+    ``essential`` one: both go on, for as long again at most. Contenders come in the order of their importance: those beside
     which not all could run as often within ``most_seconds`` are not timed, but for the first two; no round begins that would end later,
     but for the first. A slow model has ``seconds`` alone, and one round.
     ``preferred``: their names, in the order in which ties are decided. ``failed``: contenders that cannot be run, with the
@@ -232,9 +233,12 @@ def _interleave(
                 next_seconds = min(next_seconds, sum(2 * max(effort.seconds, each) for each in runs_seconds))
             if time.monotonic() + next_seconds > deadline:
                 break  # no time for another round
-            left = [name for name in preferred if name in kept]
-            is_over = time.monotonic() > start + seconds
-            if round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy)):
+            if round_number + 1 < policy.least_rounds:
+                continue
+            if time.monotonic() > start + seconds:
+                kept = undecided([c.name for c in running], timings, essential, policy)
+                running = [c for c in running if c.name in kept]
+            if not running or time.monotonic() > start + 2 * seconds or is_decided([n for n in preferred if n in kept], timings, policy):
                 break
     finally:
         for worker in workers.values():
@@ -256,7 +260,7 @@ def still_running(
 ) -> list[str]:
     """Return the contenders that can still be the fastest, and the ``essential`` one."""
     gap = policy.gap if round_number else policy.first_gap
-    fastest = min((timings[name] for name in names), key=lambda timing: timing.median_us, default=Timing("failed"))
+    fastest = timings.get(leader(names, timings) or "", Timing("failed"))
 
     def may_win(timing: Timing) -> bool:
         """Return whether it was near the fastest in some round, and is not slower beyond doubt."""
@@ -266,6 +270,23 @@ def still_running(
         return round_number + 1 < policy.least_rounds or slowdown(fastest.samples_us, timing.samples_us, policy)[0] <= policy.margin
 
     return [name for name in names if name == essential or may_win(timings[name])]
+
+
+def leader(names: Sequence[str], timings: Mapping[str, Timing]) -> str | None:
+    """Return who takes the least in most rounds, each relative to all that ran in it; None where nobody has a time."""
+    logarithms = {name: np.log(timings[name].samples_us) for name in names if timings[name].samples_us}
+    rounds = min((len(each) for each in logarithms.values()), default=0)
+    middle = np.mean([each[:rounds] for each in logarithms.values()], axis=0) if rounds else np.zeros(0)
+    return min(logarithms, key=lambda name: float(_middle(logarithms[name][:rounds] - middle)), default=None)
+
+
+def undecided(names: Sequence[str], timings: Mapping[str, Timing], essential: str, policy: RacePolicy = RacePolicy()) -> tuple[str, ...]:
+    """Return who goes on after the time of a race: the ``essential`` one and the fastest, where that is ahead, but not beyond doubt."""
+    fastest = leader(names, timings)
+    if fastest is None or fastest == essential:
+        return ()
+    low, high = slowdown(timings[fastest].samples_us, timings[essential].samples_us, policy)
+    return (essential, fastest) if low <= 0.0 < high else ()
 
 
 DRAWS = 500
@@ -278,33 +299,48 @@ def slowdown(first: Sequence[float], second: Sequence[float], policy: RacePolicy
     return _interval(tuple(first[:rounds]), tuple(second[:rounds]), policy.confidence, policy.noise)
 
 
+def _middle(values: np.ndarray) -> np.ndarray:
+    """Return the median of the means of all pairs along the last axis: as robust to bursts as a median needs to be, from fewer values.
+
+    Hodges and Lehmann, Estimates of location based on rank tests (1963).
+    """
+    first, second = np.triu_indices(values.shape[-1])
+    return np.median((values[..., first] + values[..., second]) / 2, axis=-1)
+
+
 @lru_cache(maxsize=1 << 10)
 def _interval(first: tuple[float, ...], second: tuple[float, ...], confidence: float, noise: float) -> tuple[float, float]:
     ratios = np.log(np.asarray(second) / np.asarray(first))
     count, random = len(ratios), np.random.default_rng(0)
     drawn = ratios[random.integers(count, size=(DRAWS, count))] + random.normal(0.0, noise / count**0.5, (DRAWS, count))
-    low, high = np.quantile(np.median(drawn, axis=1), [1.0 - confidence, confidence])
+    low, high = np.quantile(_middle(drawn), [1.0 - confidence, confidence])
     return float(low), float(high)
 
 
 def is_faster(first: Timing, second: Timing, policy: RacePolicy = RacePolicy()) -> bool:
-    """Return whether the first is faster than the second beyond doubt."""
+    """Return whether the first is faster than the second, with ``race.confidence``."""
     return bool(first.samples_us) and (not second.samples_us or slowdown(first.samples_us, second.samples_us, policy)[0] > 0)
 
 
 def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> str | None:
-    """Return the first contender by preference that the fastest does not beat beyond doubt; None where no contender has a time.
+    """Return the first contender by preference that the fastest does not beat; None where no contender has a time.
 
-    A contender that was given up in an earlier round does not win.
+    It beats the most preferred one, the original, with ``race.verdict``: a race that looks after every round whether it may end asks for
+    more, ``race.confidence``, since it looks many times. A contender that was given up in an earlier round does not win.
     """
     rounds = max((len(timings[name].samples_us) for name in preferred), default=0)
     left = [name for name in preferred if rounds and len(timings[name].samples_us) == rounds]
-    fastest = min(left, key=lambda name: timings[name].median_us, default=None)
-    return next((name for name in left if name == fastest or not is_faster(timings[fastest or name], timings[name], policy)), None)
+    best = leader(left, timings)
+    final = replace(policy, confidence=min(policy.verdict, policy.confidence))
+
+    def is_beaten(name: str) -> bool:
+        return best is not None and is_faster(timings[best], timings[name], final if name == preferred[0] else policy)
+
+    return next((name for name in left if name == best or not is_beaten(name)), None)
 
 
 def is_decided(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> bool:
-    """Return whether, beyond doubt, no contender is faster than the winner by more than ``race.margin``."""
-    best = winner(preferred, timings, policy)
+    """Return whether, with ``race.confidence``, no contender is faster than the winner by more than ``race.margin``."""
+    best = winner(preferred, timings, replace(policy, verdict=policy.confidence))
     rivals = [timings[name].samples_us for name in preferred if name != best and timings[name].samples_us]
     return best is not None and all(slowdown(timings[best].samples_us, each, policy)[0] >= -policy.margin for each in rivals)

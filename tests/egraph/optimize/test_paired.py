@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egraph.optimize.race import Contender, Race, is_decided, is_faster, race, slowdown, winner
+from egraph.optimize.race import Contender, Race, is_decided, is_faster, race, slowdown, undecided, winner
 from egraph.policy import RacePolicy
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
@@ -41,12 +41,12 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-def _race(times_us: Mapping[str, float], policy: RacePolicy = RacePolicy()) -> Race:
+def _race(times_us: Mapping[str, float], policy: RacePolicy = RacePolicy(), seconds: float = 1000.0) -> Race:
     """Race contenders, each preferred to those after it."""
     contenders = [Contender(name, name, "einsat", str(time_us)) for name, time_us in times_us.items()]
     return race(
         contenders, (), failed={}, preferred=list(times_us), essential=contenders[0].name, threads=1, seed=0,
-        database=Database.in_memory(), device="d", seconds=1000.0, policy=policy,
+        database=Database.in_memory(), device="d", seconds=seconds, most_seconds=3 * seconds, policy=policy,
     )  # fmt: skip
 
 
@@ -62,6 +62,44 @@ def _race(times_us: Mapping[str, float], policy: RacePolicy = RacePolicy()) -> R
 def test_the_right_program_wins_on_a_noisy_machine(machine: str, right: str, times_us: Mapping[str, float]) -> None:
     won = sum(winner(list(times_us), _race(times_us).timings) == right for _ in range(RACES))
     assert won >= 0.95 * RACES
+
+
+@pytest.fixture
+def seconds_of_a_turn(machine: str, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Let each turn take 0.3 s by the clock of races, and be off by 20 % besides; return the seconds."""
+    clock, random, timed = [0.0], np.random.default_rng(5), Worker.time
+
+    def timed_slowly(self: Worker, effort: Effort) -> Timing:
+        clock[0] += 0.3
+        (time_us,) = timed(self, effort).samples_us
+        return Timing("ok", (time_us * random.lognormal(0.0, 0.2),))
+
+    monkeypatch.setattr(Worker, "time", timed_slowly)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    return 0.3
+
+
+def test_few_noisy_rounds_find_a_much_faster_program_and_no_slower_one(seconds_of_a_turn: float) -> None:
+    faster, slower = ({"original": 100.0, **{f"program {i}": time_us + i for i in range(5)}} for time_us in (80.0, 106.0))
+    races = [[_race(times_us, seconds=40 * seconds_of_a_turn) for _ in range(RACES)] for times_us in (faster, slower)]
+    shipped = [sum(winner(list(faster), raced.timings) != "original" for raced in group) for group in races]
+    assert shipped[0] >= 0.9 * RACES and shipped[1] <= 0.1 * RACES
+
+
+def test_the_original_and_the_fastest_go_on_alone_for_as_long_again_where_it_is_open_who_wins(seconds_of_a_turn: float) -> None:
+    times_us = {"original": 100.0, **{f"program {i}": 92.0 + i for i in range(5)}}
+    rounds = [[len(t.samples_us) for t in _race(times_us, seconds=40 * seconds_of_a_turn).timings.values()] for _ in range(RACES)]
+    assert all(sum(each) <= 2 * 40 + 6 for each in rounds), "a race takes twice its time, and ends with a round"
+    pairs = [sorted(each)[-3:] for each in rounds if sum(each) > 40 + 6]
+    assert len(pairs) > RACES / 4 and all(third < second == first for third, second, first in pairs)
+
+
+def test_a_race_ends_in_time_where_the_original_is_ahead(seconds_of_a_turn: float) -> None:
+    times_us = {"original": 100.0, **{f"program {i}": 125.0 for i in range(5)}}
+    assert all(len(_race(times_us, seconds=40 * seconds_of_a_turn).timings["original"].samples_us) <= 20 for _ in range(RACES))
+    timings = {"original": Timing("ok", (1.0, 1.1, 1.0, 1.2)), "program": Timing("ok", (1.1, 1.0, 1.2, 1.1))}
+    assert undecided(list(timings), timings, "original") == () and undecided(list(timings), timings, "program") == ("program", "original")
+    assert undecided(["program"], timings, "program") == ()
 
 
 def test_a_race_goes_on_while_it_is_undecided(machine: str) -> None:
