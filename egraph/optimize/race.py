@@ -225,7 +225,7 @@ def _interleave(
                 timings[c.name] = Timing(timed.status, timing.samples_us + middle if middle else (), timed.message)
                 if not stays:
                     workers[c.name].close()
-            kept = still_running([c.name for c in running], timings, round_number, essential, policy)
+            kept: Sequence[str] = still_running([c.name for c in running], timings, round_number, essential, policy)
             running = [c for c in running if c.name in kept]
             next_seconds = time.monotonic() - started
             if stays:  # a worker samples again for a few seconds in all, while its threads lie on one core: not in every round
@@ -305,7 +305,7 @@ def _middle(values: np.ndarray) -> np.ndarray:
     Hodges and Lehmann, Estimates of location based on rank tests (1963).
     """
     first, second = np.triu_indices(values.shape[-1])
-    return np.median((values[..., first] + values[..., second]) / 2, axis=-1)
+    return np.asarray(np.median((values[..., first] + values[..., second]) / 2, axis=-1))
 
 
 @lru_cache(maxsize=1 << 10)
