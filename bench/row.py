@@ -27,7 +27,7 @@ from bench.environment import ROOT, commit
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from bench.products import large_product_gigaflops_s, product_flops
-from bench.watched import Watched, nearest
+from bench.watched import Watched, by_turns, nearest
 from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, open_shaken, relative_error, shaken
 from egraph.optimize.race import available_bytes
 from egraph.policy import RacePolicy
@@ -145,7 +145,8 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         watched = {engine: Watched(process, partial(line_ns, request.threads)) for engine, process in processes.items()}
         times, failed = interleave(watched, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
-        row["near"] = nearest({engine: engine_watched for engine, engine_watched in watched.items() if engine not in failed})
+        watched = {engine: engine_watched for engine, engine_watched in watched.items() if engine not in failed}
+        row["near"], row["by_turns"] = nearest(watched), by_turns(watched, "einsat")
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
     row["runs"] = {engine: len(values) for engine, values in times.items()}
     with np.load(files[0]) as saved:

@@ -24,7 +24,9 @@ COUNTED = """Counted: everything from numpy inputs to numpy outputs through each
 random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn text, NudeNet parts of photographs.
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with nothing measured or compiled; `warm`: once more, with what the first run measured.
-`over best peer`: against the fastest of the other engines that were asked for; torch_compile is inductor with frozen weights,
+`over best peer`: against the fastest of the other engines that were asked for, by medians; `by turns`: the least of the
+peers' ratios turn by turn (Hodges and Lehmann's middle), which a machine whose speed changes every few seconds moves less.
+torch_compile is inductor with frozen weights,
 where that computes the same, and without max-autotune, tvm is TVM without tuning, both with constants folded by onnxruntime. Sums of
 products of bytes are exact in onnxruntime (its own option), as they are not by default on processors without VNNI. `error`: the
 largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs
@@ -35,7 +37,7 @@ onnxruntime multiplies two matrices of 1024 x 1024, measured after the row. `ask
 `products` is above 0.7, that is only possible by fewer multiplications: 0.85 of that rate is asked instead, and not to be behind."""
 COLUMNS = (
     "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer",
-    "products", "asked", "over rules only", "predicted gain", "predicted", "error", "cold s", "warm s", "commit", "note",
+    "by turns", "products", "asked", "over rules only", "predicted gain", "predicted", "error", "cold s", "warm s", "commit", "note",
 )  # fmt: skip
 
 
@@ -65,6 +67,11 @@ def predicted_gain(row: Row) -> float | None:
 def best_peer(row: Row) -> str | None:
     peers = {name: time_us for name, time_us in row.get("median_us", {}).items() if name not in OURS}
     return min(peers, key=lambda name: peers[name], default=None)
+
+
+def least_by_turns(row: Row) -> float | None:
+    """Return how many times faster than its fastest peer we are turn by turn; None where that was not measured."""
+    return min((ratio for name, ratio in row.get("by_turns", {}).items() if name not in OURS), default=None)
 
 
 def products_share(row: Row) -> float | None:
@@ -139,6 +146,7 @@ def line(row: Row) -> str:
             f"{best} {times[best] / 1e3:.3f}" if best else "",
             shown(ratio(row, "onnxruntime"), 2),
             shown(_over_best(row), 2),
+            shown(least_by_turns(row), 2),
             shown(products_share(row), 2),
             shown(asked(row), 2),
             shown(ratio(row, WITHOUT_DERIVATIONS), 2),
@@ -170,6 +178,8 @@ def means(rows: Sequence[Row]) -> list[str]:
     lines = [f"* over {peer}: {geometric_mean(ratios[peer]):.3f} on {len(ratios[peer])} rows" for peer in peers if ratios[peer]]
     if best:
         lines.append(f"* over the best peer of each: {geometric_mean(best):.3f} on {len(best)} rows")
+    if paired := [gain for row in rows if "error" not in row and (gain := least_by_turns(row)) is not None]:
+        lines.append(f"* over the best peer of each, turn by turn: {geometric_mean(paired):.3f} on {len(paired)} rows")
     if counted := [(gain, asked_gain) for row in rows if (gain := _over_best(row)) and (asked_gain := asked(row))]:
         lines.append(
             f"* asked of the {len(counted)} rows with counted products: {geometric_mean([each for _, each in counted]):.3f}, "

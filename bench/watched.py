@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+from egraph.optimize.race import middle
 from runtime.devices.cpu.core_distance import ONE_CORE_NS
 
 ALIKE = 1.5
@@ -27,9 +30,9 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """Some runs, and what a line that another core had read took to write before or after them, whichever was worse."""
+    """Some runs, and what a line that another core had read took to write before or after them, whichever was worse; None: not known."""
 
-    line_ns: float
+    line_ns: float | None
     times_ns: tuple[int, ...]
 
 
@@ -51,8 +54,8 @@ class Watched:
         times_ns = self.engine.time_ns(runs, seconds)
         time.sleep(PAUSE_SECONDS)
         after = self.look()
-        if before is not None and after is not None:
-            self.turns.append(Turn(worse(before, after), tuple(times_ns[1:] or times_ns)))
+        line_ns = worse(before, after) if before is not None and after is not None else None
+        self.turns.append(Turn(line_ns, tuple(times_ns[1:] or times_ns)))
         return times_ns
 
 
@@ -63,15 +66,32 @@ def worse(before: float, after: float) -> float:
 
 def nearest(watched: Mapping[str, Watched]) -> dict[str, Any]:
     """Return what each engine took while the cores were as near as they came, and in how many of its turns they were; {} if unknown."""
-    distances_ns = [turn.line_ns for engine in watched.values() for turn in engine.turns if turn.line_ns >= ONE_CORE_NS]
+    known_ns = [turn.line_ns for engine in watched.values() for turn in engine.turns if turn.line_ns is not None]
+    distances_ns = [line_ns for line_ns in known_ns if line_ns >= ONE_CORE_NS]
     if not distances_ns:
         return {}
-    near = {name: [t for t in engine.turns if ONE_CORE_NS <= t.line_ns <= ALIKE * min(distances_ns)] for name, engine in watched.items()}
+    farthest_ns = ALIKE * min(distances_ns)
+    near = {
+        name: [turn for turn in engine.turns if turn.line_ns is not None and ONE_CORE_NS <= turn.line_ns <= farthest_ns]
+        for name, engine in watched.items()
+    }
     return {
         "line_ns": round(min(distances_ns), 2),
         "median_us": {name: round(_median_us(turns), 2) for name, turns in near.items() if turns},
         "turns": {name: [len(turns), len(watched[name].turns)] for name, turns in near.items()},
     }
+
+
+def by_turns(watched: Mapping[str, Watched], engine: str) -> dict[str, float]:
+    """Return how many times as fast as the others one engine is, turn by turn: the middle of the ratios of turns of one round.
+
+    A machine that is slower for seconds is so for turns that follow each other. Those that took their turns in other rounds have none.
+    """
+    if engine not in watched:
+        return {}
+    logarithms = {name: np.log([_median_us([turn]) for turn in each.turns]) for name, each in watched.items()}
+    alike = {name: each for name, each in logarithms.items() if name != engine and len(each) == len(logarithms[engine]) > 0}
+    return {name: round(float(np.exp(middle(each - logarithms[engine]))), 4) for name, each in alike.items()}
 
 
 def _median_us(turns: Sequence[Turn]) -> float:

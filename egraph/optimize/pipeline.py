@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.precision import Ranges, Rounding, compared_within, refuse_without_inputs, rounding_kernels, unoffered
 from egraph.optimize.progress import Progress
-from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, not_raced, race, recorded_race
+from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, doubt, not_raced, race, recorded_race
 from egraph.optimize.records import (
     Earlier,
     Memo,
@@ -279,13 +279,21 @@ class Run:
             trial, self.graph, model, checked, rules, self.derivations, options, is_timed=self.device.is_timed,
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
-        lacking = unoffered(trial.searched, model)
-        for text in lacking:
+        findings = [*unoffered(trial.searched, model), *self._doubt(trial)]
+        for text in findings:
             progress.note(text)
-        outcome = replace(outcome, notes=(*outcome.notes, *lacking, *self.repair.notes), check_notes=tuple(self.repair.learnt))
+        outcome = replace(outcome, notes=(*outcome.notes, *findings, *self.repair.notes), check_notes=tuple(self.repair.learnt))
         outcome = replace(outcome, precisions=compared[0], precision_note=compared[1])
         self._remember(trial, outcome)
         return self._finish(outcome, checked, trial.best)
+
+    def _doubt(self, trial: Trial) -> Iterator[str]:
+        """Yield what is known of a program that was ahead of the model, which is kept all the same."""
+        if trial.best is None and self.device.is_timed:
+            text = doubt(trial.preferred, trial.raced.timings, self.options.policy.race)
+            if text:
+                longer = f"--budget {self.progress.longer_seconds:.0f}s races for twice as long"
+                yield f"{text}: too uncertain to ship it; other work on the machine makes times uncertain, and {longer}"
 
     def _finish(self, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
         """Add what the check found, and complete the artefact."""

@@ -276,8 +276,8 @@ def leader(names: Sequence[str], timings: Mapping[str, Timing]) -> str | None:
     """Return who takes the least in most rounds, each relative to all that ran in it; None where nobody has a time."""
     logarithms = {name: np.log(timings[name].samples_us) for name in names if timings[name].samples_us}
     rounds = min((len(each) for each in logarithms.values()), default=0)
-    middle = np.mean([each[:rounds] for each in logarithms.values()], axis=0) if rounds else np.zeros(0)
-    return min(logarithms, key=lambda name: float(_middle(logarithms[name][:rounds] - middle)), default=None)
+    usual = np.mean([each[:rounds] for each in logarithms.values()], axis=0) if rounds else np.zeros(0)
+    return min(logarithms, key=lambda name: float(middle(logarithms[name][:rounds] - usual)), default=None)
 
 
 def undecided(names: Sequence[str], timings: Mapping[str, Timing], essential: str, policy: RacePolicy = RacePolicy()) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ def slowdown(first: Sequence[float], second: Sequence[float], policy: RacePolicy
     return _interval(tuple(first[:rounds]), tuple(second[:rounds]), policy.confidence, policy.noise)
 
 
-def _middle(values: np.ndarray) -> np.ndarray:
+def middle(values: np.ndarray) -> np.ndarray:
     """Return the median of the means of all pairs along the last axis: as robust to bursts as a median needs to be, from fewer values.
 
     Hodges and Lehmann, Estimates of location based on rank tests (1963).
@@ -313,7 +313,7 @@ def _interval(first: tuple[float, ...], second: tuple[float, ...], confidence: f
     ratios = np.log(np.asarray(second) / np.asarray(first))
     count, random = len(ratios), np.random.default_rng(0)
     drawn = ratios[random.integers(count, size=(DRAWS, count))] + random.normal(0.0, noise / count**0.5, (DRAWS, count))
-    low, high = np.quantile(_middle(drawn), [1.0 - confidence, confidence])
+    low, high = np.quantile(middle(drawn), [1.0 - confidence, confidence])
     return float(low), float(high)
 
 
@@ -337,6 +337,20 @@ def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: Race
         return best is not None and is_faster(timings[best], timings[name], final if name == preferred[0] else policy)
 
     return next((name for name in left if name == best or not is_beaten(name)), None)
+
+
+def doubt(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> str:
+    """Return what is known of a program that was ahead of the most preferred contender, and did not win; empty where there is none."""
+    original, rounds = preferred[0], max(len(timings[name].samples_us) for name in preferred)
+    best = leader([name for name in preferred if len(timings[name].samples_us) == rounds], timings)
+    if best is None or best == original or winner(preferred, timings, policy) != original:
+        return ""
+    first, second = timings[original].samples_us, timings[best].samples_us
+    ahead = float(middle(np.log(second) - np.log(first)))
+    if ahead > -policy.margin:
+        return ""
+    low, high = np.exp(slowdown(first, second, replace(policy, confidence=policy.verdict)))
+    return f"{best} took {np.exp(ahead):.2f} of {original}'s time in {rounds} rounds, and may take {low:.2f} to {high:.2f} of it"
 
 
 def is_decided(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> bool:

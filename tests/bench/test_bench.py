@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -40,9 +41,9 @@ from bench.row import (
     without_places,
 )
 from bench.spread import spread
-from bench.table import asked, line, means, near, products_share, table
+from bench.table import COLUMNS, asked, line, means, near, products_share, table
 from bench.unit_scale import unit_scale
-from bench.watched import Watched, nearest
+from bench.watched import Turn, Watched, by_turns, nearest
 from egraph.optimize.check import LITTLE, moved
 from egraph.tolerance import Tolerance
 from tests.support.commands import build_model, model_of_bytes, module_command
@@ -195,7 +196,7 @@ def test_images_are_resized_as_onnxruntime_resizes_them(mode: str) -> None:
 def test_the_page_shows_every_row() -> None:
     page = table([ROW, FAILED], environment(2, ["python -m bench.run"]))
     shown = next(text for text in page.splitlines() if text.startswith("| m |"))
-    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 |  |  |  |  |  | 1.0e-06 | 30 | 12 | c0ffee |" in shown
+    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 |  |  |  |  |  |  | 1.0e-06 | 30 | 12 | c0ffee |" in shown
     assert shown.endswith("| 2 parts run in onnxruntime; tells little |")
     assert "failed: broke" in page and "* m, batch 1, tvm: stopped: no such operator" in page
     assert "* over onnxruntime: 2.000 on 1 rows" in page and "* over the best peer of each: 1.500 on 1 rows" in page
@@ -208,7 +209,7 @@ def test_what_derivations_add_is_shown_and_is_no_peer() -> None:
     won = [{"name": "winograd F(4x4)", "uses": 3, "operators": ["Conv"]}]
     row["optimize"] = {**ROW["optimize"], "predicted_us": 900.0, "latency_us": {"optimized": 1000.0}, "derivations": won}
     row["predicted_us"] = {"einsat": 900.0, WITHOUT_DERIVATIONS: 1170.0}
-    assert "| openvino 1.500 | 2.00 | 1.50 |  |  | 1.20 | 1.30 | 0.90 |" in line(row)
+    assert "| openvino 1.500 | 2.00 | 1.50 |  |  |  | 1.20 | 1.30 | 0.90 |" in line(row)
     assert "derived: winograd F(4x4) (3 kernels)" in line(row)
     for offered, said in (({"programs": 5, "is_compared": True}, True), ({"programs": 5, "is_compared": False}, False), (None, False)):
         lost = {**row["optimize"], "derivations": [], **({"derived_programs": offered} if offered else {})}
@@ -221,7 +222,7 @@ def test_what_derivations_add_is_shown_and_is_no_peer() -> None:
 def test_a_model_that_products_bound_is_asked_for_their_rate(products_us: float, asked_gain: float) -> None:
     row = {**ROW, "products_us": products_us}
     assert products_share(row) == products_us / 1500 and asked(row) == pytest.approx(asked_gain)
-    assert f"| 1.50 | {products_us / 1500:.2f} | {asked_gain:.2f} |" in line(row)
+    assert f"| 1.50 |  | {products_us / 1500:.2f} | {asked_gain:.2f} |" in line(row)
     slow = {**row, "median_us": {**ROW["median_us"], "einsat": 1600.0}}
     assert means([row, slow, ROW])[-1] == f"* asked of the 2 rows with counted products: {asked_gain:.3f}, reached by 1 of them"
 
@@ -450,6 +451,21 @@ def test_turns_in_which_both_threads_ran_on_one_core_are_not_near(monkeypatch: p
         watched.time_ns(3, 1.0)
     assert [turn.line_ns for turn in watched.turns] == [4.1, 1.2, 1.1]
     assert nearest({"einsat": watched}) == {"line_ns": 4.1, "median_us": {"einsat": 1.0}, "turns": {"einsat": [1, 3]}}
+
+
+def test_a_machine_that_is_slow_for_some_turns_moves_the_ratio_by_turns_little() -> None:
+    slow = (1, 1, 2, 2, 1, 3, 1)
+
+    def turns(time_ns: int, factors: Sequence[int] = slow) -> Watched:
+        return Watched(SlowEngine(0), lambda: None, [Turn(None, (time_ns * factor, 50 * time_ns, time_ns * factor)) for factor in factors])
+
+    watched = {"einsat": turns(1000), "onnxruntime": turns(1500), "torch": turns(1200, slow[::-1]), "late": turns(9000, slow[:3])}
+    ratios = by_turns(watched, "einsat")
+    assert ratios.keys() == {"onnxruntime", "torch"} and ratios["onnxruntime"] == pytest.approx(1.5)
+    assert by_turns({"onnxruntime": watched["onnxruntime"]}, "einsat") == {} and nearest(watched) == {}
+    rows = [ROW | {"by_turns": {"onnxruntime": 1.5, "openvino": 1.2, WITHOUT_DERIVATIONS: 1.1}}, ROW]
+    assert line(rows[0]).split(" | ")[COLUMNS.index("by turns")] == "1.20" and line(ROW).split(" | ")[COLUMNS.index("by turns")] == ""
+    assert "* over the best peer of each, turn by turn: 1.200 on 1 rows" in means(rows)
 
 
 def test_where_nothing_passes_between_cores_nothing_is_told() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egraph.optimize.race import Contender, Race, is_decided, is_faster, race, slowdown, undecided, winner
+from egraph.optimize.race import Contender, Race, doubt, is_decided, is_faster, race, slowdown, undecided, winner
 from egraph.policy import RacePolicy
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
@@ -137,3 +137,16 @@ def test_who_was_given_up_is_compared_in_the_rounds_that_it_ran() -> None:
     timings = {"original": Timing("ok", (1.0, 1.0, 2.0, 2.0, 2.0)), "slow": Timing("ok", (1.5, 1.5)), "none": Timing("failed")}
     raced = Race(timings)
     assert raced.median_us("original") == 2.0 and raced.median_us("slow") == 3.0 and raced.median_us("none") == np.inf
+
+
+def test_what_was_ahead_and_did_not_win_is_named_with_how_far_it_may_be_off() -> None:
+    unsure = {"original": Timing("ok", (1.0, 1.3, 1.0, 1.2)), "program": Timing("ok", (0.85, 1.4, 0.85, 1.2)), "late": Timing("failed")}
+    assert winner(list(unsure), unsure) == "original"
+    text = doubt(list(unsure), unsure)
+    assert text.startswith("program took 0.9") and "of original's time in 4 rounds" in text
+    low, high = (float(number) for number in text.split("may take ")[1].removesuffix(" of it").split(" to "))
+    assert low < 0.95 < 1.0 < high
+    sure = {**unsure, "program": Timing("ok", (0.5, 0.6, 0.5, 0.6))}
+    alike = {**unsure, "program": Timing("ok", (0.995, 1.29, 0.995, 1.19))}
+    alone = {**unsure, "program": Timing("failed")}
+    assert doubt(list(sure), sure) == doubt(list(alike), alike) == doubt(list(alone), alone) == ""
