@@ -203,11 +203,11 @@ class RacePolicy:
     rounds: int = tuned(40, "rounds", "At most; a race ends earlier once its winner is known.", least=1)
     least_rounds: int = tuned(5, "rounds", "At least, unless time is over.", least=1)
     confidence: float = tuned(
-        0.995, "probability", "With which a contender is behind before it is given up, or the winner is ahead before a race ends.",
+        0.995, "probability", "With which a contender is behind before it is given up, and a program ahead before a race ends early.",
         least=0.5, most=1,
     )  # fmt: skip
     verdict: float = tuned(
-        0.95, "probability", "With which a contender is faster, at the end, before it wins against one that is preferred to it.",
+        0.95, "probability", "With which a program is faster than the original, at the end of a race, before it is shipped.",
         least=0.5, most=1,
     )  # fmt: skip
     noise: float = tuned(

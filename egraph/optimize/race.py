@@ -221,8 +221,8 @@ def _interleave(
                     continue
                 timed = workers[c.name].time(effort)
                 workers[c.name].settle(policy.settle_seconds)
-                middle = (statistics.median(timed.samples_us),) if timed.samples_us else ()
-                timings[c.name] = Timing(timed.status, timing.samples_us + middle if middle else (), timed.message)
+                median_us = (statistics.median(timed.samples_us),) if timed.samples_us else ()
+                timings[c.name] = Timing(timed.status, timing.samples_us + median_us if median_us else (), timed.message)
                 if not stays:
                     workers[c.name].close()
             kept: Sequence[str] = still_running([c.name for c in running], timings, round_number, essential, policy)
