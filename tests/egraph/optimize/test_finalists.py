@@ -11,11 +11,15 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph.optimize import race as finalists
+from egraph.optimize.options import Options
+from egraph.optimize.pipeline import optimize
+from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, engine_for, race, recorded_race, still_running
 from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
 from runtime.profile import Database
+from tests.support.commands import build_model
 
 FEEDS = (FeedSpec("x", "float32", (4, 8)),)
 
@@ -97,3 +101,15 @@ def test_onnxruntime_does_without_its_arena_where_that_would_fill_the_memory() -
     large = Contender("one", "1", "onnxruntime", "m.onnx", 8 << 30)
     assert engine_for(large, 64 << 30) == "onnxruntime" and engine_for(large, 16 << 30) == "onnxruntime without arena"
     assert engine_for(Contender("two", "2", "einsat", "m", 8 << 30), 16 << 30) == "einsat"
+
+
+@pytest.mark.parametrize("shipped", ["onnxruntime", "program 1"])
+def test_a_model_that_is_kept_although_a_program_was_ahead_is_told_so(
+    shipped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("egraph.optimize.pipeline.fastest", lambda preferred, raced, policy: shipped)
+    monkeypatch.setattr("egraph.optimize.pipeline.doubt", lambda preferred, timings, policy: f"{preferred[1]} was ahead of {preferred[0]}")
+    model = build_model(tmp_path / "layers.onnx")
+    outcome = optimize(Options(model, threads=1, budget_seconds=15, derivations=False, database=tmp_path / "profiles"), Progress(-1, 15.0))
+    notes = [note for note in outcome.notes if "was ahead of onnxruntime: too uncertain to ship it" in note]
+    assert len(notes) == (shipped == "onnxruntime") and all("--budget 30s" in note for note in notes)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egraph.optimize.race import Contender, Race, doubt, is_decided, is_faster, race, slowdown, undecided, winner
+from egraph.optimize.race import Contender, Race, doubt, is_decided, is_faster, middle, race, slowdown, still_ahead, winner
 from egraph.policy import RacePolicy
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
@@ -98,8 +98,9 @@ def test_a_race_ends_in_time_where_the_original_is_ahead(seconds_of_a_turn: floa
     times_us = {"original": 100.0, **{f"program {i}": 125.0 for i in range(5)}}
     assert all(len(_race(times_us, seconds=40 * seconds_of_a_turn).timings["original"].samples_us) <= 20 for _ in range(RACES))
     timings = {"original": Timing("ok", (1.0, 1.1, 1.0, 1.2)), "program": Timing("ok", (1.1, 1.0, 1.2, 1.1))}
-    assert undecided(list(timings), timings, "original") == () and undecided(list(timings), timings, "program") == ("program", "original")
-    assert undecided(["program"], timings, "program") == ()
+    assert still_ahead(list(timings), timings, "original") == ()
+    assert still_ahead(list(timings), timings, "program") == ("program", "original")
+    assert still_ahead(["program"], timings, "program") == still_ahead(["late"], {"late": Timing("failed")}, "original") == ()
 
 
 def test_a_race_goes_on_while_it_is_undecided(machine: str) -> None:
@@ -137,6 +138,16 @@ def test_who_was_given_up_is_compared_in_the_rounds_that_it_ran() -> None:
     timings = {"original": Timing("ok", (1.0, 1.0, 2.0, 2.0, 2.0)), "slow": Timing("ok", (1.5, 1.5)), "none": Timing("failed")}
     raced = Race(timings)
     assert raced.median_us("original") == 2.0 and raced.median_us("slow") == 3.0 and raced.median_us("none") == np.inf
+
+
+def test_the_verdict_at_the_end_asks_for_less_than_ending_early_does() -> None:
+    timings = {"original": Timing("ok", (1.0,) * 6), "program": Timing("ok", (0.9, 0.95, 0.97, 0.91, 1.03, 0.96))}
+    assert winner(list(timings), timings) == "program" and not is_decided(list(timings), timings)
+    assert winner(list(timings), timings, RacePolicy(verdict=RacePolicy.confidence)) == "original"
+
+
+def test_the_middle_is_the_median_of_the_means_of_pairs() -> None:
+    assert middle(np.array([[0.0, 1.0, 5.0], [3.0, 3.0, 3.0]])).tolist() == [1.75, 3.0], "of 0, 0.5, 1, 2.5, 3 and 5"
 
 
 def test_what_was_ahead_and_did_not_win_is_named_with_how_far_it_may_be_off() -> None:
