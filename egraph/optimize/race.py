@@ -283,7 +283,7 @@ def leader(names: Sequence[str], timings: Mapping[str, Timing]) -> str | None:
 def still_ahead(names: Sequence[str], timings: Mapping[str, Timing], essential: str) -> tuple[str, ...]:
     """Return who goes on after the time of a race: the ``essential`` one and the fastest, where that is another one."""
     fastest = leader(names, timings)
-    return () if fastest in (None, essential) else (essential, str(fastest))
+    return () if fastest is None or fastest == essential else (essential, fastest)
 
 
 DRAWS = 500
