@@ -99,6 +99,25 @@ class Evaluator:
         return np.asarray(getattr(np, scope.reduction)(full, axis=axes))
 
     def _contract(self, scope: Scope, iterators: Sequence[Iterator], ranges: Sequence[range]) -> Array:
+        longest = max(range(len(scope.traversal)), key=lambda axis: len(ranges[axis]), default=None)
+        if longest is None or len(ranges[longest]) == 1 or math.prod(map(len, ranges)) <= CHUNK_ELEMENTS:
+            return self._contracted(scope, iterators, ranges)
+        whole = ranges[longest]
+
+        def part(start: int, stop: int) -> list[range]:
+            return [*ranges[:longest], whole[start:stop], *ranges[longest + 1 :]]
+
+        of_one, of_two = (self._sizes(scope, self._axes(iterators, part(0, rows))) for rows in (1, 2))
+        rows = max(1, CHUNK_ELEMENTS // max(1, *(two - one for one, two in zip(of_one, of_two, strict=True))))
+        pieces = [self._contracted(scope, iterators, part(start, start + rows)) for start in range(0, len(whole), rows)]
+        return np.concatenate(pieces, axis=longest)
+
+    def _sizes(self, scope: Scope, env: Mapping[Iterator, Array]) -> list[int]:
+        factors: list[Array] = []
+        self._factors(scope.body, env, None, factors)
+        return [factor.size for factor in factors]
+
+    def _contracted(self, scope: Scope, iterators: Sequence[Iterator], ranges: Sequence[range]) -> Array:
         env = self._axes(iterators, ranges)
         factors: list[Array] = []
         self._factors(scope.body, env, None, factors)
@@ -128,8 +147,13 @@ class Evaluator:
                 parts: list[Array] = []
                 self._factors(then, env, inner, parts)
                 # Where the guard fails, clamped reads may be inf or nan: the zero must win over them.
-                out += [self._masked(part, conditions, env) for part in parts]
-                out += [self.condition(c, env).astype(np.float64) for c in conditions]
+                parts = [self._masked(part, conditions, env) for part in parts]
+                hosts = [k for k, part in enumerate(parts) if np.broadcast_shapes(part.shape, holds.shape) == part.shape]
+                if hosts:  # as factors of their own, the conditions would be more arrays for einsum to order
+                    parts[hosts[0]] = np.where(holds, parts[hosts[0]], 0.0)
+                    out += parts
+                else:
+                    out += [*parts, *(self.condition(c, env).astype(np.float64) for c in conditions)]
             case _:
                 out.append(np.asarray(self.scalar(body, env, mask), np.float64))
 

@@ -5,7 +5,7 @@ Slow, exact, and independent of every kernel. float64, or the prime field for ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -57,14 +57,23 @@ def _filled(shape: Sequence[int], value: float) -> Scope:
     return pointwise("i", shape, lambda _: number(value))
 
 
-def evaluate(roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Field = "float64") -> list[np.ndarray]:
+class OutOfTime(EinsatError):
+    """An evaluation was stopped between two operators."""
+
+
+def evaluate(
+    roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Field = "float64", goes_on: Callable[[], bool] = lambda: True
+) -> list[np.ndarray]:
     """Return the values of ``roots`` given its leaves' (Input, Constant, Placeholder) values.
 
-    float64: leaves of any real type; prime: integer leaves, taken modulo p. Raises EinsatError at opaque nodes.
+    float64: leaves of any real type; prime: integer leaves, taken modulo p. Raises EinsatError at opaque nodes, and OutOfTime where
+    ``goes_on``, asked before each operator, says no.
     """
     roots = tuple(roots)
     values: dict[Node, np.ndarray] = {}
     for node in walk(roots):
+        if not goes_on():
+            raise OutOfTime("there is no time for an operator")
         if node in leaves:
             values[node] = _into(leaves[node], field)
         elif node.op in LEAVES:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egraph.tensor.expr.compose import inline
-from egraph.tensor.expr.evaluate import EvaluationError, evaluate
+from egraph.tensor.expr.evaluate import EvaluationError, Evaluator, evaluate
 from egraph.tensor.expr.functions import PRIME
 from egraph.tensor.expr.index import Index, Iterator, RealSymbol, Symbol, bounds, index, substitute
 from egraph.tensor.expr.printing import format_scope
@@ -118,6 +118,31 @@ def test_evaluates_a_padded_convolution_in_both_fields() -> None:
     np.testing.assert_array_equal(real, expected)
     exact = evaluate(scope, {"0": image.astype(np.int64), "1": weights.astype(np.int64)}, "prime")
     np.testing.assert_array_equal(exact, np.asarray(expected) % PRIME)
+
+
+@pytest.mark.parametrize(("chunk", "largest"), [(1, 36), (40, 36), (10_000, 144)])
+def test_a_large_sum_is_evaluated_in_parts(monkeypatch: pytest.MonkeyPatch, chunk: int, largest: int) -> None:
+    """The sums of eight groups of channels, of which each gathers its own: one array for all results takes memory without need."""
+    f, w, r = Iterator("f", 0, 8), Iterator("w", 0, 6), Iterator("r", 0, 3)
+    x = index(w) + r - 1
+    product = apply("mul", Read(Tensor("0", (4, 6)), (index(f) // 2, x)), Read(Tensor("1", (8, 3)), (index(f), index(r))))
+    scope = Scope((f, w), (r,), Reduction.SUM, Guarded(inside(x, 0, 6), product, ZERO))
+    random = np.random.default_rng(0)
+    signal, taps = random.normal(size=(4, 6)), random.normal(size=(8, 3))
+    gathered: list[int] = []
+
+    def counted(evaluator: Evaluator, *arguments: Any) -> np.ndarray:
+        value = elements(evaluator, *arguments)
+        gathered.append(value.size)
+        return value
+
+    elements = Evaluator.elements
+    monkeypatch.setattr("egraph.tensor.expr.evaluate.CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(Evaluator, "elements", counted)
+    result = evaluate(scope, {"0": signal, "1": taps})
+    padded = np.pad(signal, ((0, 0), (1, 1)))[np.arange(8) // 2]
+    np.testing.assert_allclose(result, sum(padded[:, k : k + 6] * taps[:, k, None] for k in range(3)), rtol=1e-12)
+    assert max(gathered) == largest
 
 
 def test_a_read_outside_without_a_guard_is_an_error() -> None:
