@@ -1,4 +1,4 @@
-"""DFT and STFT of lengths that are known, as products with the matrix of the transform."""
+"""DFT and STFT of lengths that are known, as products with the matrix of the transform or with those of its two factors."""
 
 from __future__ import annotations
 
@@ -11,25 +11,80 @@ from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.tensor import Node
 
 MOST_ELEMENTS = 1 << 20
-"""Elements of a matrix: longer transforms take longer as a product than by onnxruntime's fast algorithm."""
+"""Elements of a matrix: longer transforms are left to onnxruntime."""
+LEAST_GAIN = 3
+"""How many times fewer multiplications two products need, to be worth the three changes of layout around them."""
 
 
-def _matrix(length: int, parts: int, results: int, *, inverse: bool) -> np.ndarray:
-    """Return [length * parts, results * 2]: what each real (and imaginary) part adds to the real and imaginary parts of the result."""
-    if length * parts * results * 2 > MOST_ELEMENTS:
+def _as_real(matrix: np.ndarray, parts: int) -> np.ndarray:
+    """Return [..., n * parts, k * 2] of complex [..., n, k]: what each real (and imaginary) part adds to both parts of the result."""
+    rows = [np.stack([matrix.real, matrix.imag], -1), np.stack([-matrix.imag, matrix.real], -1)][:parts]
+    *lead, count, results = matrix.shape
+    return np.stack(rows, -3).reshape(*lead, count * parts, results * 2)
+
+
+def _roots(rows: np.ndarray, columns: np.ndarray, length: int, *, inverse: bool) -> np.ndarray:
+    """Return exp(-+ 2 pi i rows columns / length), elementwise."""
+    return np.asarray(np.exp((2j if inverse else -2j) * np.pi * (rows * columns % length / length)))
+
+
+def _factors(length: int, parts: int, results: int) -> tuple[int, int] | None:
+    """Return p and q, p q = length, for the fewest multiplications by two products; None where one product is as good."""
+    multiplications = {
+        (p, length // p): length * p * parts * 2 + length * min(length // p, -(-results // p)) * 4
+        for p in range(2, length) if length % p == 0
+    }
+    if not multiplications:
+        return None
+    best = min(multiplications, key=lambda pair: (multiplications[pair], pair))
+    return best if multiplications[best] * LEAST_GAIN <= length * parts * results * 2 else None
+
+
+def _transformed(call: Call, x: Node, window: np.ndarray, results: int, *, inverse: bool) -> Node:
+    """Return X [..., k, 2] of x [..., n, parts]: X[k] = sum_n window[n] x[n] w^(n k), w = exp(-+ 2 pi i / N), N the window's length."""
+    length, parts = len(window), x.type.sizes[-1]
+    factors = _factors(length, parts, results)
+    return (
+        _by_two_products(call, x, window, results, factors, inverse=inverse)
+        if factors
+        else _by_one_product(call, x, window, results, inverse=inverse)
+    )
+
+
+def _by_one_product(call: Call, x: Node, window: np.ndarray, results: int, *, inverse: bool) -> Node:
+    """Multiply with all w^(n k)."""
+    *lead, taken, parts = x.type.sizes
+    if len(window) * parts * results * 2 > MOST_ELEMENTS:
         raise NotCore("a long transform")
-    turns = np.outer(np.arange(length), np.arange(results)) % length / length
-    cosine, sine = np.cos(2 * np.pi * turns), np.sin(2 * np.pi * turns) * (1 if inverse else -1)
-    rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:parts]
-    scale = 1 / length if inverse else 1.0
-    return np.asarray(np.stack(rows, 1).reshape(length * parts, results * 2) * scale)
+    places = np.arange(taken)[:, None]
+    matrix = _as_real(_roots(places, np.arange(results), len(window), inverse=inverse) * window[:taken, None], parts)
+    product = call.apply("MatMul", call.reshape(x, (*lead, taken * parts)), call.like(matrix))
+    return call.reshape(product, (*lead, results, 2))
 
 
-def _transformed(call: Call, x: Node, matrix: np.ndarray) -> Node:
-    """Return [..., k, 2] of [..., n, parts]."""
-    *lead, length, parts = x.type.sizes
-    product = call.apply("MatMul", call.reshape(x, (*lead, length * parts)), call.like(matrix))
-    return call.reshape(product, (*lead, matrix.shape[1] // 2, 2))
+def _by_two_products(call: Call, x: Node, window: np.ndarray, results: int, factors: tuple[int, int], *, inverse: bool) -> Node:
+    """Multiply by w^((q a + b) (c + p d)) = w^((q a + b) c) w^(p b d), over a < p and then over b < q (Cooley and Tukey, 1965)."""
+    (p, q), (*lead, taken, parts) = factors, x.type.sizes
+    wanted = -(-results // p)
+    if q * p * parts * p * 2 > MOST_ELEMENTS:
+        raise NotCore("a long transform")
+    if taken < len(window):
+        before, after = (0,) * (len(lead) + 2), (*(0 for _ in lead), len(window) - taken, 0)
+        x = call.apply("Pad", x, before=before, after=after, mode="constant", value=0.0)
+    place = q * np.arange(p) + np.arange(q)[:, None]
+    first = _roots(place[..., None], np.arange(p), len(window), inverse=inverse) * window[place][..., None]
+    second = _roots(np.arange(q)[:, None], np.arange(wanted), q, inverse=inverse)
+    rows = int(np.prod(lead))
+    x = call.transpose(call.reshape(x, (rows, p, q, parts)), (2, 0, 1, 3))
+    x = call.apply("MatMul", call.reshape(x, (q, rows, p * parts)), call.like(_as_real(first, parts)))
+    x = call.transpose(call.reshape(x, (q, rows, p, 2)), (1, 2, 0, 3))
+    x = call.apply("MatMul", call.reshape(x, (rows, p, q * 2)), call.like(_as_real(second, 2)))
+    x = call.transpose(call.reshape(x, (rows, p, wanted, 2)), (0, 2, 1, 3))
+    x = call.reshape(x, (*lead, wanted * p, 2))
+    if wanted * p > results:
+        rank = len(lead) + 2
+        x = call.apply("Slice", x, starts=(0,) * rank, ends=(*lead, results, 2), steps=(1,) * rank)
+    return x
 
 
 def _dft(call: Call) -> Node:
@@ -46,8 +101,9 @@ def _dft(call: Call) -> Node:
     if taken < shape[axis]:
         starts, ends = (0,) * rank, (*signal.type.sizes[:-2], taken, parts)
         signal = call.apply("Slice", signal, starts=starts, ends=ends, steps=(1,) * rank)
-    matrix = _matrix(length, parts, length // 2 + 1 if onesided else length, inverse=inverse)[: taken * parts]
-    return call.transpose(_transformed(call, signal, matrix), [order.index(k) for k in range(rank)])
+    scale = np.full(length, 1 / length if inverse else 1.0)
+    result = _transformed(call, signal, scale, length // 2 + 1 if onesided else length, inverse=inverse)
+    return call.transpose(result, [order.index(k) for k in range(rank)])
 
 
 def _stft(call: Call) -> Node:
@@ -60,15 +116,14 @@ def _stft(call: Call) -> Node:
     if window is not None and len(window) != length:
         raise NotCore("the window is not as long as a frame")
     onesided = bool(call.attribute("onesided", 1))
-    matrix = _matrix(length, 1, length // 2 + 1 if onesided else length, inverse=False)
-    if window is not None:
-        matrix = matrix * np.asarray(window, np.float64)[:, None]
     starts = np.arange((shape[1] - length) // step + 1) * step
     places = starts[:, None] + np.arange(length)
     if places.nbytes > call.state.fold_limit_bytes:
         raise NotCore("the places take more than constants may")
     frames = call.apply("Gather", call.reshape(call[0], shape[:2]), call.constant(places, "int64"), axis=1)
-    return _transformed(call, call.reshape(frames, (*frames.type.sizes, 1)), matrix)
+    weights = np.ones(length) if window is None else np.asarray(window, np.float64)
+    return _transformed(
+        call, call.reshape(frames, (*frames.type.sizes, 1)), weights, length // 2 + 1 if onesided else length, inverse=False)
 
 
 HANDLERS: Mapping[str, Handler] = {"DFT": _dft, "STFT": _stft}

@@ -10,7 +10,7 @@ import numpy as np
 from egraph.onnx.importer.elementwise import Handler
 from egraph.onnx.importer.movement import pad_node
 from egraph.onnx.importer.state import Call, NotCore, axis_of
-from egraph.onnx.importer.window import Window, ceil_growth, window_of
+from egraph.onnx.importer.window import Window, ceil_growth, window_of, without_overhang
 from egraph.tensor import Node
 
 
@@ -76,7 +76,7 @@ def _pool_window(call: Call) -> Window:
     window = window_of(call, call.attribute("kernel_shape", []), call.shape(0)[2:])
     if str(call.attribute("auto_pad", "NOTSET")).startswith("SAME") and max(window.dilations) > 1:
         raise NotCore("dilations with padding that is not stated")
-    return window
+    return without_overhang(window, call.shape(0)[2:]) if int(call.attribute("ceil_mode", 0)) else window
 
 
 def _max_pool(call: Call) -> list[Node | None]:

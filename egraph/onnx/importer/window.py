@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from egraph.onnx.importer.state import Call, NotCore
 
@@ -40,6 +40,17 @@ def window_of(call: Call, kernel: Sequence[int], space: Sequence[int]) -> Window
     if min(pads) < 0:
         raise NotCore("negative padding")
     return Window(tuple(int(n) for n in kernel), strides, dilations, tuple(pads))
+
+
+def without_overhang(window: Window, space: Sequence[int]) -> Window:
+    """Return a window of ``ceil_mode`` no larger than the padded input: the only place of a larger one sees no more."""
+    count = len(space)
+    kernel = (
+        min(k, size + before + after) if dilation == 1 else k
+        for k, size, before, after, dilation in zip(
+            window.kernel, space, window.pads[:count], window.pads[count:], window.dilations, strict=True)
+    )
+    return replace(window, kernel=tuple(kernel))
 
 
 def ceil_growth(call: Call, window: Window, space: Sequence[int]) -> tuple[int, ...]:

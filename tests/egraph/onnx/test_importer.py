@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 from egraph.errors import ModelError
@@ -178,6 +180,12 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[2,3,4] x) => (int64[2,3,1] y) { r = Relu(x) y = ArgMin<axis = -1, select_last_index = 1>(r) }",
         "(float[5,3] x) => (int64[1,3] y) <float z = {0}> { a = Mul(x, z) b = Log(a) c = Sub(b, b) y = ArgMin(c) }",
         "(float[2,5] x) => (float[2,5] y) { y = LpNormalization(x) }",
+        ("(float[1,2,3,5] x) => (float[1,2,1,1] y) "
+        "{ y = AveragePool<kernel_shape = [900, 800], strides = [900, 800], ceil_mode = 1, count_include_pad = 1>(x) }"),
+        ("(float[1,2,3,5] x) => (float[1,2,1,2] y) "
+        "{ y = AveragePool<kernel_shape = [7, 5], strides = [7, 4], pads = [1, 1, 2, 0], ceil_mode = 1, count_include_pad = 1>(x) }"),
+        "(float[1,2,5] x) => (float[1,2,1] y) { y = AveragePool<kernel_shape = [9], strides = [9], pads = [1, 1], ceil_mode = 1>(x) }",
+        "(float[1,2,5] x) => (float[1,2,1] y) { y = MaxPool<kernel_shape = [9], strides = [9], pads = [1, 1], ceil_mode = 1>(x) }",
         "(float[2,12,1] x) => (float[2,7,2] y) { y = DFT<onesided = 1>(x) }",
         "(float[2,5,3,2] x) => (float[2,5,3,2] y) { y = DFT<inverse = 1>(x) }",
         "(float[2,12,1] x) => (float[2,9,2] y) <int64 n = {16}> { y = DFT<onesided = 1>(x, n) }",
@@ -215,6 +223,46 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
 )
 def test_compositions(body: str) -> None:
     assert not operators(agrees(model_of(body)))["Opaque"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(2, 160), parts=st.sampled_from([1, 2]), missing=st.integers(-5, 5), onesided=st.booleans(), inverse=st.booleans(),
+    axis=st.sampled_from([1, 2]), seed=st.integers(0, 1000))
+def test_transforms_of_all_lengths_are_numpys(
+    length: int, parts: int, missing: int, onesided: bool, inverse: bool, axis: int, seed: int
+) -> None:
+    """Lengths with factors are two products, others one; onnxruntime computes the core operators, numpy the transform in float64."""
+    inverse = inverse and not onesided
+    sizes = [2, 3, 3, parts]
+    sizes[axis] = max(1, length - missing)
+    results = list(sizes)
+    results[axis], results[3] = length // 2 + 1 if onesided else length, 2
+    graph = load(model_of(
+        f"(float{sizes} x) => (float{results} y) <int64 n = {{{length}}}> "
+        f"{{ y = DFT<axis = {axis}, onesided = {int(onesided)}, inverse = {int(inverse)}>(x, n) }}")).graph
+    assert not operators(graph)["Opaque"]
+    x = np.random.default_rng(seed).standard_normal(sizes, dtype=np.float32)
+    signal = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0)
+    expected = (np.fft.ifft if inverse else np.fft.fft)(signal, length, axis).take(range(results[axis]), axis)
+    (y,) = run(export(graph), {"x": x})
+    np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], expected, atol=1e-6 * max(1.0, float(np.abs(expected).max())))
+
+
+def test_a_window_beyond_its_input_is_cut() -> None:
+    """A pool of 1280 x 1280, which an exporter writes for an average over all places, took the interpreter minutes."""
+    body = "y = AveragePool<kernel_shape = [1280, 1280], strides = [1280, 1280], ceil_mode = 1, count_include_pad = 1>(x)"
+    graph = load(model_of(f"(float[1,2,7,5] x) => (float[1,2,1,1] y) {{ {body} }}")).graph
+    (pool,) = (node for node in walk(graph.roots) if node.op == "AveragePool")
+    assert pool.integers("kernel_shape") == (7, 5) and pool.integers("pads") == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("length", "products"), [(16, 1), (97, 1), (240, 2), (768, 2), (1021, 0), (4096, 2)])
+def test_a_transform_takes_two_products_where_they_multiply_less(length: int, products: int) -> None:
+    """A long prime length is left to onnxruntime: its matrix is too large, and has no factors."""
+    graph = load(model_of(f"(float[2,{length},1] x) => (float[2,{length},2] y) {{ y = DFT(x) }}")).graph
+    assert operators(graph)["MatMul"] == products
+    assert operators(graph)["Opaque"] == (0 if products else 1)
 
 
 @pytest.mark.parametrize(
