@@ -270,6 +270,9 @@ class CheckPolicy:
     """Rehearsing, checking and repairing programs. None of it makes the check of the saved files laxer: ``--tolerance`` is for that."""
 
     seconds: float = tuned(5.0, "seconds", "A check may take so long, however little time is left; less would weaken it.", least=5.0)
+    float64_seconds: float = tuned(
+        5.0, "seconds", "An output may take in float64, which decides where onnxruntime may be the one that is inexact."
+    )
     replaced: int = tuned(
         6, "inputs", "Random inputs that others may replace because the model amplifies rounding too much on them.", most=6
     )

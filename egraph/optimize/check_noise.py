@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from egraph.onnx.exact_bytes import MARKS, exact_file, with_exact_bytes
 from egraph.onnx.importer.infer import give_constants
 from egraph.onnx.importer.skeleton import skeleton
 from egraph.tensor import Graph, Program, walk
-from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.reference import OutOfTime, evaluate
 from egraph.tolerance import Tolerance
 from lower.roofline import node_flops
 from runtime.opaque import open_session
@@ -36,8 +37,8 @@ MOST_TOLERANCES = 10.0
 """Errors that rounding explains are accepted up to this many tolerances."""
 IN_MEMORY_BYTES = 1 << 30
 """Weights up to which a model with other ones is handed over in memory."""
-MOST_FLOPS = 2e9
-"""Arithmetic of an output, at most, that is computed in float64 as well: the interpreter takes about three seconds for 1e9."""
+MOST_FLOPS = 1e10
+"""Arithmetic of an output, at most, that is computed in float64 as well: the interpreter takes 0.3 to 1 second for 1e9."""
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
@@ -174,16 +175,18 @@ def _shaken(value: Any, generator: np.random.Generator) -> Any:
     return np.asarray(value * (1 + steps * np.finfo(value.dtype).eps), value.dtype)  # a number would not be an array any more
 
 
-def run_in_float64(graph: Graph, feeds: Mapping[str, Any], position: int) -> np.ndarray | None:
-    """Return an output by its operators' meanings; None where one has none here, or where that takes long."""
+def run_in_float64(graph: Graph, seconds: float, feeds: Mapping[str, Any], position: int) -> np.ndarray | None:
+    """Return an output by its operators' meanings; None where one has none here, or where that takes longer than ``seconds``."""
     root = graph.roots[position]
     nodes = list(walk((root,)))
     if any(node.op == "Opaque" for node in nodes) or math.fsum(map(node_flops, nodes)) > MOST_FLOPS:
         return None
     values = {node: feeds[node.string("name")] for node in nodes if node.op == "Input"}
     values |= {node: graph.tensors[node.string("digest")] for node in nodes if node.op == "Constant"}
-    with np.errstate(all="ignore"):  # infinities and NaN are values, as in every kernel
-        return evaluate((root,), values)[0]
+    end_seconds = time.monotonic() + seconds
+    with np.errstate(all="ignore"), suppress(OutOfTime):  # infinities and NaN are values, as in every kernel
+        return evaluate((root,), values, goes_on=lambda: time.monotonic() < end_seconds)[0]
+    return None
 
 
 def run_plainly(model: Path, threads: int, feeds: Mapping[str, Any]) -> Sequence[Any]:

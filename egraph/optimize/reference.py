@@ -22,7 +22,7 @@ from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
 from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, refuse_if_random
-from egraph.optimize.check_noise import RunModel, run_in_float64, run_plainly, run_shaken
+from egraph.optimize.check_noise import RunModel, RunOutput, run_in_float64, run_plainly, run_shaken
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
 from egraph.tensor import Graph, walk
@@ -62,6 +62,19 @@ def digest(feeds: Mapping[str, Any]) -> str:
         content.update(f"{name} {array.dtype} {array.shape}:".encode())
         content.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).view(np.uint8).data)
     return content.hexdigest()
+
+
+def remembering(run: RunModel) -> RunModel:
+    """Return what runs a model once on the same inputs: programs are compared on the same ones before the race, and in the check."""
+    answers = Answers()
+
+    def answered(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        if (outputs := answers.of(feeds)) is None:
+            outputs = run(feeds)
+            answers.keep(feeds, outputs)
+        return outputs
+
+    return answered
 
 
 Ran: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], None]
@@ -227,6 +240,24 @@ class Reference:
     """The model in onnxruntime, with all its optimisations."""
     answers: Answers
 
+    def __post_init__(self) -> None:
+        self._plain, self._plain_moved, self._exact = self._noise_runs()
+
+    def _noise_runs(self) -> tuple[RunModel, RunModel, RunOutput]:
+        """Return what tells how far rounding moves the original: without optimisations, with moved weights, and in float64."""
+        original, seed = (self.options.model, self.options.threads), self.options.seed
+        exact = partial(run_in_float64, self.graph, self.options.policy.check.float64_seconds)
+
+        def in_float64(position: int) -> RunModel:
+            return remembering(lambda feeds: [exact(feeds, position)])
+
+        outputs = [in_float64(position) for position in range(len(self.graph.roots))]
+        return (
+            remembering(partial(run_plainly, *original)),
+            remembering(partial(run_shaken, *original, seed)),
+            lambda feeds, position: outputs[position](feeds)[0],
+        )
+
     @property
     def raced_feeds(self) -> Mapping[str, Any]:
         """Return the inputs that programs are timed on."""
@@ -267,11 +298,9 @@ class Reference:
     ) -> CheckResult:
         """Compare what runs with the original on ``count`` inputs; raises Disagreement. ``is_first``: of the user's own on one alone."""
         inputs = self.given.named[:1] if is_first else self.given.named
-        original = self.options.model, self.options.threads
         return check(
             self.outputs, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed,
-            plain=partial(run_plainly, *original), plain_moved=partial(run_shaken, *original, self.options.seed),
-            in_float64=partial(run_in_float64, self.graph), vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
-            most_replaced=self.options.policy.check.replaced,
+            plain=self._plain, plain_moved=self._plain_moved, in_float64=self._exact, vouch=vouch, goes_on=goes_on, given=inputs,
+            is_random=self.runs.is_random, most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip

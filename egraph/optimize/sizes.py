@@ -340,7 +340,8 @@ def _check_saved(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
                 tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
                 plain=partial(run_plainly, standard, options.threads),
-                plain_moved=partial(run_shaken, standard, options.threads, options.seed), in_float64=partial(run_in_float64, graph),
+                plain_moved=partial(run_shaken, standard, options.threads, options.seed),
+                in_float64=partial(run_in_float64, graph, options.policy.check.float64_seconds),
                 most_replaced=options.policy.check.replaced,
             ).max_rel_err  # fmt: skip
 
