@@ -51,6 +51,8 @@ class Budget:
     """Kernels of the program without rules that are still to be compiled."""
     fold_seconds: float = 0.0
     """How long folding a program took: a second or two where it has a thousand kernels."""
+    compared_seconds: float = 0.0
+    """The longest comparison of a program with the original on one input: where they differ, it looks at kernels and parts alone."""
     uncompiled: int = 0
     """Generated kernels that the search chose and has not measured."""
     ending_seconds: float = 0.0
@@ -127,6 +129,10 @@ class Budget:
         """Record how long folding a program took."""
         self.fold_seconds = max(self.fold_seconds, seconds)
 
+    def compared(self, seconds: float) -> None:
+        """Record how long a program was compared with the original on one input."""
+        self.compared_seconds = max(self.compared_seconds, seconds)
+
     def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
         """Count the kernels of programs that are going to be compiled whatever the search finds."""
         self.plain_kernels = len(uncompiled(programs, options))
@@ -184,8 +190,8 @@ class Budget:
 
     @property
     def input_seconds(self) -> float:
-        """Return how long the check takes with one input: the original and two saved files run."""
-        return 3 * self.run_seconds
+        """Return how long the check takes with one input: the original and two saved files run, and more where these differ."""
+        return max(3 * self.run_seconds, self.compared_seconds)
 
     @property
     def check_seconds(self) -> float:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import pytest
 
-from egraph.errors import EinsatError, LowerError
-from egraph.optimize import budget, measuring, trial
+from egraph.errors import CheckFailed, EinsatError, LowerError
+from egraph.optimize import budget, measuring, repair, trial
 from egraph.optimize import race as finalists
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked_here
-from egraph.optimize.check import CheckResult, check, find_feeds
+from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
 from egraph.optimize.compiling_ahead import compiling_ahead
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Job, Measurer
@@ -191,6 +191,36 @@ def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> No
     assert large.race_seconds == pytest.approx(RacePolicy.open_share * 60.0 + turns_seconds)
     huge = schedule(open_seconds=10.0)
     assert huge.race_seconds == pytest.approx(2 * (10.0 + WORKER_SECONDS) + turns_seconds), "the original and the best are opened"
+
+
+def test_the_check_is_left_what_comparing_programs_took() -> None:
+    """A model whose outputs rounding did not explain was checked for 7 s after a race that left 0.6 s for it."""
+    known = schedule()
+    quick_seconds = known.check_seconds
+    known.compared(known.run_seconds)
+    assert known.check_seconds == quick_seconds
+    known.compared(4.0)
+    known.compared(1.0)
+    assert known.input_seconds == 4.0 and known.check_seconds == pytest.approx(3 * known.open_seconds + CheckPolicy.seconds)
+    known.compared(7.0)
+    assert known.check_seconds == pytest.approx(3 * known.open_seconds + 7.0), "one input at least"
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_how_long_a_finalist_is_compared_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, differs: bool) -> None:
+    known, unused = schedule(), cast(Any, None)
+    options = Options(tmp_path / "m.onnx", tmp_path / "out", threads=1)
+    tester = repair.Repair(options, known.progress, unused, unused, unused, known, unused, tmp_path, keep_subnormals=True)
+
+    def compared(*arguments: Any, **values: Any) -> None:
+        known.progress.started -= 3.0
+        if differs:
+            raise Disagreement(CheckFailed("other numbers"), {})
+
+    monkeypatch.setattr(repair.Repair, "compared", compared)
+    monkeypatch.setattr(repair, "Session", lambda *arguments, **values: nullcontext(SimpleNamespace(run=len)))
+    error = tester.tested(cast(Any, SimpleNamespace(contender=SimpleNamespace(path="p", name="program 1"))))
+    assert (error is not None) == differs and known.compared_seconds == pytest.approx(3.0, abs=0.5)
 
 
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:
