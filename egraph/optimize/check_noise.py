@@ -189,17 +189,31 @@ def run_in_float64(graph: Graph, seconds: float, feeds: Mapping[str, Any], posit
     return None
 
 
-def run_plainly(model: Path, threads: int, feeds: Mapping[str, Any]) -> Sequence[Any]:
-    """Run a model without optimisations."""
-    results: Sequence[Any] = open_onnxruntime(model, threads, optimise=False).run(None, dict(feeds))
-    return results
+class Unoptimised:
+    """Runs a model without onnxruntime's optimisations; it is opened when it is first run, and stays open where ``is_kept``."""
 
+    def __init__(self, model: Path, threads: int, *, is_kept: bool, seed: int | None = None) -> None:
+        """``seed``: weights differ in their last bit, as it draws them."""
+        self._model, self._threads, self._is_kept, self._seed = model, threads, is_kept, seed
+        self._session: Any = None
+        self.opening_seconds = 0.0
+        """How long it took to open the model."""
 
-def run_shaken(model: Path, threads: int, seed: int, feeds: Mapping[str, Any]) -> Sequence[Any]:
-    """Run a model without optimisations, with weights that differ in their last bit."""
-    with TemporaryDirectory(prefix="einsat-shaken-") as folder:
-        results: Sequence[Any] = open_shaken(model, threads, Path(folder), seed).run(None, dict(feeds))
-    return results
+    def __call__(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the outputs."""
+        if (session := self._session) is None:
+            started_seconds = time.monotonic()
+            session = self._opened()
+            self.opening_seconds += time.monotonic() - started_seconds
+            self._session = session if self._is_kept else None
+        results: Sequence[Any] = session.run(None, dict(feeds))
+        return results
+
+    def _opened(self) -> Any:
+        if self._seed is None:
+            return open_onnxruntime(self._model, self._threads, optimise=False)
+        with TemporaryDirectory(prefix="einsat-shaken-") as folder:  # a session keeps what it mapped of a file that is gone
+            return open_shaken(self._model, self._threads, Path(folder), self._seed)
 
 
 def open_shaken(model: Path, threads: int, folder: Path, seed: int) -> Any:

@@ -22,7 +22,7 @@ from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
 from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, refuse_if_random
-from egraph.optimize.check_noise import RunModel, RunOutput, run_in_float64, run_plainly, run_shaken
+from egraph.optimize.check_noise import IN_MEMORY_BYTES, RunModel, Unoptimised, run_in_float64
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
 from egraph.tensor import Graph, walk
@@ -241,22 +241,21 @@ class Reference:
     answers: Answers
 
     def __post_init__(self) -> None:
-        self._plain, self._plain_moved, self._exact = self._noise_runs()
-
-    def _noise_runs(self) -> tuple[RunModel, RunModel, RunOutput]:
-        """Return what tells how far rounding moves the original: without optimisations, with moved weights, and in float64."""
-        original, seed = (self.options.model, self.options.threads), self.options.seed
+        model, threads, seed = self.options.model, self.options.threads, self.options.seed
+        is_kept = sum(tensor.nbytes for tensor in self.graph.tensors.values()) < IN_MEMORY_BYTES
+        self._unoptimised = [Unoptimised(model, threads, is_kept=is_kept, seed=moved) for moved in (None, seed)]
+        self._plain, self._plain_moved = map(remembering, self._unoptimised)
         exact = partial(run_in_float64, self.graph, self.options.policy.check.float64_seconds)
 
         def in_float64(position: int) -> RunModel:
             return remembering(lambda feeds: [exact(feeds, position)])
 
-        outputs = [in_float64(position) for position in range(len(self.graph.roots))]
-        return (
-            remembering(partial(run_plainly, *original)),
-            remembering(partial(run_shaken, *original, seed)),
-            lambda feeds, position: outputs[position](feeds)[0],
-        )
+        self._exact = [in_float64(position) for position in range(len(self.graph.roots))]
+
+    @property
+    def opening_seconds(self) -> float:
+        """Return how long it took to open the model in other ways, which is done once, to see how far rounding moves it."""
+        return sum(each.opening_seconds for each in self._unoptimised)
 
     @property
     def raced_feeds(self) -> Mapping[str, Any]:
@@ -301,6 +300,6 @@ class Reference:
         return check(
             self.outputs, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed,
-            plain=self._plain, plain_moved=self._plain_moved, in_float64=self._exact, vouch=vouch, goes_on=goes_on, given=inputs,
-            is_random=self.runs.is_random, most_replaced=self.options.policy.check.replaced,
+            plain=self._plain, plain_moved=self._plain_moved, vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
+            in_float64=lambda feeds, position: self._exact[position](feeds)[0], most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip

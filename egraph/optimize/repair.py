@@ -223,11 +223,11 @@ class Repair:
         try:
             with Session(entry.contender.path, threads=self.options.threads, on=self.options.device) as session:
                 run: RunModel = partial(session.run, None)
-                started_seconds = self.progress.spent_seconds
+                started_seconds = self.progress.spent_seconds - self.reference.opening_seconds
                 try:
                     self.compared({entry.contender.name: run}, lambda inputs: False, 1, entry, is_first=True)
                 finally:
-                    self.budget.compared(self.progress.spent_seconds - started_seconds)
+                    self.budget.compared(self.progress.spent_seconds - self.reference.opening_seconds - started_seconds)
         except Disagreement as error:
             return error
         except (EinsatError, ExecutionError):

@@ -36,7 +36,7 @@ from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.check import check, find_feeds, open_original
-from egraph.optimize.check_noise import run_in_float64, run_plainly, run_shaken
+from egraph.optimize.check_noise import Unoptimised, run_in_float64
 from egraph.optimize.options import Options, SizeRequest, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
@@ -328,6 +328,7 @@ def _check_saved(
     Return the largest relative errors between the planned sizes.
     """
     reference = open_original(standard, options.threads)
+    plain, plain_moved = (Unoptimised(standard, options.threads, is_kept=False, seed=seed) for seed in (None, options.seed))
     names = [output.name for output in reference.get_outputs()]
     with Session(main, threads=options.threads, on=options.device) as session:
 
@@ -339,8 +340,7 @@ def _check_saved(
             return check(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
                 tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
-                plain=partial(run_plainly, standard, options.threads),
-                plain_moved=partial(run_shaken, standard, options.threads, options.seed),
+                plain=plain, plain_moved=plain_moved,
                 in_float64=partial(run_in_float64, graph, options.policy.check.float64_seconds),
                 most_replaced=options.policy.check.replaced,
             ).max_rel_err  # fmt: skip

@@ -208,12 +208,13 @@ def test_the_check_is_left_what_comparing_programs_took() -> None:
 
 @pytest.mark.parametrize("differs", [False, True])
 def test_how_long_a_finalist_is_compared_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, differs: bool) -> None:
-    known, unused = schedule(), cast(Any, None)
+    known, unused, reference = schedule(), cast(Any, None), cast(Any, SimpleNamespace(opening_seconds=1.0))
     options = Options(tmp_path / "m.onnx", tmp_path / "out", threads=1)
-    tester = repair.Repair(options, known.progress, unused, unused, unused, known, unused, tmp_path, keep_subnormals=True)
+    tester = repair.Repair(options, known.progress, unused, reference, unused, known, unused, tmp_path, keep_subnormals=True)
 
     def compared(*arguments: Any, **values: Any) -> None:
-        known.progress.started -= 3.0
+        known.progress.started -= 5.0
+        reference.opening_seconds += 2.0  # once, and not for every input
         if differs:
             raise Disagreement(CheckFailed("other numbers"), {})
 

@@ -14,9 +14,10 @@ from onnx import TensorProto, helper
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx import importer
 from egraph.onnx.integer_ranges import integer_ranges
+from egraph.optimize import check_noise
 from egraph.optimize.blame import Blame, Parts
 from egraph.optimize.check import OTHER_VALUES, CheckResult, Disagreement, Spread, check, compare, find_feeds, moved, open_original
-from egraph.optimize.check_noise import MOST_FLOPS, Noise, open_shaken, relative_error, run_in_float64
+from egraph.optimize.check_noise import MOST_FLOPS, Noise, Unoptimised, open_shaken, relative_error, run_in_float64
 from egraph.optimize.options import Options
 from egraph.optimize.reference import Accepted, Answers, Given, Reference, remembering
 from egraph.policy import CheckPolicy
@@ -446,6 +447,29 @@ def test_a_number_that_the_model_asks_for_is_drawn_where_no_other_runs(tmp_path:
     graph, session = importer.load(model).graph, open_original(tmp_path / "m.onnx", 1)
     specs = {spec.name: (spec.low, spec.bound) for spec in find_feeds(session, graph, 0)}
     assert specs["rate"] == (16_000, 16_001) and specs["i"][1] <= 2
+
+
+@pytest.mark.parametrize(("is_kept", "opened"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_model_that_is_run_to_see_rounding_is_opened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool, opened: int, seed: int | None
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <float[2] w = {1, 3}> { y = Mul(x, w) }')
+    onnx.save(model, tmp_path / "m.onnx")
+    opens: list[object] = []
+
+    def counted(*arguments: Any, **values: Any) -> Any:
+        opens.append(arguments)
+        return open_session(*arguments, **values)
+
+    open_session = check_noise.open_onnxruntime
+    monkeypatch.setattr(check_noise, "open_onnxruntime", counted)
+    run = Unoptimised(tmp_path / "m.onnx", 1, is_kept=is_kept, seed=seed)
+    assert run.opening_seconds == 0.0 and not opens
+    for value in (1.0, 2.0):
+        np.testing.assert_allclose(run({"x": np.full(2, value, np.float32)})[0], [value, 3 * value], rtol=1e-6)
+    assert len(opens) == opened and run.opening_seconds > 0
 
 
 @pytest.mark.parametrize("has_meaning", [True, False])
