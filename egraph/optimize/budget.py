@@ -190,14 +190,28 @@ class Budget:
 
     @property
     def input_seconds(self) -> float:
-        """Return how long the check takes with one input: the original and two saved files run, and more where these differ."""
-        return max(3 * self.run_seconds, self.compared_seconds)
+        """Return how long the check takes with one input: the original and two saved files run."""
+        return 3 * self.run_seconds
 
     @property
     def check_seconds(self) -> float:
         """Return how long saving, and the check of what was saved, take."""
         least_seconds = max(1, self.given) * self.input_seconds
         return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, self.policy.check.seconds))
+
+    @property
+    def racing_seconds(self) -> float:
+        """Return how long a race may take: what saving and the check leave, and a shortest race in any case where these leave one.
+
+        A program that differs by more than the tolerance is compared for longer, on the first input already before the race.
+        """
+        seconds = self.left_seconds - self.check_seconds
+        return max(seconds - self.comparing_seconds, min(seconds, self.least_race_seconds))
+
+    @property
+    def comparing_seconds(self) -> float:
+        """Return how long the check compares what differs, but for the first input: that was compared before the race."""
+        return max(0, self.given - 1) * self.compared_seconds
 
     def after_search_seconds(self, uncompiled: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet.

@@ -507,7 +507,7 @@ class Run:
     def _raced(self, contenders: Sequence[Contender], failed: dict[str, str], preferred: Sequence[str], device: str) -> Race:
         """Time the contenders in what the check leaves of the budget; where that is not enough, none but the original has a time."""
         options, budget, policy = self.options, self.budget, self.options.policy.race
-        seconds = budget.left_seconds - budget.check_seconds
+        seconds = budget.racing_seconds
         if seconds < budget.least_race_seconds:
             return not_raced(contenders, NO_TIME_TO_RACE, failed, {ORIGINAL: budget.run_seconds})
         return race(

@@ -206,8 +206,9 @@ class Repair:
 
     def tested(self, entry: Entry) -> Disagreement | None:
         """Return how a compiled program differs on the first input of the check, where there is time to look."""
-        seconds = self.budget.open_seconds + 2 * self.budget.run_seconds
-        if self.progress.left_seconds < seconds + self.budget.race_seconds + self.budget.check_seconds:
+        budget = self.budget
+        seconds = budget.open_seconds + max(2 * budget.run_seconds, budget.compared_seconds)
+        if self.progress.left_seconds < seconds + budget.race_seconds + budget.check_seconds + budget.comparing_seconds:
             return None
         error = self._difference(entry)
         if error is not None and not self.keep_subnormals:

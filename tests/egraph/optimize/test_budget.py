@@ -193,17 +193,18 @@ def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> No
     assert huge.race_seconds == pytest.approx(2 * (10.0 + WORKER_SECONDS) + turns_seconds), "the original and the best are opened"
 
 
-def test_the_check_is_left_what_comparing_programs_took() -> None:
-    """A model whose outputs rounding did not explain was checked for 7 s after a race that left 0.6 s for it."""
-    known = schedule()
-    quick_seconds = known.check_seconds
-    known.compared(known.run_seconds)
-    assert known.check_seconds == quick_seconds
+def test_a_race_leaves_the_time_that_comparing_the_other_inputs_takes() -> None:
+    """A model whose outputs rounding did not explain was checked for 12 s after a race that left 0.6 s for it."""
+    known = replace(schedule(), given=3)
+    all_seconds = known.racing_seconds
+    assert all_seconds == pytest.approx(60.0 - known.check_seconds, abs=0.5)
     known.compared(4.0)
     known.compared(1.0)
-    assert known.input_seconds == 4.0 and known.check_seconds == pytest.approx(3 * known.open_seconds + CheckPolicy.seconds)
-    known.compared(7.0)
-    assert known.check_seconds == pytest.approx(3 * known.open_seconds + 7.0), "one input at least"
+    assert all_seconds - known.racing_seconds == pytest.approx(8.0, abs=0.5), "the first input was compared before the race"
+    known.compared(100.0)
+    assert known.racing_seconds == pytest.approx(known.least_race_seconds), "the gain is worth more than the seconds of a check"
+    known.progress.started -= 59.0
+    assert known.racing_seconds < known.least_race_seconds
 
 
 @pytest.mark.parametrize("differs", [False, True])
