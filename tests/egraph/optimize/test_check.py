@@ -450,12 +450,14 @@ def test_a_number_that_the_model_asks_for_is_drawn_where_no_other_runs(tmp_path:
 
 
 @pytest.mark.parametrize(("is_kept", "opened"), [(True, 1), (False, 2)])
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize(("seed", "in_memory_bytes"), [(None, 1 << 30), (3, 1 << 30), (3, 0)])
 def test_a_model_that_is_run_to_see_rounding_is_opened_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool, opened: int, seed: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool, opened: int, seed: int | None, in_memory_bytes: int
 ) -> None:
+    """Weights that are handed over in a file are there after that is removed."""
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <float[2] w = {1, 3}> { y = Mul(x, w) }')
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2000] x) => (float[2000] y) { y = Mul(x, w) }')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(2000, dtype=np.float32), "w"))
     onnx.save(model, tmp_path / "m.onnx")
     opens: list[object] = []
 
@@ -465,10 +467,11 @@ def test_a_model_that_is_run_to_see_rounding_is_opened_once(
 
     open_session = check_noise.open_onnxruntime
     monkeypatch.setattr(check_noise, "open_onnxruntime", counted)
+    monkeypatch.setattr(check_noise, "IN_MEMORY_BYTES", in_memory_bytes)
     run = Unoptimised(tmp_path / "m.onnx", 1, is_kept=is_kept, seed=seed)
     assert run.opening_seconds == 0.0 and not opens
     for value in (1.0, 2.0):
-        np.testing.assert_allclose(run({"x": np.full(2, value, np.float32)})[0], [value, 3 * value], rtol=1e-6)
+        np.testing.assert_allclose(run({"x": np.full(2000, value, np.float32)})[0], value * np.arange(2000), rtol=1e-6)
     assert len(opens) == opened and run.opening_seconds > 0
 
 
