@@ -257,9 +257,9 @@ def test_a_window_beyond_its_input_is_cut() -> None:
     assert pool.integers("kernel_shape") == (7, 5) and pool.integers("pads") == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("length", "products"), [(16, 1), (97, 1), (240, 2), (768, 2), (1021, 0), (4096, 2)])
+@pytest.mark.parametrize(("length", "products"), [(16, 1), (97, 1), (240, 2), (768, 2), (1021, 0), (4096, 2), (16384, 0)])
 def test_a_transform_takes_two_products_where_they_multiply_less(length: int, products: int) -> None:
-    """A long prime length is left to onnxruntime: its matrix is too large, and has no factors."""
+    """Lengths of too large matrices are left to onnxruntime: a prime number, which has no factors, and one with large ones."""
     graph = load(model_of(f"(float[2,{length},1] x) => (float[2,{length},2] y) {{ y = DFT(x) }}")).graph
     assert operators(graph)["MatMul"] == products
     assert operators(graph)["Opaque"] == (0 if products else 1)

@@ -126,7 +126,7 @@ def test_a_large_sum_is_evaluated_in_parts(monkeypatch: pytest.MonkeyPatch, chun
     f, w, r = Iterator("f", 0, 8), Iterator("w", 0, 6), Iterator("r", 0, 3)
     x = index(w) + r - 1
     product = apply("mul", Read(Tensor("0", (4, 6)), (index(f) // 2, x)), Read(Tensor("1", (8, 3)), (index(f), index(r))))
-    scope = Scope((f, w), (r,), Reduction.SUM, Guarded(inside(x, 0, 6), product, ZERO))
+    scope = Scope((w, f), (r,), Reduction.SUM, Guarded(inside(x, 0, 6), product, ZERO))
     random = np.random.default_rng(0)
     signal, taps = random.normal(size=(4, 6)), random.normal(size=(8, 3))
     gathered: list[int] = []
@@ -141,7 +141,7 @@ def test_a_large_sum_is_evaluated_in_parts(monkeypatch: pytest.MonkeyPatch, chun
     monkeypatch.setattr(Evaluator, "elements", counted)
     result = evaluate(scope, {"0": signal, "1": taps})
     padded = np.pad(signal, ((0, 0), (1, 1)))[np.arange(8) // 2]
-    np.testing.assert_allclose(result, sum(padded[:, k : k + 6] * taps[:, k, None] for k in range(3)), rtol=1e-12)
+    np.testing.assert_allclose(result.T, sum(padded[:, k : k + 6] * taps[:, k, None] for k in range(3)), rtol=1e-12)
     assert max(gathered) == largest
 
 
