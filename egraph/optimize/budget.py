@@ -206,11 +206,11 @@ class Budget:
         A program that differs by more than the tolerance is compared for longer, on the first input already before the race.
         """
         seconds = self.left_seconds - self.check_seconds
-        return max(seconds - self.comparing_seconds, min(seconds, self.least_race_seconds))
+        return max(seconds - self.other_inputs_seconds, min(seconds, self.least_race_seconds))
 
     @property
-    def comparing_seconds(self) -> float:
-        """Return how long the check compares what differs, but for the first input: that was compared before the race."""
+    def other_inputs_seconds(self) -> float:
+        """Return how long the check compares the user's inputs but the first, which was compared before the race."""
         return max(0, self.given - 1) * self.compared_seconds
 
     def after_search_seconds(self, uncompiled: int = 0) -> float:

@@ -193,7 +193,7 @@ class Unoptimised:
     """Runs a model without onnxruntime's optimisations; it is opened when it is first run, and stays open where ``is_kept``."""
 
     def __init__(self, model: Path, threads: int, *, is_kept: bool, seed: int | None = None) -> None:
-        """``seed``: weights differ in their last bit, as it draws them."""
+        """Run ``model``; with a ``seed``, with weights that differ in their last bit at random."""
         self._model, self._threads, self._is_kept, self._seed = model, threads, is_kept, seed
         self._session: Any = None
         self.opening_seconds = 0.0

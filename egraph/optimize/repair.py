@@ -208,7 +208,7 @@ class Repair:
         """Return how a compiled program differs on the first input of the check, where there is time to look."""
         budget = self.budget
         seconds = budget.open_seconds + max(2 * budget.run_seconds, budget.compared_seconds)
-        if self.progress.left_seconds < seconds + budget.race_seconds + budget.check_seconds + budget.comparing_seconds:
+        if self.progress.left_seconds < seconds + budget.race_seconds + budget.check_seconds + budget.other_inputs_seconds:
             return None
         error = self._difference(entry)
         if error is not None and not self.keep_subnormals:

@@ -265,6 +265,15 @@ def test_a_transform_takes_two_products_where_they_multiply_less(length: int, pr
     assert operators(graph)["Opaque"] == (0 if products else 1)
 
 
+def test_a_one_sided_transform_computes_about_half_of_the_results() -> None:
+    last_columns = []
+    for onesided, results in ((0, 240), (1, 121)):
+        body = f"(float[2,240,1] x) => (float[2,{results},2] y) {{ y = DFT<onesided = {onesided}>(x) }}"
+        products = [node for node in walk(load(model_of(body)).graph.roots) if node.op == "MatMul"]
+        last_columns.append(products[-1].type.elements)
+    assert 2 * 2 * 121 <= last_columns[1] < 0.6 * last_columns[0] == 0.6 * 2 * 2 * 240
+
+
 @pytest.mark.parametrize(
     ("body", "opset"),
     [

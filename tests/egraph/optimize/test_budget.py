@@ -207,6 +207,20 @@ def test_a_race_leaves_the_time_that_comparing_the_other_inputs_takes() -> None:
     assert known.racing_seconds < known.least_race_seconds
 
 
+def test_a_race_is_given_what_the_budget_leaves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known = replace(schedule(), given=3)
+    known.compared(10.0)
+    given: list[float] = []
+    monkeypatch.setattr("egraph.optimize.pipeline.race", lambda *arguments, **values: given.append(values["most_seconds"]))
+    run: Any = SimpleNamespace(
+        options=Options(tmp_path / "m.onnx", tmp_path / "out", threads=1), budget=known, database=None,
+        reference=SimpleNamespace(runs=SimpleNamespace(specs=()), given=SimpleNamespace(raced=())),
+        lowering=SimpleNamespace(generator_digest=""),
+    )  # fmt: skip
+    Run._raced(run, [], {}, [], "here")
+    assert given == [pytest.approx(60.0 - known.check_seconds - 2 * 10.0, abs=0.5)]
+
+
 @pytest.mark.parametrize("differs", [False, True])
 def test_how_long_a_finalist_is_compared_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, differs: bool) -> None:
     known, unused, reference = schedule(), cast(Any, None), cast(Any, SimpleNamespace(opening_seconds=1.0))
@@ -223,6 +237,19 @@ def test_how_long_a_finalist_is_compared_is_recorded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(repair, "Session", lambda *arguments, **values: nullcontext(SimpleNamespace(run=len)))
     error = tester.tested(cast(Any, SimpleNamespace(contender=SimpleNamespace(path="p", name="program 1"))))
     assert (error is not None) == differs and known.compared_seconds == pytest.approx(3.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("given", "seconds", "is_tested"), [(1, 20.0, True), (1, 58.0, False), (2, 25.0, True), (3, 25.0, False)])
+def test_a_finalist_is_compared_where_that_leaves_time_for_the_other_inputs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: int, seconds: float, is_tested: bool
+) -> None:
+    known, unused = replace(schedule(), given=given, contenders=0), cast(Any, None)
+    options = Options(tmp_path / "m.onnx", tmp_path / "out", threads=1)
+    tester = repair.Repair(options, known.progress, unused, unused, unused, known, unused, tmp_path, keep_subnormals=True)
+    tested: list[object] = []
+    monkeypatch.setattr(repair.Repair, "_difference", lambda self, entry: tested.append(entry))
+    known.compared(seconds)
+    assert tester.tested(unused) is None and len(tested) == is_tested
 
 
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:
