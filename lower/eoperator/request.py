@@ -18,6 +18,7 @@ from egraph.tensor.ops.dtypes import BYTES, INTEGERS
 from egraph.tensor.ops.lookup import READ_AT_COMPUTED_PLACES
 from egraph.tensor.ops.reference import fragment_expression
 from egraph.tensor.storage import STORAGE, stored
+from lower.eoperator.rolls import with_rolls
 from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
 from lower.views import row_major
@@ -95,7 +96,7 @@ def kernel_of(request: KernelRequest) -> Kernel:
         strides[name] = given_strides or row_major(leaf.type.sizes)
         dtypes[name], sizes[name] = leaf.type.dtype, _span(leaf.type.sizes, strides[name])
     table = Terms(strides, dtypes)
-    scope: Scope = fragment_expression(computed.fragment)
+    scope: Scope = fragment_expression(with_rolls(computed.fragment))
     shape = computed.fragment.type.sizes
     output_strides = request.output_strides or row_major(shape)
     iterators, coordinates, offset = [], [], index(0)

@@ -1,0 +1,46 @@
+"""Read two parts of a tensor in the other order as one: concat(x[k:], x[:k])  =  y,  y[a] = x[(a + k) mod n].
+
+Windows that are shifted are such parts, along two axes. As parts, a kernel that normalises rows and shifts them has a loop for each,
+with all of the code: it takes seconds to compile.
+"""
+
+from __future__ import annotations
+
+from egraph.tensor import PLAIN, Node, make, rewrite
+from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid
+
+
+def with_rolls(fragment: Node) -> Node:
+    """Return a fragment that computes the same, with a roll in place of two parts of a tensor in the other order.
+
+    Along the last axis parts are read in vectors, and stay.
+    """
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        node = make(old.op, operands, old.attributes, old.type)
+        return _roll(node) or node
+
+    return rewrite((fragment,), change)[fragment]
+
+
+def _roll(node: Node) -> Node | None:
+    """Return the roll that a concatenation of float32 is; None where it is none, or along the last axis."""
+    if node.op != "Concat" or [operand.op for operand in node.inputs] != ["Slice", "Slice"]:
+        return None
+    first, second = node.inputs
+    (x,), axis, sizes = first.inputs, node.integer("axis"), node.type.sizes
+    whole, none = list(x.type.sizes), [0] * len(sizes)
+    shift = first.integers("starts")[axis]
+    if x.type.dtype != PLAIN or second.inputs != (x,) or axis == len(sizes) - 1 or tuple(whole) != sizes or not 0 < shift < sizes[axis]:
+        return None
+    ends, starts = [*whole], [*none]
+    ends[axis] = starts[axis] = shift
+    places = [(list(part.integers("starts")), list(part.integers("ends")), set(part.integers("steps"))) for part in (first, second)]
+    if places != [(starts, whole, {1}), (none, ends, {1})]:
+        return None
+    iterators, at = grid("i", sizes)
+    at = (*at[:axis], (at[axis] + shift) % sizes[axis], *at[axis + 1 :])
+    return apply("Expression", x, text=text_of(Scope.pointwise(iterators, Read(Tensor("0", sizes, x.type.dtype), at))))
