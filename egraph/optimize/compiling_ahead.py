@@ -42,11 +42,14 @@ class CompilingAhead:
 
     @property
     def is_building(self) -> bool:
-        """Whether it still builds what runs every program, which the first run on a machine does: seconds that nothing shortens."""
+        """Whether it still builds what runs every program, or libraries, which the first run on a machine does: nothing shortens that."""
         return self._thread is not None and self._is_building
 
-    def start(self, programs: Iterable[Program]) -> None:
-        """Compile the kernels of ``programs`` in their order, until ``end``; what was started before has to be ended."""
+    def start(self, programs: Iterable[Program], sources: Iterable[Path] = ()) -> None:
+        """Compile C sources of libraries, then the kernels of ``programs``, in their order, until ``end``.
+
+        What was started before has to be ended.
+        """
         compiler = lowering_for(self.options.target).generator.compiler
         if compiler is None:
             return
@@ -54,7 +57,7 @@ class CompilingAhead:
             process.start()
         self._is_over.clear()
         self._is_building = True
-        thread = threading.Thread(target=self._compile, args=(compiler, iter(programs)), name="compiling ahead", daemon=True)
+        thread = threading.Thread(target=self._compile, args=(compiler, iter(programs), iter(sources)), name="compiling ahead", daemon=True)
         thread.start()  # Ctrl-C may come before it
         self._thread = thread
 
@@ -74,10 +77,14 @@ class CompilingAhead:
         for process in self.compilers:
             process.stop()
 
-    def _compile(self, compiler: CodeCompiler, programs: Iterator[Program]) -> None:
+    def _compile(self, compiler: CodeCompiler, programs: Iterator[Program], sources: Iterator[Path]) -> None:
         lowering = lowering_for(self.options.target)
         with suppress(LibraryMissing, OSError):
             lowering.prepare()
+            for source in sources:
+                if self._is_over.is_set():
+                    break
+                lowering.build(source)
         self._is_building = False
         together = self.policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to what is done beside it
         requests = (request for program in programs for request in kernel_requests([program], self.options).values())

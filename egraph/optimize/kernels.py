@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,9 +53,12 @@ def compile_batch(
     Made for measuring: the folders share their kernel library by a link, and have no manifest.
     """
     planned = [_planned(program, options) for program in programs]
+    sources = dict.fromkeys(source for each in planned if isinstance(each, _Planned) for source in each.carried.values())
     requests = {symbol: request for each in planned if isinstance(each, _Planned) for symbol, request in each.requests.items()}
     shared = folder / lowering_for(options.target).generator.file
     failed: dict[str, LowerError] = {}
+    with ThreadPoolExecutor() as pool:  # each in a compiler of its own
+        libraries = dict(zip(sources, pool.map(lowering_for(options.target).build, sources), strict=True))
     if requests:
         compiled = compile_requests(list(requests.values()), shared, options)
         tell(compiled.compiled, compiled.seconds)
@@ -67,7 +71,7 @@ def compile_batch(
         elif broken := [failed[symbol] for symbol in program_plan.requests if symbol in failed]:
             results.append(broken[0])
         else:
-            results.append(_written(program_plan, folder / str(number), shared))
+            results.append(_written(program_plan, folder / str(number), shared, libraries))
     return results
 
 
@@ -93,7 +97,7 @@ class _Planned:
     requests: Mapping[str, KernelRequest]
     """Generated kernels by symbol."""
     carried: Mapping[str, Path]
-    """Libraries of C functions, built, by the names of their files."""
+    """C sources of libraries, by the names of the files that these become."""
 
 
 def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatError:
@@ -101,12 +105,11 @@ def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatErro
         plan, writer = plan_program(program, options)
     except EinsatError as error:
         return error
-    carried = {name: writer.lowering.build(source) for name, source in writer.carried.items()}
-    return _Planned(writer.program, plan, writer.models, writer.requests, carried)
+    return _Planned(writer.program, plan, writer.models, writer.requests, writer.carried)
 
 
-def _written(planned: _Planned, folder: Path, shared: Path) -> Path:
-    """Write the folder of a program whose generated kernels are in a ``shared`` library."""
+def _written(planned: _Planned, folder: Path, shared: Path, libraries: Mapping[Path, Path]) -> Path:
+    """Write the folder of a program whose generated kernels are in a ``shared`` library; ``libraries`` of C functions, by their sources."""
     folder.mkdir(parents=True)
     weights = dict.fromkeys(buffer.key for buffer in planned.plan.buffers if buffer.area == "weight")
     if weights:  # and as they are given, for what the result is compared with
@@ -117,8 +120,8 @@ def _written(planned: _Planned, folder: Path, shared: Path) -> Path:
         (folder / name).write_bytes(model)
     if planned.requests:
         os.link(shared, folder / shared.name)
-    for name, library in planned.carried.items():
-        shutil.copyfile(library, folder / name)
+    for name, source in planned.carried.items():
+        shutil.copyfile(libraries[source], folder / name)
     (folder / PLAN).write_text(planned.plan.to_json(), encoding="utf-8")
     return folder
 

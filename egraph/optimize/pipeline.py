@@ -54,7 +54,7 @@ from egraph.optimize.records import (
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
-from egraph.optimize.search import Search, is_cut_short, plain_program, program_digest, resume_search, search
+from egraph.optimize.search import Search, is_cut_short, library_sources, plain_program, program_digest, resume_search, search
 from egraph.optimize.storage import Storage, extracted_digest
 from egraph.optimize.trial import (
     NO_TIME_TO_COMPILE,
@@ -332,23 +332,24 @@ class Run:
         accepted_error = (str(options.tolerance.relative), self.ranges.key) if options.precision in CONSTRAINED else ()
         key = search_key(self.graph, rules, options, (*self.derivations.decisive(), self.lowering.generator_digest, *accepted_error))
         earlier = usable_search(self.database, device, key, options)
-        needed: list[Program] = []
+        calibration: list[Program] = []
+        folded: list[Program] = []
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
             left_seconds = self.budget.left_seconds
-            folded = self.folder.fold(plain)
+            folded = [self.folder.fold(plain)]
             self.budget.folded(left_seconds - self.budget.left_seconds)
-            needed = [*calibration_programs(self.database, device, self.lowering.target, seed=options.seed), folded]
+            calibration = calibration_programs(self.database, device, self.lowering.target, seed=options.seed)
         with compiling_ahead(
             self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure, self.budget.compiling_seconds
         ) as ahead:
-            if needed:
-                ahead.start(needed)
+            if folded:
+                ahead.start([*calibration, *folded], library_sources(self.repair.outline.graph, self.lowering.target))
 
             def calibrated() -> CostModel:
                 ahead.end()  # nothing is measured beside a compiler
                 self._look_again()
-                self.budget.foresee(needed[-1:], self.repair.compile_options)
+                self.budget.foresee(folded, self.repair.compile_options)
                 if measurer is not None:
                     measurer.compile_seconds = self.budget.seconds_to_compile(1)
                 return self._calibrated(measurer, device)
@@ -356,7 +357,7 @@ class Run:
             def prepare(jobs: Sequence[Job]) -> None:
                 generated = (job for job in jobs if job.implementation.is_generated)
                 programs = (kernel_program(job.fragment, job.implementation, seed=options.seed) for job in generated)
-                ahead.start(chain(programs, needed))
+                ahead.start(chain(programs, calibration, folded), self.lowering.sources(job.implementation for job in jobs))
 
             def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection) -> None:
                 self.rounding.foresee(outline, frozen, selection, self._calibrated(measurer, device), self.budget.measuring_seconds)

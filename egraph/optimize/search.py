@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeAlias
 
 from egraph.engine.deriving import Derivations
@@ -26,9 +27,10 @@ from egraph.optimize.rehearsal import OpenProgram, Rehearsal, derived_part
 from egraph.optimize.repeats import Outline
 from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
+from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Program, Selection, Target, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
+from lower.candidates import sources
 from lower.cost.model import CostModel, unmeasured, without_twins
 from runtime.judge import ONLY_REFERENCE
 from runtime.profile import Database
@@ -150,6 +152,11 @@ def plain_program(graph: Graph, cost_model: CostModel, *, seed: int) -> Program:
     if not best:
         raise ExtractError("the input program has no lowering")
     return to_program(frozen, best[0], graph)
+
+
+def library_sources(graph: Graph, target: Target) -> tuple[Path, ...]:
+    """Return the C sources of the libraries that compute any part of the input program as it stands."""
+    return sources(saturate(graph, (), Limits()).frozen, target)
 
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -7,6 +7,7 @@ what nothing else runs, onnxruntime on the single operator. Their number grows l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from egraph.policy import CandidatesPolicy
 from egraph.tensor import Candidate, FrozenEGraph, Implementation, Node, Target
@@ -49,6 +50,14 @@ def candidates(
         if number in tiles_of:
             tiles_of[number].setdefault(tile)
     return {number: tuple(_distinct(tiling, number, tiles)) for number, tiles in tiles_of.items()}
+
+
+def sources(frozen: FrozenEGraph, target: Target, policy: CandidatesPolicy = CandidatesPolicy()) -> tuple[Path, ...]:
+    """Return the C sources of the libraries that have a kernel for any class."""
+    frozen, stored = compared_once(frozen)
+    tiling = Tiling(frozen, target, policy=policy, stored=stored)
+    libraries = [(library.source, library.tiles) for library in lowering_for(target).libraries if library.source is not None]
+    return tuple(source for source, tiles in libraries if any(True for _ in tiles(tiling)))
 
 
 def _distinct(tiling: Tiling, number: int, tiles: Mapping[Tile, None]) -> list[Candidate]:

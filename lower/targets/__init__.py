@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -180,6 +180,11 @@ class Lowering:
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
         return next((library for library in self.libraries if library.name == implementation.library), None)
+
+    def sources(self, implementations: Iterable[Implementation]) -> tuple[Path, ...]:
+        """Return the C sources of the libraries that implementations belong to, each once, in their order."""
+        libraries = map(self.library_of, implementations)
+        return tuple(dict.fromkeys(library.source for library in libraries if library and library.source))
 
     def constant_orders(self, kernel: Kernel) -> Mapping[int, tuple[int, ...]]:
         """Return in which order of axes a kernel's constants are stored, by operand, where that is not their own."""

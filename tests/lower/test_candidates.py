@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from egraph.tensor import ENode, FrozenEGraph, Implementation, Target, TensorType, attributes, placeholder
+from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, TensorType, attributes, placeholder
 from egraph.tensor.ops import apply
 from lower.calls.tiles import BEAM, Matcher, library_tiles
+from lower.candidates import sources
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.tile import Tiling, contents
+from lower.targets import default_target
+from tests.support.lowering import Model, freeze
 
 SQUARE = TensorType("float32", (4, 4))
 HOST = Target("cpu")
@@ -37,3 +40,16 @@ def test_a_class_keeps_a_few_tiles_of_a_librarys_implementation() -> None:
     matcher = Matcher(lambda op: names.get(op, ()), lambda fragment, implementation: None)
     kept = [tile.implementation.text for _, tile in library_tiles(Tiling(frozen, HOST), matcher)]
     assert sorted(kept) == ["first.matmul"] * BEAM + ["second.matmul"] * BEAM
+
+
+def test_sources_are_those_of_the_libraries_that_compute_something() -> None:
+    model = Model()
+    x = model.input(64, 96)
+    scores = apply("Softmax", apply("MatMul", x, apply("Transpose", x, perm=(1, 0))), axis=1)
+
+    def names(*outputs: Node) -> set[str]:
+        return {source.stem for source in sources(freeze(model.graph(*outputs))[0], default_target())}
+
+    assert names(apply("Relu", x)) == set()
+    assert names(apply("MatMul", x, model.weight(96, 32))) == {"products"}
+    assert "attention" in names(apply("MatMul", scores, x))

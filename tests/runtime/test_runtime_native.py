@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lower.targets import lowering
 from runtime.cache import cache_folder
 from runtime.devices.cpu.native import build as native_build
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
@@ -251,6 +252,14 @@ def test_a_changed_header_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "deep.h").write_text("#define NUMBER 2\n")
     second = native_build.build(source)
     assert [ctypes.CDLL(str(library)).number() for library in (first, second)] == [1, 2]
+
+
+def test_libraries_need_nothing_of_the_compilers_runtime() -> None:
+    """They are linked without it, and all that they call is found when they are loaded."""
+    sources = [library.source for library in lowering("cpu").libraries if library.source is not None]
+    assert len(sources) >= 5
+    for path in (native_build.build(), native_build.build_openmp(), *map(native_build.build, sources)):
+        ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
 
 
 def test_compile_errors_are_shown_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

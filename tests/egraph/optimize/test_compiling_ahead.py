@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -47,3 +48,27 @@ def test_what_runs_every_program_is_built_first(monkeypatch: pytest.MonkeyPatch,
         assert ahead.is_building and counts.empty()
         may_be_built.set()
         assert counts.get(timeout=60.0) == 1 and not ahead.is_building
+
+
+def test_libraries_are_built_before_kernels_unless_compiling_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    built, may_go_on, counts = SimpleQueue[str](), Event(), SimpleQueue[int]()
+
+    def build(source: Path) -> Path:
+        built.put(source.name)
+        assert may_go_on.wait(60.0)
+        return source
+
+    monkeypatch.setattr(module, "lowering_for", lambda target: replace(lowering(), build=build))
+    with compiling_ahead(tmp_path, CompileOptions(threads=1), lambda count, seconds: counts.put(count)) as ahead:
+        ahead.start([_program("Exp")], [Path("first.c"), Path("second.c")])
+        assert built.get(timeout=60.0) == "first.c" and ahead.is_building and counts.empty()
+        Thread(target=ahead.end).start()
+        while not ahead._is_over.is_set():
+            time.sleep(0.01)
+        may_go_on.set()
+    assert built.empty() and counts.empty(), "the second one is built where it is needed"
+    with compiling_ahead(tmp_path, CompileOptions(threads=1), lambda count, seconds: counts.put(count)) as ahead:
+        ahead.start([_program("Exp")], [Path("first.c"), Path("second.c")])
+        assert counts.get(timeout=60.0) == 1 and not ahead.is_building
+    assert [built.get(timeout=1.0), built.get(timeout=1.0)] == ["first.c", "second.c"]

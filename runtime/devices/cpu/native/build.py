@@ -1,4 +1,4 @@
-"""Compile the dispatcher once, into the user's cache folder, with the C compiler that pip brings."""
+"""Compile C sources once, into the user's cache folder, with the C compiler that pip brings."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ OPENMP_VERSIONS = (
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s", "-Wl,-Bsymbolic")
 """``-s`` strips paths of this machine, by which artefacts would differ depending on where they were made. ``-Bsymbolic``: a library
 calls its own functions, whatever others bear their names; PyTorch loads its libgomp for all libraries of the process."""
+WITHOUT_RUNTIME = {"x86_64": ("-rtlib=none",)}
+"""Flags of zig, by machine, for sources that need nothing of the compiler's runtime library, which it builds for 5 s in an empty cache."""
 ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Environment variables that name zig's caches. By default they lie in the home folder; where that cannot be written, zig hangs."""
 INCLUDED = re.compile(rb'^#include "(.+)"', re.MULTILINE)
@@ -39,7 +41,8 @@ OLDEST_GLIBC = "2.17"
 def compiler() -> list[str]:
     """Return the C compiler's command: pip's zig, else the system's."""
     if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc", "-target", f"{platform.machine()}-linux-gnu.{OLDEST_GLIBC}"]
+        machine = platform.machine()
+        return [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{OLDEST_GLIBC}", *WITHOUT_RUNTIME.get(machine, ())]
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
