@@ -27,8 +27,8 @@ WORKER_SECONDS, SETTLE_SECONDS = 0.3, 0.06
 """How long it takes on a quiet machine to start the process of a contender, and until the threads of one that was timed sleep."""
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
 """Seconds that a call has to take to show how busy the machine is, and the largest slowdown that is assumed."""
-RECENT_KERNELS = 32
-"""Kernels by whose pace those are foreseen that are still to be compiled."""
+RECENT_KERNELS, FEW_KERNELS = 32, 16
+"""Kernels by whose pace those are foreseen that are still to be compiled, and how many of them make a pace."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
 
@@ -98,9 +98,10 @@ class Budget:
 
         Return whether there was time for all, with ``kept_seconds`` left: a few are compiled together, and what was is kept.
         """
-        requests = uncompiled(programs, options)
-        for start in range(0, len(requests), self.policy.measure.batch):
-            batch = requests[start : start + self.policy.measure.batch]
+        requests, policy = uncompiled(programs, options), self.policy.measure
+        start, size = 0, policy.first_batch
+        while batch := requests[start : start + size]:
+            start, size = start + size, min(2 * size, policy.batch)
             if self.seconds_to_compile(len(batch)) > self.left_seconds - kept_seconds:
                 return False
             library = compile_requests(batch, folder / "ahead.so", options)
@@ -138,13 +139,17 @@ class Budget:
         self.plain_kernels = len(uncompiled(programs, options))
 
     def seconds_to_compile(self, kernels: int) -> float:
-        """Return how long so many generated kernels take, at the pace of the last ones: those of fused operators take longer."""
+        """Return how long so many generated kernels take, at the pace of the last ones: those of fused operators take longer.
+
+        Where only a few were compiled, the others that make a pace are believed to take what kernels usually do.
+        """
         last, seconds = 0, 0.0
         for count, took_seconds in reversed(self.compilations[1:] or self.compilations):
             if last >= RECENT_KERNELS:
                 break
             last, seconds = last + count, seconds + took_seconds
-        return kernels * seconds / max(1, last)
+        usual = max(0, FEW_KERNELS - last) if last else 0
+        return kernels * (seconds + usual * self.slowdown * self.policy.measure.kernel_seconds) / max(1, last + usual)
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return how long it takes to compile a program and to time it once more than the others."""
