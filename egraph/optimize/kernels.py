@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -46,19 +47,23 @@ from runtime.plan import Plan
 
 
 def compile_batch(
-    programs: Sequence[Program], folder: Path, options: CompileOptions, tell: Callable[[int, float], None] = lambda kernels, seconds: None
-) -> list[Path | EinsatError]:
+    programs: Sequence[Program], folder: Path, options: CompileOptions,
+    tell: Callable[[int, float], None] = lambda kernels, seconds: None, tell_built: Callable[[float], None] = lambda seconds: None,
+) -> list[Path | EinsatError]:  # fmt: skip
     """Return, for every program, the runnable folder inside ``folder`` or the reason why there is none.
 
-    Made for measuring: the folders share their kernel library by a link, and have no manifest.
+    Made for measuring: the folders share their kernel library by a link, and have no manifest. ``tell_built`` gets the seconds that
+    libraries of C functions took, which are built once.
     """
     planned = [_planned(program, options) for program in programs]
     sources = dict.fromkeys(source for each in planned if isinstance(each, _Planned) for source in each.carried.values())
     requests = {symbol: request for each in planned if isinstance(each, _Planned) for symbol, request in each.requests.items()}
     shared = folder / lowering_for(options.target).generator.file
     failed: dict[str, LowerError] = {}
+    started = time.monotonic()
     with ThreadPoolExecutor() as pool:  # each in a compiler of its own
         libraries = dict(zip(sources, pool.map(lowering_for(options.target).build, sources), strict=True))
+    tell_built(time.monotonic() - started)
     if requests:
         compiled = compile_requests(list(requests.values()), shared, options)
         tell(compiled.compiled, compiled.seconds)

@@ -92,9 +92,9 @@ class Measurer:
             batch, waiting = waiting[:together], waiting[together:]
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
-                before_seconds = time_left()
-                compiled_folders = compile_batch(programs, Path(folder), self.options, self.tell_compiled)
-                self._learn(len(batch), before_seconds - time_left())
+                before_seconds, built_seconds = time_left(), list[float]()
+                compiled_folders = compile_batch(programs, Path(folder), self.options, self.tell_compiled, built_seconds.append)
+                self._learn(len(batch), before_seconds - time_left() - sum(built_seconds))
                 for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
                     if time_left() <= 0:
                         return

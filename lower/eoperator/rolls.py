@@ -6,7 +6,7 @@ with all of the code: it takes seconds to compile.
 
 from __future__ import annotations
 
-from egraph.tensor import PLAIN, Node, make, rewrite
+from egraph.tensor import PLAIN, Node, make, rewrite, walk
 from egraph.tensor.expr.scope import Read, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
@@ -18,6 +18,9 @@ def with_rolls(fragment: Node) -> Node:
 
     Along the last axis parts are read in vectors, and stay.
     """
+
+    if all(node.op != "Concat" for node in walk((fragment,))):
+        return fragment
 
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
         node = make(old.op, operands, old.attributes, old.type)

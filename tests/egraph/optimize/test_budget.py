@@ -559,7 +559,7 @@ def _always(seconds: float) -> Callable[[], float]:
     return lambda: seconds
 
 
-def _no_folders(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
+def _no_folders(programs: list[Program], folder: Path, options: CompileOptions, *_: object) -> list[Path | EinsatError]:
     return [folder for _ in programs]
 
 
@@ -621,10 +621,15 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
     """A batch takes what its kernels took before: one that would end too late is smaller, and none begins that cannot end in time."""
     left_seconds, batches = 100.0, list[int]()
 
-    def slowly(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
+    build_seconds = 0.0
+
+    def slowly(
+        programs: list[Program], folder: Path, options: CompileOptions, tell: object, tell_built: Callable[[float], None]
+    ) -> list[Path | EinsatError]:
         nonlocal left_seconds
         batches.append(len(programs))
-        left_seconds -= 2.0 * len(programs)
+        left_seconds -= 2.0 * len(programs) + build_seconds
+        tell_built(build_seconds)
         return [LowerError("not compiled") for _ in programs]
 
     monkeypatch.setattr(measuring, "compile_batch", slowly)
@@ -634,13 +639,16 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
     assert batches == [32, 18] and left_seconds == 0.0 and measurer.measured == 32
     measurer.measure(jobs, lambda: 1.0, lambda told: None)
     assert len(batches) == 2, "one takes two seconds"
+    left_seconds, build_seconds = 120.0, 20.0
+    measurer.measure(jobs, lambda: left_seconds, lambda told: None)
+    assert measurer.compile_seconds == 2.0, "what builds a library, once for all kernels, is no pace"
 
 
 def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Compiling a batch that nobody has time to time is in vain."""
     clock_seconds, batches = 0.0, list[int]()
 
-    def compiles(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
+    def compiles(programs: list[Program], folder: Path, options: CompileOptions, *_: object) -> list[Path | EinsatError]:
         nonlocal clock_seconds
         batches.append(len(programs))
         clock_seconds += 1.0 * len(programs)

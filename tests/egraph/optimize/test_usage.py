@@ -101,7 +101,7 @@ def test_sizes_beyond_the_memory_are_named(error: Exception) -> None:
 def test_a_machine_that_lacks_a_library_fails_no_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Filed as one, the failure would keep every kernel from being used later."""
     missing = Timing("failed", message="LibraryMissing: compiling dispatch.c failed\n  fix: set EINSAT_CACHE")
-    monkeypatch.setattr(measuring, "compile_batch", lambda programs, folder, options, tell: [tmp_path] * len(programs))
+    monkeypatch.setattr(measuring, "compile_batch", lambda programs, folder, options, *tell: [tmp_path] * len(programs))
     monkeypatch.setattr(measuring, "measure", lambda worker, load, effort: missing)
     database = Database.in_memory()
     fragment = apply("Relu", placeholder(0, TensorType("float32", (4,))))
