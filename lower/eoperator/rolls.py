@@ -37,7 +37,7 @@ def _roll(node: Node) -> Node | None:
     (x,), axis, sizes = first.inputs, node.integer("axis"), node.type.sizes
     whole, none = list(x.type.sizes), [0] * len(sizes)
     shift = first.integers("starts")[axis]
-    if x.type.dtype != PLAIN or second.inputs != (x,) or axis == len(sizes) - 1 or tuple(whole) != sizes or not 0 < shift < sizes[axis]:
+    if x.type.dtype != PLAIN or second.inputs != (x,) or axis == len(sizes) - 1:
         return None
     ends, starts = [*whole], [*none]
     ends[axis] = starts[axis] = shift

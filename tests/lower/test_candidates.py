@@ -8,7 +8,7 @@ from lower.calls.tiles import BEAM, Matcher, library_tiles
 from lower.candidates import sources
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.tile import Tiling, contents
-from lower.targets import default_target
+from lower.targets import default_target, lowering_for
 from tests.support.lowering import Model, freeze
 
 SQUARE = TensorType("float32", (4, 4))
@@ -53,3 +53,10 @@ def test_sources_are_those_of_the_libraries_that_compute_something() -> None:
     assert names(apply("Relu", x)) == set()
     assert names(apply("MatMul", x, model.weight(96, 32))) == {"products"}
     assert "attention" in names(apply("MatMul", scores, x))
+
+
+def test_sources_of_implementations_are_named_once() -> None:
+    texts = ("products.matmul", "onednn.matmul", "tvm", "attention.attention", "products.matmul")
+    target_lowering = lowering_for(default_target())
+    implementations = [target_lowering.implementation(text) for text in texts]
+    assert [source.stem for source in target_lowering.sources(implementations)] == ["products", "attention"]
