@@ -176,11 +176,11 @@ class MeasurePolicy:
     stored_share: float = tuned(0.15, "part of the budget", "At most, for kernels whose operands or results are stored rounded.", most=1)
     batch: int = tuned(32, "kernels", "Compiled together: starting the compiler costs as much as compiling several.", least=1)
     first_batch: int = tuned(
-        4, "kernels", "Of a program that is going to be timed, compiled first; then twice as many: their pace tells what the others take.",
+        4, "kernels", "The first batch of a program to be timed: the next ones are twice as large each, at a known pace.",
         least=1
     )  # fmt: skip
     kernel_seconds: float = tuned(
-        0.15, "seconds", "A kernel is believed to take to compile, as far as few were: one in a hundred takes 3 s, and is no pace."
+        0.15, "seconds", "Assumed to compile a kernel while few were compiled: one in a hundred takes 3 s, which is no pace for the others."
     )
     compiled_ahead: int = tuned(
         8, "kernels a process", "Compiled beside the growing e-graph between two looks at whether compiling should go on.", least=1

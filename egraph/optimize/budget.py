@@ -28,7 +28,7 @@ WORKER_SECONDS, SETTLE_SECONDS = 0.3, 0.06
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
 """Seconds that a call has to take to show how busy the machine is, and the largest slowdown that is assumed."""
 RECENT_KERNELS, FEW_KERNELS = 32, 16
-"""Kernels by whose pace those are foreseen that are still to be compiled, and how many of them make a pace."""
+"""The most recent kernels whose mean compile time predicts that of others, and the fewest that give a mean by themselves."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
 
@@ -141,15 +141,16 @@ class Budget:
     def seconds_to_compile(self, kernels: int) -> float:
         """Return how long so many generated kernels take, at the pace of the last ones: those of fused operators take longer.
 
-        Where only a few were compiled, the others that make a pace are believed to take what kernels usually do.
+        Where fewer than ``FEW_KERNELS`` were compiled, the missing ones are assumed to take ``measure.kernel_seconds`` each.
         """
         last, seconds = 0, 0.0
         for count, took_seconds in reversed(self.compilations[1:] or self.compilations):
             if last >= RECENT_KERNELS:
                 break
             last, seconds = last + count, seconds + took_seconds
-        usual = max(0, FEW_KERNELS - last) if last else 0
-        return kernels * (seconds + usual * self.slowdown * self.policy.measure.kernel_seconds) / max(1, last + usual)
+        assumed_kernels = max(0, FEW_KERNELS - last) if last else 0
+        assumed_seconds = assumed_kernels * self.slowdown * self.policy.measure.kernel_seconds
+        return kernels * (seconds + assumed_seconds) / max(1, last + assumed_kernels)
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return how long it takes to compile a program and to time it once more than the others."""

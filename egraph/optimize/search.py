@@ -30,7 +30,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Program, Selection, Target, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
-from lower.candidates import sources
+from lower.candidates import needed_sources
 from lower.cost.model import CostModel, unmeasured, without_twins
 from runtime.judge import ONLY_REFERENCE
 from runtime.profile import Database
@@ -156,7 +156,7 @@ def plain_program(graph: Graph, cost_model: CostModel, *, seed: int) -> Program:
 
 def library_sources(graph: Graph, target: Target) -> tuple[Path, ...]:
     """Return the C sources of the libraries that compute any part of the input program as it stands."""
-    return sources(saturate(graph, (), Limits()).frozen, target)
+    return needed_sources(saturate(graph, (), Limits()).frozen, target)
 
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:

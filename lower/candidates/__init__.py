@@ -52,8 +52,8 @@ def candidates(
     return {number: tuple(_distinct(tiling, number, tiles)) for number, tiles in tiles_of.items()}
 
 
-def sources(frozen: FrozenEGraph, target: Target, policy: CandidatesPolicy = CandidatesPolicy()) -> tuple[Path, ...]:
-    """Return the C sources of the libraries that have a kernel for any class."""
+def needed_sources(frozen: FrozenEGraph, target: Target, policy: CandidatesPolicy = CandidatesPolicy()) -> tuple[Path, ...]:
+    """Return the C sources of the libraries that have a kernel for at least one class."""
     frozen, stored = compared_once(frozen)
     tiling = Tiling(frozen, target, policy=policy, stored=stored)
     libraries = [(library.source, library.tiles) for library in lowering_for(target).libraries if library.source is not None]

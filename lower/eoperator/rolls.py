@@ -1,7 +1,7 @@
-"""Read two parts of a tensor in the other order as one: concat(x[k:], x[:k])  =  y,  y[a] = x[(a + k) mod n].
+"""Read a cyclic shift (a roll) as one: y = concat(x[k:], x[:k])  =>  y[a] = x[(a + k) mod n].
 
-Windows that are shifted are such parts, along two axes. As parts, a kernel that normalises rows and shifts them has a loop for each,
-with all of the code: it takes seconds to compile.
+Exporters write the shifted windows of vision transformers as such slices, along two axes. As slices they are guards, and the generator
+splits loops at guards: a kernel that normalises rows and shifts them had all of its code in several loops, and took seconds to compile.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from egraph.tensor.ops.scopes import grid
 
 
 def with_rolls(fragment: Node) -> Node:
-    """Return a fragment that computes the same, with a roll in place of two parts of a tensor in the other order.
+    """Return an equal fragment in which each cyclic shift is one read.
 
-    Along the last axis parts are read in vectors, and stay.
+    A shift along the last axis stays: its slices are read in vectors, and a remainder is not.
     """
 
     if all(node.op != "Concat" for node in walk((fragment,))):
@@ -30,19 +30,19 @@ def with_rolls(fragment: Node) -> Node:
 
 
 def _roll(node: Node) -> Node | None:
-    """Return the roll that a concatenation of float32 is; None where it is none, or along the last axis."""
+    """Return a concatenation of two slices of float32 as a roll; None where it is none, or along the last axis."""
     if node.op != "Concat" or [operand.op for operand in node.inputs] != ["Slice", "Slice"]:
         return None
     first, second = node.inputs
     (x,), axis, sizes = first.inputs, node.integer("axis"), node.type.sizes
-    whole, none = list(x.type.sizes), [0] * len(sizes)
+    whole, origin = list(x.type.sizes), [0] * len(sizes)
     shift = first.integers("starts")[axis]
     if x.type.dtype != PLAIN or second.inputs != (x,) or axis == len(sizes) - 1:
         return None
-    ends, starts = [*whole], [*none]
+    ends, starts = [*whole], [*origin]
     ends[axis] = starts[axis] = shift
     places = [(list(part.integers("starts")), list(part.integers("ends")), set(part.integers("steps"))) for part in (first, second)]
-    if places != [(starts, whole, {1}), (none, ends, {1})]:
+    if places != [(starts, whole, {1}), (origin, ends, {1})]:
         return None
     iterators, at = grid("i", sizes)
     at = (*at[:axis], (at[axis] + shift) % sizes[axis], *at[axis + 1 :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, TensorType, attributes, placeholder
 from egraph.tensor.ops import apply
 from lower.calls.tiles import BEAM, Matcher, library_tiles
-from lower.candidates import sources
+from lower.candidates import needed_sources
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.tile import Tiling, contents
 from lower.targets import default_target, lowering_for
@@ -48,7 +48,7 @@ def test_sources_are_those_of_the_libraries_that_compute_something() -> None:
     scores = apply("Softmax", apply("MatMul", x, apply("Transpose", x, perm=(1, 0))), axis=1)
 
     def names(*outputs: Node) -> set[str]:
-        return {source.stem for source in sources(freeze(model.graph(*outputs))[0], default_target())}
+        return {source.stem for source in needed_sources(freeze(model.graph(*outputs))[0], default_target())}
 
     assert names(apply("Relu", x)) == set()
     assert names(apply("MatMul", x, model.weight(96, 32))) == {"products"}

@@ -1,4 +1,4 @@
-"""Two parts of a tensor in the other order are read as one: a roll."""
+"""A cyclic shift, written as two slices, is one read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.kernels import Loaded, check
 
 
 def rolled(x: Node, axis: int, shift: int) -> Node:
-    """Return concat(x[shift:], x[:shift]) along an axis."""
+    """Return concat(x[shift:], x[:shift]) along an axis, as exporters write a cyclic shift."""
     sizes, none = list(x.type.sizes), [0] * len(x.type.sizes)
     starts, ends = [*none], [*sizes]
     starts[axis] = ends[axis] = shift
@@ -42,7 +42,7 @@ def shifted_windows(channels: int = 8, window: int = 3, shift: int = 1) -> Node:
 
 
 @given(st.lists(st.integers(2, 6), min_size=2, max_size=4), st.data())
-def test_a_roll_computes_what_its_parts_do(sizes: list[int], data: st.DataObject) -> None:
+def test_a_roll_computes_what_its_slices_do(sizes: list[int], data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, len(sizes) - 2))
     shift = data.draw(st.integers(1, sizes[axis] - 1))
     fragment = rolled(leaf(0, *sizes), axis, shift)

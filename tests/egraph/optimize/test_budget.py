@@ -21,7 +21,7 @@ from egraph.optimize import budget, measuring, repair, trial
 from egraph.optimize import race as finalists
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked_here
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
-from egraph.optimize.compiling_ahead import compiling_ahead
+from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
@@ -76,7 +76,7 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
 
 
 def test_a_few_slow_kernels_are_no_pace() -> None:
-    """A kernel of 9 s among five made forty others look as if they took 33 s: the gain was given up with 15 s left."""
+    """Three kernels of 9 s together made forty others look as if they took 33 s: the gain was given up with 15 s left."""
     known = schedule()
     known.compiled(4, 0.1)
     known.compiled(5, 9.0)
@@ -677,9 +677,12 @@ def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch
         monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", _never)
     monkeypatch.setattr("egraph.optimize.trial.compile_entry", _never)
     monkeypatch.setattr(Measurer, "_timing", _never)
+    built: list[str] = []
+    monkeypatch.setattr(CompilingAhead, "start", lambda self, programs, sources=(): built.extend(source.stem for source in sources))
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", threads=1, budget_seconds=20.0, database=tmp_path / "p.sqlite")
     outcome = optimize(options, Progress(-1, 20.0, time.monotonic() - 25.0))
+    assert "products" in built, "the library of a part of the model is built ahead"
     assert outcome.shipped == ORIGINAL and outcome.inputs == {"given": 0, "random": 3}
     assert {each.message for each in outcome.finalists} == {NO_TIME_TO_COMPILE}
     onnx.checker.check_model(str(tmp_path / "out" / "m.opt.onnx"))
