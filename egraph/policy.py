@@ -306,6 +306,9 @@ class BudgetPolicy:
     compile_share: float = tuned(
         0.05, "part of the budget", "Kept for compiling: a program without rules that takes longer gives way to measuring.", most=1
     )
+    plan_seconds: float = tuned(
+        0.0015, "seconds a kernel", "Kept for planning the chosen program, its buffers and its steps: 3 s for 2,000 kernels."
+    )
 
 
 @dataclass(frozen=True)

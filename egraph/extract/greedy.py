@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from egraph.extract.problem import Choice, Chosen, Problem, order, restrict, total, total_error
 from egraph.policy import ExtractPolicy
@@ -186,14 +187,20 @@ class _Draft:
         chosen = {number: choice for number, choice in move.items() if number in self.chosen}
         new = (number for number, count in uses.items() if count and number not in self.chosen)
         added = {number: move.get(number) or self._fallback[number] for number in new}
-        ranks = self._ranks_below(chosen, added)
+        changed, ranks = chosen | added, self._ranks_below(chosen, added)
+        if ranks is None and self._makes_cycle(changed):
+            return False
         if ranks is None:
-            return not self._makes_cycle(chosen | added) and self._reorder(move)
-        self.chosen |= chosen | added
-        self._ranks |= ranks
+            first = min(self._ranks[number] for number in chosen)
+            last = max((self._ranks[need] for choice in changed.values() for need in choice.needs if need in self._ranks), default=first)
+        self.chosen |= changed
+        self._ranks |= ranks or {}
         self._uses |= uses
         for number in [number for number, count in uses.items() if not count and number in self.chosen]:
-            del self.chosen[number], self._ranks[number]
+            del self.chosen[number]
+            self._ranks.pop(number, None)
+        if ranks is None:
+            self._reorder(first, max(first, last))
         return True
 
     def _ranks_below(self, moved: Mapping[int, Choice], added: Mapping[int, Choice]) -> dict[int, float] | None:
@@ -245,14 +252,37 @@ class _Draft:
                 stack += [(need, False) for need in (changed.get(number) or self.chosen[number]).needs if need not in done]
         return False
 
-    def _reorder(self, move: Mapping[int, Choice]) -> bool:
-        """Apply a move if it makes no cycle and costs less in all, by looking at all that is chosen; return whether it was."""
-        trial = order(self._problem, {**self._fallback, **self.chosen, **move})
-        if trial is None or total(trial) >= total(self.chosen) - GAIN:
-            return False
-        self.chosen = trial
+    def _reorder(self, first: float, last: float) -> None:
+        """Rank what is ranked from ``first`` to ``last``, and what is not ranked yet, anew: operands come before users elsewhere."""
+        ranks = self._ranks
+        inside = {number: None for number, rank in ranks.items() if first <= rank <= last}
+        inside |= {number: None for number in self.chosen if number not in ranks}
+        below = max((rank for rank in ranks.values() if rank < first), default=-1.0)
+        above = min((rank for rank in ranks.values() if rank > last), default=last + 1.0)
+        ordered = self._operands_first(inside)
+        step = (above - below) / (len(ordered) + 1)
+        new = [below, *(below + step * (at + 1) for at in range(len(ordered))), above]
+        if all(before < after for before, after in pairwise(new)):
+            ranks |= dict(zip(ordered, new[1:-1], strict=True))
+            return
+        whole = order(self._problem, self.chosen)  # the numbers between two ranks are used up
+        assert whole is not None, "no move makes a cycle"
+        self.chosen = whole
         self._start()
-        return True
+
+    def _operands_first(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Return some of the chosen classes, operands before users."""
+        ordered: dict[int, None] = {}
+        inside = set(numbers)
+        stack = [(number, False) for number in reversed(list(numbers))]
+        while stack:
+            number, is_ready = stack.pop()
+            if is_ready:
+                ordered[number] = None
+            elif number not in ordered:
+                stack.append((number, True))
+                stack += [(need, False) for need in self.chosen[number].needs if need in inside and need not in ordered]
+        return tuple(ordered)
 
     def _change(self, move: Mapping[int, Choice]) -> tuple[float, dict[int, int]]:
         """Return what a move adds to the cost, of what is needed from now on less what nothing needs any more, and the uses it changes."""

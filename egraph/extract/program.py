@@ -154,7 +154,8 @@ def _source_names(frozen: FrozenEGraph, graph: Graph, values: Mapping[int, Node]
     names = {node: graph.names[source] for node, source in computed if source in graph.names}
     taken = set(names.values())
     names |= {node: name for node, name in graph.names.items() if name not in taken}
-    missing = {number: graph.names[source] for number, source in frozen.source.items() if graph.names.get(source, "") not in (*taken, "")}
+    unnamed = {"", *taken}
+    missing = {number: graph.names[source] for number, source in frozen.source.items() if graph.names.get(source, "") not in unnamed}
     moved = _moved(frozen, {number: node for number, node in values.items() if number not in frozen.leaves}, missing)
     return names | {node: missing[number] for number, node in moved.items() if node not in names}
 

@@ -48,7 +48,10 @@ def _depth_first(needs: Mapping[int, Sequence[int]], roots: Sequence[int], sizes
 def _smallest_growth(needs: Mapping[int, Sequence[int]], roots: Sequence[int], sizes: Mapping[int, int]) -> tuple[int, ...]:
     order = _depth_first(needs, roots, sizes)
     rank = {number: position for position, number in enumerate(order)}
-    users = {number: [user for user in order if number in needs[user]] for number in order}
+    users: dict[int, list[int]] = {number: [] for number in order}
+    for user in order:
+        for need in needs[user]:
+            users[need].append(user)
     waiting = {number: len(needs[number]) for number in order}
     left = {number: len(users[number]) + (number in roots) for number in order}
     ready = [number for number in order if not waiting[number]]

@@ -55,6 +55,8 @@ class Budget:
     """The longest comparison of a program with the original on one input: where they differ, it looks at kernels and parts alone."""
     uncompiled: int = 0
     """Generated kernels that the search chose and has not measured."""
+    kernels: int = 0
+    """Kernels of the program that the search chose."""
     ending_seconds: float = 0.0
     """How long the search takes once measuring is over: the last rehearsal and the last extractions."""
     given: int = 0
@@ -222,12 +224,12 @@ class Budget:
     def after_search_seconds(self, uncompiled: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet.
 
-        What is shipped has to be folded, compiled and linked, which takes about as long as folding; the program without rules gives
-        way to measuring.
+        What is shipped has to be folded, planned and compiled; the program without rules gives way to measuring.
         """
         most_seconds = self.policy.budget.compile_share * self.seconds
         compile_seconds = self.seconds_to_compile(uncompiled) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
-        return 2 * self.fold_seconds + compile_seconds + self.race_seconds + self.check_seconds
+        plan_seconds = self.slowdown * self.policy.budget.plan_seconds * self.kernels
+        return self.fold_seconds + plan_seconds + compile_seconds + self.race_seconds + self.check_seconds
 
     def has_time_to_ship(self) -> bool:
         """Return whether another program whose kernels are compiled can be linked, timed and checked."""

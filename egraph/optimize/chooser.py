@@ -25,6 +25,10 @@ Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 """The largest number of extractions, how many programs each finds, and whether greedily; each measures what the last one chose."""
 
 
+LAST_CHOICES = 2
+"""Greedy choices that a search takes at least once measuring is over: the last one, and writing out its program takes about as long."""
+
+
 def quick(policy: MeasurePolicy) -> Rounds:
     """Return the rounds in which one program is chosen greedily."""
     return ((policy.greedy_rounds, 1, True),)
@@ -58,6 +62,8 @@ class Chooser:
     """The longest extraction so far: of several programs or one, greedily or exactly."""
     settled: tuple[Selection, ...] = ()
     """What was last chosen with all its kernels measured."""
+    latest: tuple[Selection, ...] = ()
+    """What was last chosen, by estimates where kernels were not measured."""
     uses: Mapping[int, int] = field(default_factory=dict)
     """How many blocks of the model compute a class, where it is more than one."""
     waiting: Sequence[Candidate] = ()
@@ -70,6 +76,8 @@ class Chooser:
         selections = extract(self.frozen, self.model.price(self.candidates, self.uses), count, seconds, self.seed, policy, most_seconds)
         kind, took_seconds = (count > 1, greedy), self.budget.spent_seconds - started
         self.longest[kind] = max(self.longest.get(kind, 0.0), took_seconds)
+        if greedy:
+            self.budget.ending_seconds = max(self.budget.ending_seconds, LAST_CHOICES * took_seconds)
         if not selections:
             raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
         self.seconds += sum(selection.seconds for selection in selections)
@@ -82,8 +90,11 @@ class Chooser:
         spare_seconds = self.budget.spare_seconds()
         if self.needed_seconds(count) <= spare_seconds:
             return self.choose(count, most_seconds=spare_seconds)
-        if self.settled and self.needed_seconds(1, greedy=True) > spare_seconds:
+        greedy_seconds = self.needed_seconds(1, greedy=True)
+        if self.settled and greedy_seconds > spare_seconds:
             return self.settled
+        if self.latest and LAST_CHOICES * greedy_seconds > max(0.0, spare_seconds):
+            return self.repriced(self.latest)
         newest = self.with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds), 2)
         # What was settled may be older than kernels that were measured since, and what is chosen now may hold estimates.
         return tuple(sorted((*newest, *self.repriced(self.settled)), key=lambda selection: selection.cost_us)[:count])
@@ -95,6 +106,13 @@ class Chooser:
             return selections[:most]
         exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
         return (*selections[: max(1, most - 1)], *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
+
+    def _announce(self, to_measure: Sequence[Candidate]) -> list[Candidate]:
+        """Tell the budget what compiling and planning the latest choice takes; return its generated kernels that are to be measured."""
+        generated = [each for each in to_measure if each.implementation.is_generated]
+        running = ((number, each) for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
+        self.budget.uncompiled, self.budget.kernels = len(generated), sum(self.uses.get(number, 1) for number, _ in running)
+        return generated
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
         """Return selections at the costs that are believed, whatever they were chosen by: a candidate's once, their sum for all blocks."""
@@ -124,7 +142,8 @@ class Chooser:
             selections = speculative.choose(1, greedy=True)
             worth = worth_measuring(speculative.model, selections, policy.negligible, self.uses)
             if number == 0:
-                self.waiting = worth
+                self.waiting, self.latest = worth, selections
+                self._announce(worth)
             collector.measure_candidates(speculative.model, worth, lambda: math.inf, lambda text: None)
             is_late = self.budget.spent_seconds + self.needed_seconds(1, greedy=True) > until_seconds
             if not worth or collector.measured >= kernels or is_late:
@@ -175,8 +194,8 @@ class Chooser:
                     return ()
                 selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
                 to_measure = worth_measuring(self.model, selections, least_share, self.uses)
-                generated = [each for each in to_measure if each.implementation.is_generated]
-                self.budget.uncompiled = len(generated)
+                self.latest = selections
+                generated = self._announce(to_measure)
                 best_us = selections[0].cost_us
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
                 self.budget.progress.update(message)

@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import TypeAlias
 
 import numpy as np
@@ -210,9 +209,9 @@ def _constants(model: Graph) -> frozenset[Node]:
 
 def _runs(model: Graph, operators: Sequence[Node], constants: frozenset[Node]) -> Iterator[Run]:
     """Yield the runs of a stretch of operators: the one that saves most, then those before and after it."""
-    labels = _labels(operators)
-    for period, first, last in _periods(labels):
-        run = _best_run(model, operators, constants, period, first, last)
+    wiring, border = _Wiring.of(operators, constants), _Border.of(model, operators)
+    for period, first, last in _periods(_labels(operators)):
+        run = _best_run(wiring, border, period, first, last)
         if run is not None:
             start = operators.index(run.instances[0].operators[0])
             end = operators.index(run.instances[-1].operators[-1]) + 1
@@ -249,22 +248,86 @@ def _periods(labels: np.ndarray) -> list[tuple[int, int, int]]:
     return [(-period, start, end) for _, period, start, end in sorted(stretches, reverse=True)[:MOST_PERIODS]]
 
 
-def _best_run(
-    model: Graph, operators: Sequence[Node], constants: frozenset[Node], period: int, first: int, last: int
-) -> Run | None:
-    """Return the run of equal blocks that saves most, and of those the one that the fewest values cross."""
-    border = _Border.of(model, operators)
+def _best_run(wiring: _Wiring, border: _Border, period: int, first: int, last: int) -> Run | None:
+    """Return the run of equal blocks that saves most, and of those the one that the fewest values cross.
+
+    Operators from ``first`` to ``last`` are alike at a distance of ``period``.
+    """
     best: tuple[tuple[int, int], Run] | None = None
     for start in range(first, min(first + period, last - 2 * period + 1)):
         count = (last - start) // period
         outputs = border.outputs(start, period, count)
         if outputs is None or (best is not None and ((count - 1) * period, -len(outputs)) <= best[0]):
             continue
-        run = Run(_equal([operators[start + at * period : start + (at + 1) * period] for at in range(count)], constants), outputs)
+        run = Run(wiring.equal_blocks(start, period, count), outputs)
         rank = run.saved, -len(outputs) - len(run.instances[0].operands)
         if len(run.instances) > 1 and (best is None or rank > best[0]):
             best = rank, run
     return best[1] if best else None
+
+
+@dataclass(frozen=True)
+class _Wiring:
+    """What operators read, an array each over all their operands in their order; ``first_operand`` has where each operator's begin."""
+
+    operators: Sequence[Node]
+    operands: Sequence[Node]
+    first_operand: np.ndarray
+    numbers: np.ndarray
+    """The same for the same node."""
+    places: np.ndarray
+    """The places of operators, -1 of what is none."""
+    is_constant: np.ndarray
+
+    @staticmethod
+    def of(operators: Sequence[Node], constants: frozenset[Node]) -> _Wiring:
+        place = {node: at for at, node in enumerate(operators)}
+        operands = [operand for node in operators for operand in node.inputs]
+        numbers: dict[Node, int] = {}
+        return _Wiring(
+            operators,
+            operands,
+            np.cumsum([0, *(len(node.inputs) for node in operators)]),
+            np.array([numbers.setdefault(operand, len(numbers)) for operand in operands], np.int64),
+            np.array([place.get(operand, -1) for operand in operands], np.int64),
+            np.array([operand in constants for operand in operands], bool),
+        )
+
+    def equal_blocks(self, start: int, period: int, count: int) -> tuple[Instance, ...]:
+        """Return as many of the blocks, from the first on, as are instances of one block: applied to other operands and weights."""
+        first_form = self._form(start, period)
+        first = self._instance(start, period)
+        instances = [first]
+        for at in range(start + period, start + count * period, period):
+            if not np.array_equal(first_form, self._form(at, period)):
+                break
+            other = self._instance(at, period)
+            pairs = zip(first.constants, other.constants, strict=True)
+            if not all(left == right or _may_vary(left, first.operators) for left, right in pairs):
+                break
+            instances.append(other)
+        return tuple(instances)
+
+    def _slots(self, start: int, period: int) -> slice:
+        """Return where the operands of a block lie."""
+        return slice(int(self.first_operand[start]), int(self.first_operand[start + period]))
+
+    def _form(self, start: int, period: int) -> np.ndarray:
+        """Return what operators of a block read, without its identity: a place in the block, or where else the block first reads it."""
+        slots = self._slots(start, period)
+        places, numbers = self.places[slots] - start, self.numbers[slots]
+        _, first_read, which = np.unique(numbers, return_index=True, return_inverse=True)
+        return np.stack([np.where(places >= 0, places, -1 - first_read[which]), (places < 0) & self.is_constant[slots]])
+
+    def _instance(self, start: int, period: int) -> Instance:
+        slots = self._slots(start, period)
+        operands, places = self.operands[slots], self.places[slots] - start
+        outside = dict.fromkeys((operands[at], bool(self.is_constant[slots][at])) for at in np.flatnonzero(places < 0).tolist())
+        return Instance(
+            tuple(self.operators[start : start + period]),
+            tuple(node for node, is_constant in outside if not is_constant),
+            tuple(node for node, is_constant in outside if is_constant),
+        )
 
 
 @dataclass(frozen=True)
@@ -298,39 +361,6 @@ class _Border:
         if (is_read & self.has_layouts[inside]).any():
             return None
         return tuple(np.flatnonzero((is_read | self.is_root[inside]).reshape(count, period).any(axis=0)).tolist())
-
-
-def _equal(blocks: Sequence[Sequence[Node]], constants: frozenset[Node]) -> tuple[Instance, ...]:
-    """Return as many of the blocks, from the first on, as are instances of one block."""
-    first, *others = (_instance(block, constants) for block in blocks)
-    like = takewhile(lambda instance: _is_like(first, instance), others)
-    return (first, *like)
-
-
-def _instance(block: Sequence[Node], constants: frozenset[Node]) -> Instance:
-    inside = set(block)
-    outside = dict.fromkeys(operand for node in block for operand in node.inputs if operand not in inside)
-    return Instance(
-        tuple(block),
-        tuple(node for node in outside if node not in constants),
-        tuple(node for node in outside if node in constants),
-    )
-
-
-def _is_like(first: Instance, other: Instance) -> bool:
-    """Return whether two stretches are the same block, applied to other operands and weights."""
-    first_form, other_form = (_form(instance) for instance in (first, other))
-    if first_form != other_form:
-        return False
-    pairs = zip(first.constants, other.constants, strict=True)
-    return all(left == right or _may_vary(left, first.operators) for left, right in pairs)
-
-
-def _form(instance: Instance) -> list[object]:
-    """Return a block without the identity of what it reads."""
-    places = {node: at for at, node in enumerate((*instance.operators, *instance.operands, *instance.constants))}
-    operators = [(node.op, repr(node.attributes), node.type, [places[each] for each in node.inputs]) for node in instance.operators]
-    return [operators, [node.type for node in instance.operands], [node.type for node in instance.constants]]
 
 
 def _may_vary(constant: Node, operators: Sequence[Node]) -> bool:
@@ -473,12 +503,16 @@ class _Writer:
 
     def _run_of(self, root: Node) -> int | None:
         """Return the run whose block a node belongs to."""
-        if root not in self._runs:
-            for node in walk((root,)):
-                if node not in self._runs:
-                    inside = (self._runs[operand] for operand in node.inputs)
-                    parameter = self._outline.parameters.get(node)
-                    self._runs[node] = parameter[0] if parameter else next((run for run in inside if run is not None), None)
+        stack = [root] if root not in self._runs else []
+        while stack:  # down to what is known already
+            node = stack[-1]
+            if missing := [operand for operand in node.inputs if operand not in self._runs]:
+                stack += missing
+                continue
+            inside = (self._runs[operand] for operand in node.inputs)
+            parameter = self._outline.parameters.get(node)
+            self._runs[node] = parameter[0] if parameter else next((run for run in inside if run is not None), None)
+            stack.pop()
         return self._runs[root]
 
     def _renamed(self, place: Place) -> Mapping[str, str]:

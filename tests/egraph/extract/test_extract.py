@@ -12,7 +12,7 @@ import pytest
 from egraph.engine.saturate import saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.extract.greedy import _best_sets, improve
+from egraph.extract.greedy import _best_sets, _Draft, _moves, improve
 from egraph.extract.problem import build_problem, order, total
 from egraph.extract.schedule import peak_bytes, schedule
 from egraph.tensor import (
@@ -185,6 +185,36 @@ def test_local_search_ends_where_no_other_choice_of_a_class_costs_less() -> None
                 assert other is None or total(other) >= total(best) - 1e-6, alternatives
         assert improve(problem, first, fallback, moves=0) == first
     assert moved > 100
+
+
+@pytest.mark.parametrize("spacing", [1.0, 1e-15])
+def test_a_draft_holds_what_is_needed_and_ranks_operands_before_users(spacing: float) -> None:
+    """After every move; ``spacing``: between ranks, where there may be no number left."""
+    random, moved = Random(3), 0
+    for _ in range(250):
+        count = random.choice((12, 30))
+        alternatives: ALTERNATIVES = {}
+        for n in range(count):
+            offered = [(float(random.randint(1, 20)), tuple(dict.fromkeys(random.choices([*range(count), 99], k=2)))) for _ in range(4)]
+            alternatives[n] = [*offered, (40.0, (99,))]
+        problem = build_problem(frozen_of(alternatives, (0, 1), (99,)), candidates_of(alternatives))
+        fallback = {n: max(offered, key=lambda choice: choice.cost) for n, offered in problem.choices.items()}
+        first = order(problem, fallback)
+        assert first is not None
+        draft = _Draft(problem, first, fallback)
+        draft._ranks = {number: 1.0 + spacing * rank for number, rank in draft._ranks.items()}
+        for move in [*_moves(problem, first)]:
+            before_us = total(draft.chosen)
+            other = order(problem, {**fallback, **draft.chosen, **move})
+            is_better = other is not None and total(other) < before_us - 1e-6
+            assert draft.take(move) == is_better
+            moved += is_better
+            needed = order(problem, draft.chosen)
+            assert needed is not None and needed.keys() == draft.chosen.keys() == draft._ranks.keys()
+            assert total(draft.chosen) == pytest.approx(total(other) if is_better and other else before_us)
+            below = ((number, need) for number, choice in draft.chosen.items() for need in choice.needs)
+            assert all(draft._ranks[need] < draft._ranks[number] for number, need in below)
+    assert moved > 30
 
 
 def test_programs_are_distinct_and_sorted() -> None:

@@ -102,12 +102,13 @@ def test_a_machine_that_was_busy_for_a_moment_is_looked_at_again(monkeypatch: py
     assert waiting.slowdown == 2.0, "it is not busier than it was"
 
 
-def test_the_best_program_is_given_the_time_that_folding_and_linking_it_take() -> None:
+def test_the_best_program_is_given_the_time_that_folding_and_planning_it_take() -> None:
     known = schedule()
     before_seconds = known.after_search_seconds()
     known.folded(1.5)
     known.folded(0.5)
-    assert known.after_search_seconds() == pytest.approx(before_seconds + 2 * 1.5)
+    known.kernels = 2000
+    assert known.after_search_seconds() == pytest.approx(before_seconds + 1.5 + 2000 * known.policy.budget.plan_seconds)
 
 
 def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

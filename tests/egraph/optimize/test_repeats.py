@@ -13,7 +13,7 @@ import pytest
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, shipped_rules
-from egraph.optimize.repeats import Outline, outlined
+from egraph.optimize.repeats import Outline, _Wiring, outlined
 from egraph.tensor import LEAVES, ENode, FrozenEGraph, Graph, Node, Program, TensorType, attributes, bind, make, walk
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
@@ -175,6 +175,42 @@ def test_packed_weights_may_differ_and_stay_packed(is_equal: bool) -> None:
     if is_equal:
         assert len(outline.runs[0].instances) == 3
         assert any(node.op == "DequantizeBlocks" for node in walk(outline.graph.roots))
+
+
+def test_blocks_are_equal_that_read_the_same_places() -> None:
+    """By comparing what the operators of both read, one by one; that may be in the block, before it, or a weight."""
+    random, equal = np.random.default_rng(5), 0
+    size = TensorType("float32", (4,))
+    for _ in range(200):
+        weights = [make("Constant", (), attributes(digest=str(at)), size) for at in range(3)]
+        known = [make("Input", (), attributes(name=f"x{at}"), size) for at in range(2)]
+        places = random.integers(6, size=(3, 2))  # of weights, of what comes before, of the block's own
+        operators: list[Node] = []
+        for _ in range(2):
+            block: list[Node] = []
+            for picked in places:
+                pool = [*weights[:2], *(known + operators)[-2:], *block, *weights][:6]
+                block.append(apply("Add", *(pool[at] for at in picked)))
+            operators += block
+            if random.integers(2):
+                places[tuple(random.integers((3, 2)))] = random.integers(6)
+        if len(set(operators)) < 6:
+            continue
+        wiring = _Wiring.of(operators, frozenset(weights))
+        instances = wiring.equal_blocks(0, 3, 2)
+
+        def form(start: int, nodes: Sequence[Node] = operators, constants: Sequence[Node] = weights) -> list[object]:
+            block = list(nodes[start : start + 3])
+            outside = [operand for node in block for operand in node.inputs if operand not in block]
+            places = {node: at for at, node in enumerate(dict.fromkeys((*block, *outside)))}
+            return [[(places[each], each in constants) for each in node.inputs] for node in block]
+
+        assert (len(instances) == 2) == (form(0) == form(3))
+        equal += len(instances) == 2
+        assert instances[0].operators == tuple(operators[:3])
+        read = {operand for node in operators[:3] for operand in node.inputs if operand not in operators[:3]}
+        assert {*instances[0].operands, *instances[0].constants} == read and set(instances[0].constants) <= set(weights)
+    assert 5 < equal < 150
 
 
 def test_what_all_blocks_read_and_what_of_them_is_an_output_stays_so() -> None:
