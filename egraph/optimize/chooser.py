@@ -19,7 +19,7 @@ from egraph.optimize.rehearsal import DerivedPart, OpenProgram, Rehearsal
 from egraph.optimize.repeats import Outline
 from egraph.policy import MeasurePolicy
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
-from lower.cost.model import CostModel, jobs, unmeasured, without_twins
+from lower.cost.model import FAILED_COST_US, CostModel, jobs, unmeasured, without_twins
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 """The largest number of extractions, how many programs each finds, and whether greedily; each measures what the last one chose."""
@@ -27,6 +27,9 @@ Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 
 LAST_CHOICES = 2
 """Greedy choices that a search takes at least once measuring is over: the last one, and writing out its program takes about as long."""
+
+COSTLY_SHARE = 0.05
+"""Part of the budget that these choices take at least where it is worth to do without one."""
 
 
 def quick(policy: MeasurePolicy) -> Rounds:
@@ -93,8 +96,10 @@ class Chooser:
         greedy_seconds = self.needed_seconds(1, greedy=True)
         if self.settled and greedy_seconds > spare_seconds:
             return self.settled
-        if self.latest and LAST_CHOICES * greedy_seconds > max(0.0, spare_seconds):
-            return self.repriced(self.latest)
+        latest = self.repriced(self.latest)
+        is_costly = LAST_CHOICES * greedy_seconds > max(spare_seconds, COSTLY_SHARE * self.budget.seconds)
+        if is_costly and latest and latest[0].cost_us < FAILED_COST_US:
+            return latest
         newest = self.with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds), 2)
         # What was settled may be older than kernels that were measured since, and what is chosen now may hold estimates.
         return tuple(sorted((*newest, *self.repriced(self.settled)), key=lambda selection: selection.cost_us)[:count])

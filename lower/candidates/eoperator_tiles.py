@@ -333,6 +333,8 @@ class _Growth:
             return False
         if self._is_cut(number, node):
             return False
+        if not self.most_sums and _reads_windows(node):
+            return False  # each window would compute the windows below it again, tap by tap: twice linear is sixteen terms an element
         if self.shifted and (OPS[node.op].category in REDUCED or (node.op == "Mul" and not self.is_shift)):
             return False
         if node.op == "Conv":

@@ -142,6 +142,22 @@ def test_sums_are_not_computed_for_each_tap_of_a_window() -> None:
         assert not [each for each in found if {"InstanceNormalization", wide.op} <= set(each)]
 
 
+def test_windows_are_not_computed_for_each_tap_of_a_window() -> None:
+    """A decoder of depths adds maps and enlarges the sum, level by level: one kernel for three levels took 7 s to compile."""
+    m = Model()
+    ways: dict[str, Any] = {"nearest_mode": "round_prefer_floor", "cubic_coeff_a": -0.75, "exclude_outside": 0}
+
+    def enlarged(x: Node, mode: str) -> Node:
+        sizes = (*x.type.sizes[:2], *(2 * size for size in x.type.sizes[2:]))
+        return apply("Resize", x, sizes=sizes, scales=(1.0, 1.0, 2.0, 2.0), coordinate_mode="half_pixel", mode=mode, **ways)
+
+    for inner, is_joined in (("linear", False), ("nearest", True)):
+        below = enlarged(m.input(1, 8, 6, 6), inner)
+        found = [operators(one) for one in generated(m.graph(enlarged(apply("Add", below, m.input(*below.type.sizes)), "linear")))]
+        assert any(each.count("Resize") == 2 for each in found) is is_joined
+        assert any({"Add", "Resize"} <= set(each) for each in found)
+
+
 def residual() -> Graph:
     """A residual sum of quantised pairs: dequantise both, add, rectify, quantise; every number in between is read by others, too."""
     m = Model()

@@ -551,7 +551,7 @@ def test_what_was_settled_gives_way_to_what_was_measured_since() -> None:
 def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_again() -> None:
     """A recurrence of 5,000 operators took 4 s to choose; chosen twice, a program 2.7 times as fast was not raced."""
     clock = Clock(60.0)
-    each, _ = chooser(clock)
+    each, model = chooser(clock)
     stopwatch = Stopwatch(clock)
     left_seconds = iter([10.0, 10.0])
     assert each.refine(cast(Measurer, stopwatch), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
@@ -564,6 +564,10 @@ def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_ag
     each.longest |= {(False, True): 0.75 * each.budget.spare_seconds(), (False, False): 1e3}
     assert each.choose_in_time(1, is_timed=True) == each.repriced(latest)
     assert fresh is not latest
+    failing = next(each for each in running if each.fragment.op == "Relu")
+    model.file(Record(model.device, *model.key(failing), "failed", (), generator=model.code_digest(failing)))
+    newest = each.choose_in_time(1, is_timed=True)
+    assert failing not in newest[0].chosen.values(), "what turned out to be slow is chosen again by nobody"
 
 
 def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:
