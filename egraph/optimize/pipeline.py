@@ -213,8 +213,8 @@ class Run:
         if options.dump_folder or memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
             return None
         contenders = [self._contender(name, digest) for name, digest in memo.contenders]
-        raced = self._recorded_race(contenders, device, frozen=False)
-        if raced is None or fastest([c.name for c in contenders], raced, options.policy.race) != memo.outcome.shipped:
+        raced, names = self._recorded_race(contenders, device, frozen=False), [c.name for c in contenders]
+        if raced is None or self._may_tell_more(names, raced) or fastest(names, raced, options.policy.race) != memo.outcome.shipped:
             return None
         self.progress.note(earlier.describe())
         self.progress.stage("compile the program")
@@ -462,6 +462,8 @@ class Run:
             return Trial(searched, plain, tuple(entries), estimated, best, key)
         raced = None if is_measured and not choice.is_earlier else self._recorded_race(contenders, device, frozen=options.frozen)
         preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race
+        if raced and self._may_tell_more(preferred, raced):
+            raced = None
         best = entry_named(fastest(preferred, raced, policy), entries) if raced else None
         if raced and best:
             best = best.folded(self.folder)
@@ -558,6 +560,10 @@ class Run:
 
     def _contender(self, name: str, digest: str) -> Contender:
         return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.repair.keep_subnormals)
+
+    def _may_tell_more(self, preferred: Sequence[str], raced: Race) -> bool:
+        """Return whether another race may decide what this one left open: a program was ahead, and its rounds proved too little."""
+        return not self.options.frozen and bool(doubt(preferred, raced.timings, self.options.policy.race))
 
     def _recorded_race(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
         runs, inputs = self.reference.runs, self.reference.given.raced

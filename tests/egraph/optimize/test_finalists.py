@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,21 @@ def test_a_model_that_is_kept_although_a_program_was_ahead_is_told_so(
     outcome = optimize(Options(model, threads=1, budget_seconds=15, derivations=False, database=tmp_path / "profiles"), Progress(-1, 15.0))
     notes = [note for note in outcome.notes if "was ahead of onnxruntime: too uncertain to ship it" in note]
     assert len(notes) == (shipped == "onnxruntime") and all("--budget 30s" in note for note in notes)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_race_that_ended_in_doubt_is_run_again(is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same command again, which repeats the search; a program that took 0.76 of the model's time had been kept back for good."""
+    raced: list[list[str]] = []
+
+    def counted(contenders: Sequence[Contender], *arguments: Any, **options: Any) -> Race:
+        raced.append([contender.name for contender in contenders])
+        return race(contenders, *arguments, **options)
+
+    monkeypatch.setattr("egraph.optimize.pipeline.race", counted)
+    monkeypatch.setattr("egraph.optimize.pipeline.doubt", lambda preferred, timings, policy: "a program was ahead" if is_open else "")
+    model = build_model(tmp_path / "layers.onnx")
+    options = Options(model, threads=1, budget_seconds=15, derivations=False, database=tmp_path / "profiles")
+    for each in (options, options, replace(options, frozen=True)):
+        optimize(each, Progress(-1, 15.0))
+    assert len(raced) == 1 + is_open and all("onnxruntime" in names for names in raced)
