@@ -187,9 +187,20 @@ def test_local_search_ends_where_no_other_choice_of_a_class_costs_less() -> None
     assert moved > 100
 
 
-@pytest.mark.parametrize("spacing", [1.0, 1e-15])
+def test_all_is_ranked_anew_where_no_number_is_left_between_two_ranks() -> None:
+    alternatives: ALTERNATIVES = {n: [(1.0, (n + 1,))] for n in range(6)}
+    problem = build_problem(frozen_of(alternatives, (0,), (6,)), candidates_of(alternatives))
+    chosen = order(problem, {n: offered[0] for n, offered in problem.choices.items()})
+    assert chosen is not None
+    draft = _Draft(problem, chosen, chosen)
+    draft._ranks = {number: 1.0 + math.ulp(1.0) * rank for rank, number in enumerate(each for each in chosen if each != 2)}
+    draft._reorder(draft._ranks[3], draft._ranks[3])
+    assert draft._ranks == {number: float(rank) for rank, number in enumerate((5, 4, 3, 2, 1, 0))}
+
+
+@pytest.mark.parametrize("spacing", [1.0, 2.3e-16])
 def test_a_draft_holds_what_is_needed_and_ranks_operands_before_users(spacing: float) -> None:
-    """After every move; ``spacing``: between ranks, where there may be no number left."""
+    """After every move; ``spacing``: between ranks, where there may be few numbers left."""
     random, moved = Random(3), 0
     for _ in range(250):
         count = random.choice((12, 30))
