@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from egraph.extract.problem import Choice, Chosen, Problem, order, restrict, total, total_error
@@ -253,13 +254,17 @@ class _Draft:
         return False
 
     def _reorder(self, first: float, last: float) -> None:
-        """Rank what is ranked from ``first`` to ``last``, and what is not ranked yet, anew: operands come before users elsewhere."""
+        """Renew the ranks from ``first`` to ``last``, and give ranks between these to classes that have none.
+
+        Everywhere else operands come before users already.
+        """
         ranks = self._ranks
         inside = {number: None for number, rank in ranks.items() if first <= rank <= last}
         inside |= {number: None for number in self.chosen if number not in ranks}
         below = max((rank for rank in ranks.values() if rank < first), default=-1.0)
         above = min((rank for rank in ranks.values() if rank > last), default=last + 1.0)
-        ordered = self._operands_first(inside)
+        operands = {number: [need for need in self.chosen[number].needs if need in inside] for number in inside}
+        ordered = tuple(TopologicalSorter(operands).static_order())
         step = (above - below) / (len(ordered) + 1)
         new = [below, *(below + step * (at + 1) for at in range(len(ordered))), above]
         if all(before < after for before, after in pairwise(new)):
@@ -269,20 +274,6 @@ class _Draft:
         assert whole is not None, "no move makes a cycle"
         self.chosen = whole
         self._start()
-
-    def _operands_first(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Return some of the chosen classes, operands before users."""
-        ordered: dict[int, None] = {}
-        inside = set(numbers)
-        stack = [(number, False) for number in reversed(list(numbers))]
-        while stack:
-            number, is_ready = stack.pop()
-            if is_ready:
-                ordered[number] = None
-            elif number not in ordered:
-                stack.append((number, True))
-                stack += [(need, False) for need in self.chosen[number].needs if need in inside and need not in ordered]
-        return tuple(ordered)
 
     def _change(self, move: Mapping[int, Choice]) -> tuple[float, dict[int, int]]:
         """Return what a move adds to the cost, of what is needed from now on less what nothing needs any more, and the uses it changes."""

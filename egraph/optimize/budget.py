@@ -55,8 +55,8 @@ class Budget:
     """The longest comparison of a program with the original on one input: where they differ, it looks at kernels and parts alone."""
     uncompiled: int = 0
     """Generated kernels that the search chose and has not measured."""
-    kernels: int = 0
-    """Kernels of the program that the search chose."""
+    chosen_kernels: int = 0
+    """Kernels of the program that the search chose last."""
     ending_seconds: float = 0.0
     """How long the search takes once measuring is over: the last rehearsal and the last extractions."""
     given: int = 0
@@ -228,7 +228,7 @@ class Budget:
         """
         most_seconds = self.policy.budget.compile_share * self.seconds
         compile_seconds = self.seconds_to_compile(uncompiled) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
-        plan_seconds = self.slowdown * self.policy.budget.plan_seconds * self.kernels
+        plan_seconds = self.slowdown * self.policy.budget.plan_seconds * self.chosen_kernels
         return self.fold_seconds + plan_seconds + compile_seconds + self.race_seconds + self.check_seconds
 
     def has_time_to_ship(self) -> bool:

@@ -26,10 +26,10 @@ Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 
 
 LAST_CHOICES = 2
-"""Greedy choices that a search takes at least once measuring is over: the last one, and writing out its program takes about as long."""
+"""How many times as long as a greedy choice the search takes once measuring is over: it chooses, and writes out the program."""
 
 COSTLY_SHARE = 0.05
-"""Part of the budget that these choices take at least where it is worth to do without one."""
+"""Part of the budget above which that is long enough for the latest choice to be kept where time is short."""
 
 
 def quick(policy: MeasurePolicy) -> Rounds:
@@ -96,9 +96,9 @@ class Chooser:
         greedy_seconds = self.needed_seconds(1, greedy=True)
         if self.settled and greedy_seconds > spare_seconds:
             return self.settled
-        latest = self.repriced(self.latest)
         is_costly = LAST_CHOICES * greedy_seconds > max(spare_seconds, COSTLY_SHARE * self.budget.seconds)
-        if is_costly and latest and latest[0].cost_us < FAILED_COST_US:
+        latest = self.repriced(self.latest) if is_costly else ()
+        if latest and latest[0].cost_us < FAILED_COST_US:
             return latest
         newest = self.with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds), 2)
         # What was settled may be older than kernels that were measured since, and what is chosen now may hold estimates.
@@ -112,12 +112,11 @@ class Chooser:
         exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
         return (*selections[: max(1, most - 1)], *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
 
-    def _announce(self, to_measure: Sequence[Candidate]) -> list[Candidate]:
-        """Tell the budget what compiling and planning the latest choice takes; return its generated kernels that are to be measured."""
-        generated = [each for each in to_measure if each.implementation.is_generated]
-        running = ((number, each) for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
-        self.budget.uncompiled, self.budget.kernels = len(generated), sum(self.uses.get(number, 1) for number, _ in running)
-        return generated
+    def _reserve_time(self, to_measure: Sequence[Candidate]) -> None:
+        """Tell the budget which kernels of the latest choice are to be compiled, and how many the program has."""
+        running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
+        self.budget.uncompiled = sum(each.implementation.is_generated for each in to_measure)
+        self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
         """Return selections at the costs that are believed, whatever they were chosen by: a candidate's once, their sum for all blocks."""
@@ -148,7 +147,7 @@ class Chooser:
             worth = worth_measuring(speculative.model, selections, policy.negligible, self.uses)
             if number == 0:
                 self.waiting, self.latest = worth, selections
-                self._announce(worth)
+                self._reserve_time(worth)
             collector.measure_candidates(speculative.model, worth, lambda: math.inf, lambda text: None)
             is_late = self.budget.spent_seconds + self.needed_seconds(1, greedy=True) > until_seconds
             if not worth or collector.measured >= kernels or is_late:
@@ -200,7 +199,7 @@ class Chooser:
                 selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
                 to_measure = worth_measuring(self.model, selections, least_share, self.uses)
                 self.latest = selections
-                generated = self._announce(to_measure)
+                self._reserve_time(to_measure)
                 best_us = selections[0].cost_us
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
                 self.budget.progress.update(message)
@@ -212,7 +211,7 @@ class Chooser:
                     self.settled = selections
                     break
                 measurer.measure_candidates(self.model, to_measure, time_left, self.budget.progress.update)
-                self.budget.uncompiled = sum(not self.model.is_settled(candidate) for candidate in generated)
+                self.budget.uncompiled = sum(each.implementation.is_generated and not self.model.is_settled(each) for each in to_measure)
         return settled
 
 

@@ -107,7 +107,7 @@ def test_the_best_program_is_given_the_time_that_folding_and_planning_it_take() 
     before_seconds = known.after_search_seconds()
     known.folded(1.5)
     known.folded(0.5)
-    known.kernels = 2000
+    known.chosen_kernels = 2000
     assert known.after_search_seconds() == pytest.approx(before_seconds + 1.5 + 2000 * known.policy.budget.plan_seconds)
 
 

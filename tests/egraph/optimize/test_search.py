@@ -557,7 +557,7 @@ def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_ag
     assert each.refine(cast(Measurer, stopwatch), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
     latest = each.latest
     running = [candidate for candidate in latest[0].chosen.values() if not candidate.implementation.is_free]
-    assert each.budget.kernels == len(running)
+    assert each.budget.chosen_kernels == len(running)
     each.longest[False, True] = 1.0
     each.longest[True, False] = 1e3
     fresh = each.choose_in_time(1, is_timed=True)
