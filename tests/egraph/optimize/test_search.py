@@ -570,6 +570,20 @@ def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_ag
     assert newest[0].cost_us < FAILED_COST_US, "what has failed since is not chosen again"
 
 
+def test_time_is_reserved_for_what_is_still_to_be_compiled_and_planned() -> None:
+    clock = Clock(1e9)
+    each, _ = chooser(clock)
+    assert each.look_ahead(1000, 10.0) and each.latest
+    running = [number for number, candidate in each.latest[0].chosen.items() if not candidate.implementation.is_free]
+    assert each.budget.chosen_kernels == len(running) and each.budget.uncompiled
+    each.uses = {running[0]: 3}
+    each.waiting = ()
+    each.refine(cast(Measurer, Stopwatch(clock)), lambda: 1e9, ((1, 1, True),))
+    running = [number for number, candidate in each.latest[0].chosen.items() if not candidate.implementation.is_free]
+    assert each.budget.chosen_kernels == len(running) + 2 * running.count(next(iter(each.uses)))
+    assert each.budget.chosen_kernels > len(running) and not each.budget.uncompiled, "all of them are measured"
+
+
 def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(1e3)
     each, _ = chooser(clock)
