@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from egraph.errors import EinsatError
 from egraph.rule import Binding, MergeRule, Rounding, Rule
 from egraph.tensor import Node
-from egraph.tensor.boxes import axis_names
+from egraph.tensor.boxes import axis_names, restricted
 from egraph.tensor.expr.scope import Scope
 from egraph.tensor.ops.reference import fragment_expression
+from egraph.tensor.ops.stitch import boxes_by_choice
 from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
 from verify.disagreement import disagreement
 from verify.equality import prove_equal
 from verify.facts import Facts
-from verify.outcome import Open, Outcome
+from verify.outcome import Equal, Open, Outcome
 from verify.random_binding import Refused
 from verify.random_testing import instantiate
 from verify.rounding import ONLY_ROUNDING
@@ -23,6 +24,8 @@ from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
 """Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
+MOST_BOXES = 32
+"""Boxes on which two programs are compared one after the other: a border of every side of two axes leaves nine."""
 TO_LOCATE = 1_000
 """Units of work to say where the sides of a refused program differ."""
 
@@ -56,11 +59,30 @@ def located(reason: str, left: Node, right: Node, numbers: Mapping[int, float]) 
 
 
 def _proof(left: Scope, right: Scope) -> Outcome:
+    """Compare two expressions as wholes, and where that stays open on every box by itself on which one operand of a choice counts."""
+    whole = _within_budget([(left, right)])
+    if isinstance(whole, Equal):
+        return whole
+    boxes = boxes_by_choice(right) or boxes_by_choice(left)
+    if len(boxes) not in range(2, MOST_BOXES + 1):
+        return whole
+    by_boxes = _within_budget([(restricted(left, box), restricted(right, box)) for box in boxes])
+    return by_boxes if isinstance(by_boxes, Equal) else whole
+
+
+def _within_budget(pairs: Sequence[tuple[Scope, Scope]]) -> Outcome:
+    """Prove that the sides of every pair are equal; the first pair for which that stays open is the outcome."""
+    facts: set[str] = set()
     try:
         with at_most(MOST_WORK):
-            return prove_equal(left, right, Assumptions(facts=Facts(at_sizes=True)))
+            for left, right in pairs:
+                outcome = prove_equal(left, right, Assumptions(facts=Facts(at_sizes=True)))
+                if isinstance(outcome, Open):
+                    return outcome
+                facts |= outcome.facts
     except (Exhausted, RecursionError):
         return Open(f"not decided within {MOST_WORK} units of work")
+    return Equal(frozenset(facts))
 
 
 def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates", numbers: Mapping[int, float] | None = None) -> str:

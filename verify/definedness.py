@@ -7,17 +7,22 @@ it is looked for in the expressions themselves, before terms cancel. NaN has no 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from itertools import product
 
 from egraph.tensor.expr.bodies import walked_through
-from egraph.tensor.expr.index import has_reals
-from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope
+from egraph.tensor.expr.conditions import truth
+from egraph.tensor.expr.index import has_reals, index, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope
 
 _PARTIAL = {
     "div": "nonzero divisor", "reciprocal": "nonzero divisor", "log": "positive argument of a logarithm",
     "sqrt": "argument of a root not negative", "pow": "power defined",
 }  # fmt: skip
+MOST_COUNTED = 1 << 12
+"""Positions and taps at which the conditions of a count are evaluated, one axis of an image by a window: about 0.1 s."""
 
 
 def differences(left: Scope, right: Scope) -> frozenset[str]:
@@ -74,7 +79,39 @@ def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
             return value >= 0 and value.denominator == 1
         case "div" | "reciprocal", IndexNumber(value):
             return not has_reals(value)  # sizes and counts of windows are at least one; a number with a name may be zero
+        case "div" | "reciprocal", Apply("mul", factors):
+            return all(_is_defined(function, (factor,)) for factor in factors)
+        case "div" | "reciprocal", Read(Scope() as source, _):
+            return _counts_everywhere(source)
     return False
+
+
+@lru_cache(maxsize=1 << 10)
+def _counts_everywhere(scope: Scope) -> bool:
+    """Return whether a scope of known sizes counts how often conditions hold, and they hold at least once at every position.
+
+    The divisor of an average of windows is one: its shape rule refuses windows that lie in the padding alone.
+    """
+    ranges = [(i.low, i.high) for i in (*scope.traversal, *scope.summation)]
+    sizes = [range(low, high) for low, high in ranges if isinstance(low, int) and isinstance(high, int)]
+    if scope.reduction is not Reduction.SUM or len(sizes) < len(ranges) or math.prod(map(len, sizes)) > MOST_COUNTED:
+        return False
+    conditions: Iterable[Compare] | None = None
+    match scope.body:
+        case Number(Fraction(numerator=1, denominator=1)):
+            conditions = ()
+        case Guarded(guards, Number(Fraction(numerator=1, denominator=1)), Number(Fraction(numerator=0))):
+            conditions = guards
+    if conditions is None:
+        return False
+    positions, taps = (list(product(*each)) for each in (sizes[: len(scope.traversal)], sizes[len(scope.traversal) :]))
+    return all(any(_holds(conditions, scope, (*position, *tap)) for tap in taps) for position in positions)
+
+
+def _holds(conditions: Iterable[Compare], scope: Scope, values: Sequence[int]) -> bool:
+    """Return whether conditions are known to hold at values of a scope's iterators."""
+    at = {iterator: index(value) for iterator, value in zip((*scope.traversal, *scope.summation), values, strict=True)}
+    return all(truth(Compare(substitute(c.left, at), c.operator, substitute(c.right, at))) is True for c in conditions)
 
 
 SPREADING = frozenset({

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from egraph.tensor.boxes import Box, Mask, boxes_of, cells, describe_boxes, restricted
+from egraph.tensor.boxes import MOST_CELLS, Box, Mask, boxes_of, cells, describe_boxes, restricted
 from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope
 from verify.assumptions import Assumptions
@@ -35,8 +35,6 @@ MOST_POINTS = 1 << 22
 """Values of iterators, joined by conditions, at which these are evaluated; beyond, the conditions are left out and the boxes grow."""
 POINTS_A_UNIT = 1 << 15
 """Conditions at points, and terms of sums at positions, that are evaluated in about the time of a unit of work."""
-MOST_CELLS = 1 << 26
-"""Positions of an output that are marked one by one."""
 MOST_SAMPLED, MOST_REFINED, MOST_TRIED = 1 << 12, 16, 1 << 14
 """Positions that are tried one by one for agreement, boxes of them that are proved equal on their own, and positions of a whole result
 that are tried."""
@@ -84,7 +82,7 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
     """Return where two expressions of one shape, its sizes numbers, may differ; None where that is not decided.
 
     Positions at which the sides are seen to agree all the same, where reads of different indices coincide, are proved equal one
-    box at a time and taken out.
+    box at a time and taken out. Of too many positions those at the ends of the axes are tried, and those between are taken to be alike.
     """
     shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
     if [i.high for i in right.traversal] != list(shape) or len(shape) != len(left.traversal) or np.prod(shape, dtype=float) > MOST_CELLS:
@@ -92,7 +90,7 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
     try:
         with at_most(units):
             mask = _unpaired(left, right, shape)
-            if 0 < np.count_nonzero(mask) <= MOST_SAMPLED:
+            if mask.any():
                 _refine(left, right, mask)
     except (Exhausted, TooLarge, RecursionError):
         return None
@@ -101,12 +99,12 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
 
 def _refine(left: Scope, right: Scope, mask: Mask) -> None:
     """Take out of a mask the positions that agree on random operands and are proved to, as far as the work allows."""
-    for box in _agreeing(left, right, mask):
-        selection = tuple(slice(r.start, r.stop, r.step) for r in box)
-        try:
+    try:
+        for box in _agreeing(left, right, mask):
+            selection = tuple(slice(r.start, r.stop, r.step) for r in box)
             mask[selection] &= _unpaired(restricted(left, box), restricted(right, box), tuple(map(len, box)))
-        except (Exhausted, TooLarge, RecursionError):
-            return
+    except (Exhausted, TooLarge, RecursionError):
+        return
 
 
 def seen_to_differ(left: Scope, right: Scope) -> Mask | None:
@@ -132,15 +130,34 @@ def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
 
 def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
     """Return boxes of marked positions at which the sides are seen to agree; none where there are too many boxes."""
-    positions = [tuple(map(int, position)) for position in np.argwhere(mask)]
+    is_tried = np.count_nonzero(mask) <= MOST_SAMPLED
+    axes = [np.arange(size) for size in mask.shape] if is_tried else _ends(mask.shape)
+    tried = mask[np.ix_(*axes)]
+    positions = [tuple(int(axis[k]) for axis, k in zip(axes, place, strict=True)) for place in np.argwhere(tried)]
     spend(len(positions) * sum(map(_terms, (left, right))) // POINTS_A_UNIT)
     apart = differing(left, right, positions)
     if apart is None or apart.all():
         return ()
-    agreeing = mask.copy()
-    agreeing[mask] = ~apart
-    boxes = boxes_of(agreeing)
+    agreeing = tried.copy()
+    agreeing[tried] = ~apart
+    boxes = boxes_of(agreeing if is_tried else _between(agreeing, axes, mask.shape) & mask)
     return boxes if len(boxes) <= MOST_REFINED else ()
+
+
+def _ends(shape: Sequence[int]) -> list[NDArray[np.intp]]:
+    """Return positions of every axis, as many at its two ends on all long axes as may be tried together."""
+    length = max(shape)
+    while math.prod(min(size, length) for size in shape) > MOST_TRIED:
+        length -= 1
+    lengths = [min(size, length) for size in shape]
+    return [np.array([*range((tried + 1) // 2), *range(size - tried // 2, size)]) for size, tried in zip(shape, lengths, strict=True)]
+
+
+def _between(mask: Mask, axes: Sequence[NDArray[np.intp]], shape: Sequence[int]) -> Mask:
+    """Return a mask over ends of axes as one over whole axes: the positions between are as the last one of the first end."""
+    for axis, (tried, size) in enumerate(zip(axes, shape, strict=True)):
+        mask = mask.take(np.searchsorted(tried, np.arange(size), side="right") - 1, axis=axis)
+    return mask
 
 
 def _terms(side: Scope) -> int:

@@ -19,10 +19,8 @@ from egraph.partial.stitching import partial_rules
 from egraph.rewrite.file import load_rules
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Node
-from egraph.tensor.boxes import Box, boxes_of, cells, mask_of, restricted
-from egraph.tensor.expr.scope import Scope
+from egraph.tensor.boxes import Box
 from egraph.tensor.ops.reference import fragment_expression
-from egraph.tensor.ops.window import Layout
 from verify.certificates import certify, shipped
 from verify.proof import Proof
 
@@ -126,36 +124,8 @@ def boxes_between(original: Node, program: Node) -> tuple[Box, ...] | None:
     """Return disjoint boxes outside of which a program is proved equal to an operator; None where that is not decided."""
     from verify.disagreement import LITTLE_WORK, disagreement
 
-    sides = fragment_expression(original), fragment_expression(program)
-    difference = disagreement(*sides, LITTLE_WORK)
-    if difference is None:
-        return None
-    alike = _boxes_of_one_channel(original, sides) if difference.is_total else None
-    return difference.boxes if alike is None else alike
-
-
-def _boxes_of_one_channel(original: Node, sides: tuple[Scope, Scope]) -> tuple[Box, ...] | None:
-    """Return the boxes of one channel of one image, for all of them, if the sides are proved equal everywhere else; None if not.
-
-    A tensor may have more positions than are tried for agreement that pairing does not see; one channel of an image has fewer.
-    """
-    from verify.disagreement import LITTLE_WORK, MOST_SAMPLED, disagreement
-
-    sizes = original.type.sizes
-    alike = (0, Layout(original.string("layout"), original.type.rank - 2).channel) if original.op in ("Conv", "AveragePool") else ()
-    one = tuple(range(1) if axis in alike else range(size) for axis, size in enumerate(sizes))
-    if not alike or cells([one]) > MOST_SAMPLED or original.type.elements <= MOST_SAMPLED:
-        return None
-    left, right = sides
-    part = disagreement(restricted(left, one), restricted(right, one), LITTLE_WORK)
-    if part is None or part.is_total:
-        return None
-    boxes = tuple(tuple(range(sizes[axis]) if axis in alike else r for axis, r in enumerate(box)) for box in part.boxes)
-    for box in boxes_of(~mask_of(boxes, sizes)):
-        outside = disagreement(restricted(left, box), restricted(right, box), LITTLE_WORK)
-        if outside is None or outside.boxes:
-            return None
-    return boxes
+    difference = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
+    return None if difference is None else difference.boxes
 
 
 PARTIAL = partial_rules(agreement_with, boxes_between)

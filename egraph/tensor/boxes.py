@@ -21,6 +21,8 @@ from egraph.tensor.node import Node
 
 Box: TypeAlias = tuple[range, ...]
 Mask: TypeAlias = NDArray[np.bool_]
+MOST_CELLS = 1 << 26
+"""Positions of a value that are marked one by one, one byte each."""
 
 
 def boxes_of(mask: Mask) -> tuple[Box, ...]:

@@ -17,14 +17,14 @@ from egraph.optimize.estimated import estimate, grown, open_program
 from egraph.optimize.folding import Folder
 from egraph.partial.stitching import _chosen, _multiplied, correction
 from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, TensorType, attributes, make, placeholder, rewrite, walk
-from egraph.tensor.boxes import Box, boxes_of
+from egraph.tensor.boxes import Box, boxes_of, cells, mask_of
 from egraph.tensor.expr.index import index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
-from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.reference import evaluate, meaning
 from egraph.tensor.ops.scopes import grid, multiply
-from egraph.tensor.ops.stitch import Stitch, stitch_of
+from egraph.tensor.ops.stitch import Stitch, boxes_by_choice, stitch_of
 from lower.candidates import candidates
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
@@ -104,6 +104,9 @@ def test_parts_are_written_over_the_whole_in_boxes_on_any_axis(drawn: tuple[Node
         return
     root = stitch(whole, parts)
     assert stitch_of(over_leaves(root)) == Stitch(0, tuple((k + 1, box) for k, (box, _) in enumerate(parts)))
+    by_choice = boxes_by_choice(meaning(root))
+    assert [mask_of(by_choice, whole.type.sizes).all(), cells(by_choice)] == [True, whole.type.elements]
+    assert sorted(map(str, by_choice[: len(parts)])) == sorted(str(box) for box, _ in parts)
     steps, (value,), (expected,) = ran(root)
     assert sum(step.startswith("reference: ") for step in steps) == 1 + len(parts)  # the stitch itself is no kernel
     np.testing.assert_allclose(value, expected, rtol=1e-6)

@@ -40,6 +40,21 @@ def test_a_lost_partial_function_is_a_fact(left: Scalar, right: Scalar, facts: s
     assert isinstance(outcome, Equal) and outcome.facts == facts
 
 
+@pytest.mark.parametrize(
+    ("before", "size", "facts"), [(1, 3, set()), (3, 3, {"nonzero divisor"}), (0, None, set()), (1, 1 << 12, {"nonzero divisor"})]
+)
+def test_a_count_of_at_least_one_is_no_lost_divisor(before: int, size: int | None, facts: set[str]) -> None:
+    """sum(k < 2) [0 <= i + k - before < size]: at i = 0 no tap counts where three lie before; too many positions are not tried."""
+    position, tap = Iterator("i", 0, size or 3), Iterator("k", 0, 2)
+    inside = () if size is None else (Compare(index(before), "<=", index(position) + index(tap)),)
+    body = Guarded(inside, ONE, Number(Fraction(0))) if inside else ONE
+    count = Read(Scope((position,), (tap,), Reduction.SUM, body), (index(Iterator("at", 0, 3)),))
+    for divisor in (count, call("mul", count, Number(Fraction(2)))):
+        lost = call("sub", call("add", _at(X), call("div", ONE, divisor)), call("div", ONE, divisor))
+        outcome = prove_equal(Scope.pointwise((Iterator("at", 0, 3),), lost), _scope(_at(X)), Assumptions())
+        assert isinstance(outcome, Equal) and outcome.facts == facts
+
+
 LOST = call("sub", call("add", _at(X), call("div", ONE, _at(Y))), call("div", ONE, _at(Y)))
 ROOTS = call("mul", call("sqrt", _at(X)), call("sqrt", _at(X)))
 PART = call("div", _at(X), _at(Y))

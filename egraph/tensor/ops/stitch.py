@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from egraph.tensor import Node
-from egraph.tensor.boxes import Box
+from egraph.tensor.boxes import MOST_CELLS, Box, boxes_of, mask_of
 from egraph.tensor.expr.conditions import truth
 from egraph.tensor.expr.index import Index, Iterator, atoms, index, simplify, substitute
-from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Tensor
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor
 from egraph.tensor.ops.reference import meaning
 
 MOST_STITCHED = 1 << 12
@@ -57,6 +58,26 @@ def parts_of(node: Node) -> tuple[Part, ...] | None:
         return None
     parts.append(last)
     return tuple(parts) if len({part.operand for part in parts}) == len(parts) else None
+
+
+def boxes_by_choice(scope: Scope) -> tuple[Box, ...]:
+    """Return disjoint boxes that together hold all positions, on each of which one operand of a choice by boxes counts.
+
+    None where the body is no such choice, an axis has no size or too many positions.
+    """
+    sizes = [iterator.high for iterator in scope.traversal if isinstance(iterator.high, int)]
+    if len(sizes) < len(scope.traversal) or max(sizes, default=0) > MOST_STITCHED or prod(sizes) > MOST_CELLS:
+        return ()
+    body, boxes, rest = scope.body, list[Box](), mask_of([tuple(map(range, sizes))], sizes)
+    while isinstance(body, Guarded):
+        box = _box(body.conditions, scope.traversal, sizes)
+        if box is None:
+            return ()
+        inside = mask_of([box], sizes) & rest
+        boxes += boxes_of(inside)
+        rest &= ~inside
+        body = body.otherwise
+    return (*boxes, *boxes_of(rest)) if boxes else ()
 
 
 @lru_cache(maxsize=1 << 10)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cache
-from itertools import starmap
+from itertools import islice, starmap
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from egraph.derive.derivation import AnyRule, Derivation, RegionRule
 from egraph.engine.deriving import Derivations, Judged, Stop
 from egraph.engine.saturate import Limits, Saturation, saturate
+from egraph.errors import TypeMismatch
 from egraph.inspect.derivation import derivation_rule, explain_derivation
 from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
 from egraph.optimize.derivations import Deriver
@@ -29,12 +31,13 @@ from egraph.policy import SaturationPolicy
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
-from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 from egraph.tolerance import Tolerance
 from tests.support.fragments import concat, conv, leaf, matmul
-from tests.support.mutants import everywhere, fails_a_test, pairs
+from tests.support.mutants import everywhere, fails_a_test, pairs, with_an_edge_moved
 from tests.support.onnxruntime_outputs import outputs_of_onnxruntime
-from verify.application import equal_at_sizes
+from verify.application import _proof, equal_at_sizes
+from verify.outcome import Open
 
 SECONDS = 5.0
 """Of processor time in which a published program is found."""
@@ -266,6 +269,42 @@ def test_borders_of_other_elements_than_zeros_are_corrected(border: str, layout:
         assert equal_at_sizes(node, program) == ""
         (value,) = evaluate((program,), leaves)
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+
+
+@st.composite
+def borders(draw: st.DrawFn) -> Node:
+    """Draw a window over data with up to three rows and columns on every side that are no zeros, and zeros around them."""
+    border, layout, op = (draw(st.sampled_from(each)) for each in (sorted(BORDERS), ("NHWC", "NCHW"), ("Conv", "AveragePool")))
+    taps, stride, dilation = draw(st.tuples(*[st.integers(1, 4)] * 2)), draw(st.integers(1, 3)), draw(st.sampled_from((1, 1, 2)))
+    space, group = draw(st.tuples(*[st.integers(8, 20)] * 2)), draw(st.sampled_from((1, 2)))
+    around, pads = draw(st.tuples(*[st.integers(0, 3)] * 4)), draw(st.sampled_from(((0, 0, 0, 0), (1, 0, 0, 0), (0, 0, 1, 1))))
+    sizes = (1, 2, *space) if layout == "NCHW" else (1, *space, 2)
+    before, after = ((0, 0, *each) if layout == "NCHW" else (0, *each, 0) for each in (around[:2], around[2:]))
+    try:
+        data = apply("Pad", leaf(0, *sizes), before=before, after=after, **BORDERS[border])
+        if op == "Conv":
+            return conv(data, weight(1, 2, 2 // group, *taps), pads, stride, dilation, layout, group)
+        values: dict[str, Any] = {"strides": (stride,) * 2, "pads": pads, "dilations": (dilation,) * 2, "layout": layout}
+        return apply(op, data, kernel_shape=taps, count_include_pad=draw(st.integers(0, 1)), **values)
+    except TypeMismatch:  # a window that is longer than the data, or lies in the padding alone
+        assume(False)
+        raise
+
+
+@settings(max_examples=20, deadline=None)
+@given(borders())
+def test_any_border_is_corrected_and_proved_and_no_other_box_is(node: Node) -> None:
+    """Also with one column before and two after, by three corrections and more; with an edge moved by a cell it is refused."""
+    for mutant in zeros_around((node,), boxes_between):
+        boxes = mutant.boxes[0]
+        assert (mask_of(boxes, node.type.sizes) == everywhere(node, mutant.programs[0])).all()
+        programs = stitches(node, mutant.programs[0], boxes)
+        for program in programs:
+            assert equal_at_sizes(node, program) == ""
+        if boxes and programs:
+            moved = (each for each in with_an_edge_moved(programs[0]) if everywhere(node, each).any())
+            for wrong in islice(moved, 2):
+                assert isinstance(_proof(*map(fragment_expression, (node, wrong))), Open)
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
