@@ -112,10 +112,14 @@ class Chooser:
         exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
         return (*selections[: max(1, most - 1)], *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
 
-    def _reserve_time(self, to_measure: Sequence[Candidate]) -> None:
-        """Tell the budget which kernels of the latest choice are to be compiled, and how many the program has."""
-        running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
-        self.budget.uncompiled = sum(each.implementation.is_generated for each in to_measure)
+    def _reserve_time(self) -> None:
+        """Tell the budget how many kernels of the latest choice are not compiled yet, and how many its program has.
+
+        Those are counted that take too little to be measured: a recurrence of 64 steps had 126, each a copy of its own, and was not raced.
+        """
+        running = {number: each for number, each in self.latest[0].chosen.items() if not each.implementation.is_free}
+        uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
+        self.budget.uncompiled = sum(each.implementation.is_generated for each in uncompiled)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
@@ -147,7 +151,7 @@ class Chooser:
             worth = worth_measuring(speculative.model, selections, policy.negligible, self.uses)
             if number == 0:
                 self.waiting, self.latest = worth, selections
-                self._reserve_time(worth)
+                self._reserve_time()
             collector.measure_candidates(speculative.model, worth, lambda: math.inf, lambda text: None)
             is_late = self.budget.spent_seconds + self.needed_seconds(1, greedy=True) > until_seconds
             if not worth or collector.measured >= kernels or is_late:
@@ -199,7 +203,7 @@ class Chooser:
                 selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
                 to_measure = worth_measuring(self.model, selections, least_share, self.uses)
                 self.latest = selections
-                self._reserve_time(to_measure)
+                self._reserve_time()
                 best_us = selections[0].cost_us
                 message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
                 self.budget.progress.update(message)
@@ -211,7 +215,7 @@ class Chooser:
                     self.settled = selections
                     break
                 measurer.measure_candidates(self.model, to_measure, time_left, self.budget.progress.update)
-                self.budget.uncompiled = sum(each.implementation.is_generated and not self.model.is_settled(each) for each in to_measure)
+                self._reserve_time()
         return settled
 
 

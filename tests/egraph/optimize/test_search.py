@@ -584,6 +584,16 @@ def test_time_is_reserved_for_what_is_still_to_be_compiled_and_planned() -> None
     assert each.budget.chosen_kernels > len(running) and not each.budget.uncompiled, "all of them are measured"
 
 
+def test_time_is_reserved_for_kernels_that_take_too_little_to_be_measured() -> None:
+    """They are compiled all the same: a recurrence of 64 steps copied its state by 126 kernels."""
+    clock = Clock(1e9)
+    each, _ = chooser(clock)
+    stopwatch = Stopwatch(clock)
+    each.refine(cast(Measurer, stopwatch), lambda: 1e9, ((1, 1, True),), negligible=1e6)
+    made = {candidate for candidate in each.latest[0].chosen.values() if candidate.implementation.is_generated}
+    assert made and not stopwatch.order and each.budget.uncompiled == len(made)
+
+
 def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(1e3)
     each, _ = chooser(clock)
