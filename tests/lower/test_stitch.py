@@ -23,7 +23,7 @@ from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tens
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import evaluate, meaning
-from egraph.tensor.ops.scopes import grid, multiply
+from egraph.tensor.ops.scopes import grid, multiply, read
 from egraph.tensor.ops.stitch import Stitch, boxes_by_choice, stitch_of
 from lower.candidates import candidates
 from lower.cost.model import CostModel
@@ -94,6 +94,22 @@ def opened(roots: Sequence[Node], device: str, *, by_library: bool = False) -> S
         laid = {number: made[number] or options for number, options in laid.items()}
     program = folder.fold(to_program(frozen, extract(frozen, estimate(laid), 1, 1.0, 0)[0], graph))
     return open_program(program, device=device)
+
+
+def test_boxes_of_a_choice_are_disjoint_where_its_conditions_are_not() -> None:
+    """The first part counts where two meet, and nothing is said of conditions that join two axes."""
+    iterators, (row, column) = grid("i", (4, 4))
+    tensors = [Tensor(str(k), (4, 4)) for k in range(3)]
+
+    def choice(first: Compare) -> Scope:
+        inner = Guarded((Compare(column, "<", index(3)),), read(tensors[1], (row, column)), read(tensors[2], (row, column)))
+        return Scope.pointwise(iterators, Guarded((first,), read(tensors[0], (row, column)), inner))
+
+    assert boxes_by_choice(choice(Compare(row, "<", index(1)))) == (
+        (range(1), range(4)), (range(1, 4), range(3)), (range(1, 4), range(3, 4)),
+    )  # fmt: skip
+    assert boxes_by_choice(choice(Compare(row, "<", column))) == ()
+    assert boxes_by_choice(Scope.pointwise(iterators, read(tensors[0], (row, column)))) == ()
 
 
 @settings(max_examples=60, deadline=None)

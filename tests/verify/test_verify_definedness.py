@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.index import Iterator, Symbol, index
 from egraph.tensor.expr.scope import ONE, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.scopes import pointwise, read
@@ -41,11 +41,15 @@ def test_a_lost_partial_function_is_a_fact(left: Scalar, right: Scalar, facts: s
 
 
 @pytest.mark.parametrize(
-    ("before", "size", "facts"), [(1, 3, set()), (3, 3, {"nonzero divisor"}), (0, None, set()), (1, 1 << 12, {"nonzero divisor"})]
-)
-def test_a_count_of_at_least_one_is_no_lost_divisor(before: int, size: int | None, facts: set[str]) -> None:
+    ("before", "size", "facts"),
+    [
+        (1, 3, set()), (3, 3, {"nonzero divisor"}), (0, None, set()), (1, 1 << 12, {"nonzero divisor"}),
+        (1, Symbol("n", 1), {"nonzero divisor"}),
+    ],
+)  # fmt: skip
+def test_a_count_of_at_least_one_is_no_lost_divisor(before: int, size: int | Symbol | None, facts: set[str]) -> None:
     """sum(k < 2) [0 <= i + k - before < size]: at i = 0 no tap counts where three lie before; too many positions are not tried."""
-    position, tap = Iterator("i", 0, size or 3), Iterator("k", 0, 2)
+    position, tap = Iterator("i", 0, index(size) if isinstance(size, Symbol) else size or 3), Iterator("k", 0, 2)
     inside = () if size is None else (Compare(index(before), "<=", index(position) + index(tap)),)
     body = Guarded(inside, ONE, Number(Fraction(0))) if inside else ONE
     count = Read(Scope((position,), (tap,), Reduction.SUM, body), (index(Iterator("at", 0, 3)),))
