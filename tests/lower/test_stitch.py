@@ -101,14 +101,15 @@ def test_boxes_of_a_choice_are_disjoint_where_its_conditions_are_not() -> None:
     iterators, (row, column) = grid("i", (4, 4))
     tensors = [Tensor(str(k), (4, 4)) for k in range(3)]
 
-    def choice(first: Compare) -> Scope:
-        inner = Guarded((Compare(column, "<", index(3)),), read(tensors[1], (row, column)), read(tensors[2], (row, column)))
+    def choice(first: Compare, second: Compare) -> Scope:
+        inner = Guarded((second,), read(tensors[1], (row, column)), read(tensors[2], (row, column)))
         return Scope.pointwise(iterators, Guarded((first,), read(tensors[0], (row, column)), inner))
 
-    assert boxes_by_choice(choice(Compare(row, "<", index(1)))) == (
+    in_row, in_columns, joined = Compare(row, "<", index(1)), Compare(column, "<", index(3)), Compare(row, "<", column)
+    assert boxes_by_choice(choice(in_row, in_columns)) == (
         (range(1), range(4)), (range(1, 4), range(3)), (range(1, 4), range(3, 4)),
     )  # fmt: skip
-    assert boxes_by_choice(choice(Compare(row, "<", column))) == ()
+    assert boxes_by_choice(choice(joined, in_columns)) == boxes_by_choice(choice(in_row, joined)) == ()
     assert boxes_by_choice(Scope.pointwise(iterators, read(tensors[0], (row, column)))) == ()
 
 

@@ -11,6 +11,7 @@ from egraph.tensor.expr.index import Iterator, Symbol, index
 from egraph.tensor.expr.scope import ONE, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.scopes import pointwise, read
+from verify.application import _within_budget
 from verify.assumptions import Assumptions
 from verify.equality import Equal, Open, prove_equal
 
@@ -57,6 +58,25 @@ def test_a_count_of_at_least_one_is_no_lost_divisor(before: int, size: int | Sym
         lost = call("sub", call("add", _at(X), call("div", ONE, divisor)), call("div", ONE, divisor))
         outcome = prove_equal(Scope.pointwise((Iterator("at", 0, 3),), lost), _scope(_at(X)), Assumptions())
         assert isinstance(outcome, Equal) and outcome.facts == facts
+
+
+def test_a_product_of_conditions_is_no_count() -> None:
+    """prod(k < 2) [1 <= i + k] is 0 at i = 0."""
+    position, tap = Iterator("i", 0, 3), Iterator("k", 0, 2)
+    inside = (Compare(index(1), "<=", index(position) + index(tap)),)
+    scope = Scope((position,), (tap,), Reduction.PROD, Guarded(inside, ONE, Number(Fraction(0))))
+    divisor = Read(scope, (index(Iterator("at", 0, 3)),))
+    lost = call("sub", call("add", _at(X), call("div", ONE, divisor)), call("div", ONE, divisor))
+    outcome = prove_equal(Scope.pointwise((Iterator("at", 0, 3),), lost), _scope(_at(X)), Assumptions())
+    assert isinstance(outcome, Equal) and outcome.facts == {"nonzero divisor"}
+
+
+def test_what_one_box_assumes_all_boxes_together_do() -> None:
+    pairs = [(_scope(LOST), _scope(_at(X))), (_scope(_at(X)), _scope(_at(X)))]
+    for each in (pairs, pairs[::-1]):
+        outcome = _within_budget(each)
+        assert isinstance(outcome, Equal) and outcome.facts == {"nonzero divisor"}
+    assert isinstance(_within_budget([pairs[1], (_scope(_at(X)), _scope(_at(Y))), pairs[1]]), Open)
 
 
 LOST = call("sub", call("add", _at(X), call("div", ONE, _at(Y))), call("div", ONE, _at(Y)))
