@@ -291,7 +291,7 @@ def borders(draw: st.DrawFn) -> Node:
         raise
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(borders())
 def test_any_border_is_corrected_and_proved_and_no_other_box_is(node: Node) -> None:
     """Also with one column before and two after, by three corrections and more; with an edge moved by a cell it is refused."""
@@ -303,7 +303,7 @@ def test_any_border_is_corrected_and_proved_and_no_other_box_is(node: Node) -> N
             assert equal_at_sizes(node, program) == ""
         if boxes and programs:
             moved = (each for each in with_an_edge_moved(programs[0]) if everywhere(node, each).any())
-            for wrong in islice(moved, 2):
+            for wrong in islice(moved, 1):
                 assert isinstance(_proof(*map(fragment_expression, (node, wrong))), Open)
 
 
