@@ -163,8 +163,9 @@ def with_few_channels(conv: Node) -> Node:
     _, channels, *taps = weight.sizes
     few = lcm(*(factor for factor in FACTORS if channels % factor == 0))
     sizes = tuple(group * few if axis == layout.channel else size for axis, size in enumerate(data.sizes))
-    x = placeholder(0, TensorType(data.dtype, sizes), constant=bool(conv.inputs[0].attribute("constant")))
-    w = placeholder(1, TensorType(weight.dtype, (group, few, *taps)), constant=bool(conv.inputs[1].attribute("constant")))
+    are_constant = [operand.op == "Placeholder" and bool(operand.attribute("constant")) for operand in conv.inputs]
+    x = placeholder(0, TensorType(data.dtype, sizes), constant=are_constant[0])
+    w = placeholder(1, TensorType(weight.dtype, (group, few, *taps)), constant=are_constant[1])
     return apply("Conv", x, w, attributes=tuple(sorted({**dict(conv.attributes), "group": group}.items())))
 
 

@@ -24,6 +24,13 @@ def test_recording_writes_the_best_of_every_kind(tmp_path: Path) -> None:
     assert max(row["times_as_fast"] for row in rows if row["kind"] == "base") == 1.0
 
 
+def test_borders_of_mirrored_elements_are_timed_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    """The operator reads a tensor that another one makes."""
+    bench.main(["2@8 g2 s2 reflect", *QUICK])
+    corrected = [line for line in capsys.readouterr().out.splitlines() if " corrected " in line]
+    assert corrected and any("zeros for reflect padding" in line for line in corrected)
+
+
 def test_what_is_no_operator_is_told_before_anything_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["wide"])
