@@ -7,6 +7,7 @@ still agree where terms cancel in a way that pairing does not see; values in a p
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -130,8 +131,8 @@ def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
 
 def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
     """Return boxes of marked positions at which the sides are seen to agree; none where there are too many boxes."""
-    is_tried = np.count_nonzero(mask) <= MOST_SAMPLED
-    axes = [np.arange(size) for size in mask.shape] if is_tried else _ends(mask.shape)
+    are_few = np.count_nonzero(mask) <= MOST_SAMPLED
+    axes = [np.arange(size) for size in mask.shape] if are_few else _ends(mask.shape)
     tried = mask[np.ix_(*axes)]
     positions = [tuple(int(axis[k]) for axis, k in zip(axes, place, strict=True)) for place in np.argwhere(tried)]
     spend(len(positions) * sum(map(_terms, (left, right))) // POINTS_A_UNIT)
@@ -140,16 +141,14 @@ def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
         return ()
     agreeing = tried.copy()
     agreeing[tried] = ~apart
-    boxes = boxes_of(agreeing if is_tried else _between(agreeing, axes, mask.shape) & mask)
+    boxes = boxes_of(agreeing if are_few else _between(agreeing, axes, mask.shape) & mask)
     return boxes if len(boxes) <= MOST_REFINED else ()
 
 
 def _ends(shape: Sequence[int]) -> list[NDArray[np.intp]]:
     """Return positions of every axis, as many at its two ends on all long axes as may be tried together."""
-    length = max(shape)
-    while math.prod(min(size, length) for size in shape) > MOST_TRIED:
-        length -= 1
-    lengths = [min(size, length) for size in shape]
+    longest = bisect_right(range(1, MOST_TRIED + 1), MOST_TRIED, key=lambda length: math.prod(min(size, length) for size in shape))
+    lengths = [min(size, longest) for size in shape]
     return [np.array([*range((tried + 1) // 2), *range(size - tried // 2, size)]) for size, tried in zip(shape, lengths, strict=True)]
 
 

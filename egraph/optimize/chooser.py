@@ -117,7 +117,7 @@ class Chooser:
 
         Those are counted that take too little to be measured: a recurrence of 64 steps had 126, each a copy of its own, and was not raced.
         """
-        running = {number: each for number, each in self.latest[0].chosen.items() if not each.implementation.is_free}
+        running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
         uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
         self.budget.uncompiled = sum(each.implementation.is_generated for each in uncompiled)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)

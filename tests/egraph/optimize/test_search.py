@@ -592,6 +592,11 @@ def test_time_is_reserved_for_kernels_that_take_too_little_to_be_measured() -> N
     each.refine(cast(Measurer, stopwatch), lambda: 1e9, ((1, 1, True),), negligible=1e6)
     made = {candidate for candidate in each.latest[0].chosen.values() if candidate.implementation.is_generated}
     assert made and not stopwatch.order and each.budget.uncompiled == len(made)
+    offered = [candidate for options in each.candidates.values() for candidate in options if candidate.implementation.is_generated]
+    two = list({each.model.key(candidate): candidate for candidate in offered}.values())[:2]
+    each.latest = tuple(replace(each.latest[0], chosen={0: candidate}) for candidate in two)
+    each._reserve_time()
+    assert each.budget.uncompiled == 2, "the other programs are compiled as well"
 
 
 def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:

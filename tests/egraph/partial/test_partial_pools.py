@@ -24,6 +24,7 @@ from tests.support.mutants import everywhere
 from tests.support.onnxruntime_outputs import outputs_of_onnxruntime
 from verify.application import equal_at_sizes
 from verify.corrected import corrected
+from verify.disagreement import MOST_TRIED, _ends
 
 Region = tuple[Node, ...]
 AS_CONV, AS_POOL = "as Conv of equal taps", "as AveragePool where taps are equal"
@@ -140,6 +141,16 @@ def test_boxes_of_large_maps_are_those_of_the_ends_where_that_is_proved(stride: 
     boxes = boxes_between(node, program)
     assert boxes is not None and (mask_of(boxes, node.type.sizes) == everywhere(node, program)).all()
     assert all(equal_at_sizes(node, whole) == "" for whole in stitches(node, program, boxes))
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths"), [((5,), [5]), ((1 << 26,), [MOST_TRIED]), ((2, 3, 300, 90), [2, 3, 52, 52]), ((129, 128, 1, 2), [90, 90, 1, 2])]
+)
+def test_as_many_positions_of_the_ends_are_tried_as_may_be(shape: tuple[int, ...], lengths: list[int]) -> None:
+    """Also of an axis of millions: the ends of all long axes are equally long."""
+    axes = _ends(shape)
+    assert [len(axis) for axis in axes] == lengths
+    assert all(axis[0] == 0 and axis[-1] == size - 1 and (np.diff(axis) > 0).all() for axis, size in zip(axes, shape, strict=True))
 
 
 def test_a_rule_that_counts_pads_is_corrected_on_a_large_map() -> None:
