@@ -147,7 +147,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
                 results / output.artefact.name, deriver, digest, budget, folder, repair, device(options.device), target_lowering,
-                Rounding(reference.samples, options.threads, options.device, folder.fold), Storage(target_lowering),
+                Rounding(reference.checked_samples, options.threads, options.device, folder.fold), Storage(target_lowering),
                 Ranges(user_inputs.feeds, options.threads, user_inputs.key if options.precision == "int8" else ""),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes + outline.notes)
@@ -361,6 +361,7 @@ class Run:
 
             def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection) -> None:
                 self.rounding.foresee(outline, frozen, selection, self._calibrated(measurer, device), self.budget.measuring_seconds)
+                self.budget.ending_seconds += self.rounding.kept_seconds
 
             searched = search(
                 self.graph, rules, calibrated, measurer, self.budget,
@@ -371,7 +372,9 @@ class Run:
                 prepare=prepare, is_prepared=lambda: not ahead.is_building,
             )  # fmt: skip
         if measurer is not None and not searched.choice.is_earlier:
-            searched = self.rounding.with_mixed(searched, self._calibrated(measurer, device), options.finalists)
+            model = self._calibrated(measurer, device)
+            searched = self.rounding.without_too_far(searched, model, options.finalists, self.budget.spare_seconds)
+            searched = self.rounding.with_mixed(searched, model, options.finalists)
         self._file(stages.dumped_search(options.dump_folder, self.graph, searched), key, device)
         if earlier and searched.choice.is_earlier:
             progress.note(earlier.describe())

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,7 +33,7 @@ from egraph.optimize.outcome import RoundedProgram
 from egraph.optimize.reference import Accepted
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.repeats import Outline
-from egraph.optimize.search import Mixed, Search, program_digest, with_mixed
+from egraph.optimize.search import Mixed, Search, program_digest, with_choice
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import (
@@ -63,9 +64,15 @@ from runtime.devices import device
 from runtime.errors import ExecutionError
 
 SAFETY = 1.25
-"""By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
-a few roundings: of programs that differ in the order of sums alone it was 0.9 to 1.4 times what was simulated."""
-SIMULATED = 4
+"""By how much more programs are taken to be off than the last one was. The largest error of an output is that of a few roundings: of
+programs that differ in the order of sums alone it was 0.9 to 1.4 times as large."""
+MARGIN = 1.15
+"""By how much more a program is taken to be off than a simulation of it says, on the same inputs: it was 0.94 to 1.13 times as much."""
+FEWEST_SIMULATIONS_LEFT = 2.0
+"""Simulations that there must be time for, by what the last one took, to begin another."""
+SIMULATIONS_AFTER_MEASURING = 4.0
+"""Simulations of programs for which time is kept while kernels are measured."""
+SIMULATED = 5
 """Choices of kernels that round, at most, of which it is simulated how far they are off together."""
 ROUNDS = 4
 """Programs that are found to be too far off, at most; then none rounds its operands any more."""
@@ -124,8 +131,9 @@ class Simulation:
         self._worst = by_input.index(self.together)
 
     def error(self, on: Collection[Node]) -> float:
-        """Return how far the outputs move where these products round, on those inputs."""
-        return self._error([i for i, node in enumerate(self.nodes) if node in on], self._worst)
+        """Return how far the outputs move where these products round, on the inputs where that is farthest."""
+        switched_on = [i for i, node in enumerate(self.nodes) if node in on]
+        return max(self._error(switched_on, at) for at in range(len(self._inputs)))
 
     def contributions(self, time_left: Callable[[], float] = lambda: math.inf) -> dict[Node, float]:
         """Return how far the outputs move where one product alone rounds, on those inputs.
@@ -246,6 +254,12 @@ class Rounding:
     simulation: Simulation | None = None
     """Of that program, where all that it rounds is rounded to ``MEASURED_IN``; ``rounded``: its products, by the kernels' positions."""
     rounded: dict[int, list[Node]] = field(default_factory=dict)
+    margin: float = MARGIN
+    """By how much more programs are taken to be off than a simulation says."""
+    simulated: dict[frozenset[Node], float] = field(default_factory=dict)
+    """How far programs are off by a simulation, by their outputs and the products that round."""
+    simulation_seconds: float = 0.0
+    """What the last simulation of a program took."""
     mixed: dict[str, frozenset[int]] = field(default_factory=dict)
     """Programs of it whose kernels returned to float32 one by one, by their digests: the kernels that still round."""
 
@@ -271,6 +285,8 @@ class Rounding:
             return True
         if rounding := self.mixed.get(extracted_digest(entry.program)):
             errors.scale = SAFETY * error / math.sqrt(math.fsum(self.moved[at] ** 2 for at in rounding))
+            if foreseen := self._simulated(rounding):
+                self.margin *= max(1.0, MARGIN * error / foreseen)
             return True
         place = _selection_of(searched, entry)
         if place is None:
@@ -294,15 +310,63 @@ class Rounding:
         onnxruntime computes the chosen program with its products' operands rounded to ``MEASURED_IN``: nothing is compiled for that, and
         nothing is foreseen of other precisions.
         """
+        if model.errors is not None and not model.errors.scale:
+            self._look_at(outline, frozen, selection, model, time_left, is_learning=True)
+
+    @property
+    def kept_seconds(self) -> float:
+        """Return the seconds that the simulations of what is chosen in the end are expected to take."""
+        return SIMULATIONS_AFTER_MEASURING * self.simulation_seconds
+
+    def without_too_far(self, searched: Search, model: CostModel, finalists: int, time_left: Callable[[], float]) -> Search:
+        """Return a search without the programs that a simulation says to be too far off: none of them is compiled.
+
+        Those that cost least are simulated first, until one is off by so little that it is expected to be accepted. Equal programs whose
+        kernels round alike may differ: where a normalisation follows the product that it preceded, sums cancel that are rounded. Of the
+        first that is too far off it is learned how far each kernel moves the outputs, where that is not known of another.
+        """
+        errors, choice, saturation = model.errors, searched.choice, searched.saturation
+        if errors is None:
+            return searched
+        kept: dict[bool, tuple[Selection, ...]] = {}
+        for is_derived, frozen, selections in ((True, saturation.frozen, choice.selections), (False, saturation.by_rules, choice.by_rules)):
+            left_out: list[Selection] = []
+            for selection in sorted(selections, key=lambda each: each.cost_us) if frozen is not None else ():
+                assert frozen is not None
+                is_learning = is_derived and not self.knows(searched)
+                error = self._look_at(searched.outline, frozen, selection, model, time_left, is_learning=is_learning)
+                if error > errors.tolerance.relative:
+                    left_out.append(selection)
+                elif not is_exact(selection) and error <= errors.tolerance.relative / MARGIN:
+                    break
+            kept[is_derived] = tuple(each for each in selections if each not in left_out)
+        remaining = replace(choice, selections=kept[True], by_rules=kept[False])
+        return with_choice(searched, remaining, finalists) if any(kept.values()) and remaining != choice else searched
+
+    def _look_at(
+        self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float], *,
+        is_learning: bool,
+    ) -> float:  # fmt: skip
+        """Return how far a simulation says that a chosen program is off; 0 where it cannot be simulated, or time does not suffice.
+
+        Where that is more than is expected to be accepted, it is kept how far each kernel moves the outputs, if that ``is_learning``.
+        """
         errors, program = model.errors, outline.program(frozen, selection)
         rounding = rounding_kernels(program)
-        if errors is None or errors.scale or {kernel.implementation.precision for kernel in rounding} != {MEASURED_IN} or time_left() <= 0:
-            return
-        accepted = errors.tolerance.relative / SAFETY
-        if (error := self._learn(errors, outline, frozen, selection, program, time_left, accepted)) > accepted:
-            self._scale(errors, outline, frozen, selection, error)
+        is_late = time_left() < FEWEST_SIMULATIONS_LEFT * self.simulation_seconds or time_left() <= 0
+        if errors is None or {kernel.implementation.precision for kernel in rounding} != {MEASURED_IN} or is_late:
+            return 0.0
+        accepted, key = errors.tolerance.relative / MARGIN, frozenset((*program.graph.roots, *chain.from_iterable(map(products, rounding))))
+        known = self.simulated.get(key)
+        if known is None or (is_learning and known > accepted):
+            known = self._learn(errors, outline, frozen, selection, program, time_left, accepted if is_learning else math.inf)
+            self.simulated[key] = known
+            if known > accepted and is_learning:
+                self._scale(errors, outline, frozen, selection, known)
+        if known > accepted:
             kernels = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
-            self.programs[program_digest(program)] = RoundedProgram(len(rounding), len(kernels), error, program.cost_us, None)
+            self.programs.setdefault(program_digest(program), RoundedProgram(len(rounding), len(kernels), known, program.cost_us, None))
+        return known
 
     @staticmethod
     def _scale(errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, error: float) -> None:
@@ -320,8 +384,9 @@ class Rounding:
 
         Return how far all together do; where that is ``accepted``, nothing is kept.
         """
-        program = self.fold(program)
+        before_seconds, program = time_left(), self.fold(program)
         simulation = Simulation(program, [feeds for feeds, _ in self.samples()], self.threads)
+        self.simulation_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
         if simulation.together <= accepted:
             return simulation.together
         alone = simulation.contributions(time_left)
@@ -344,7 +409,7 @@ class Rounding:
         Those that save most time for the part of the accepted error that they use up go on rounding.
         """
         mixed = self._mixed(searched, model)
-        return with_mixed(searched, mixed, finalists) if mixed else searched
+        return with_choice(searched, replace(searched.choice, mixed=mixed), finalists) if mixed else searched
 
     def mixed_alone(self, searched: Search, model: CostModel, finalists: int, most_us: float) -> Search | None:
         """Return that program with those that do not round, where it is predicted to take less than is said: nothing is extracted."""
@@ -352,7 +417,7 @@ class Rounding:
         if mixed is None or mixed.program(searched.saturation.frozen, searched.outline).cost_us >= most_us:
             return None
         exact = tuple(each for each in searched.choice.selections if is_exact(each))
-        return with_mixed(replace(searched, choice=replace(searched.choice, selections=exact)), mixed, finalists)
+        return with_choice(searched, replace(searched.choice, selections=exact, mixed=mixed), finalists)
 
     def _mixed(self, searched: Search, model: CostModel) -> Mixed | None:
         errors, frozen = model.errors, searched.saturation.frozen
@@ -362,19 +427,36 @@ class Rounding:
         exact = {at: kernels[at].implementation.in_precision(PLAIN) for at in self.moved}
         exact_us = {at: model.cost_us(Candidate(kernels[at].fragment, (), (), implementation)) for at, implementation in exact.items()}
         saved_us = {at: exact_us[at] - kernels[at].cost_us for at in self.moved}
-        rounding = self._chosen(errors, saved_us)
-        for _ in range(SIMULATED):
-            error = self._simulated(rounding)
-            if error <= errors.tolerance.relative:
-                break
-            errors.scale = error / math.sqrt(math.fsum(self.moved[at] ** 2 for at in rounding))
-            rounding = self._chosen(errors, saved_us)
+        rounding = self._as_many(errors, saved_us)
         mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding})
         program = mixed.program(frozen, searched.outline)
         if not rounding or any(cost_us >= FAILED_COST_US for cost_us in mixed.exact_us.values()):
             return None
         self.mixed[program_digest(program)] = frozenset(rounding)
         return mixed
+
+    def _as_many(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
+        """Return the kernels that go on rounding: as many as a simulation says to be within the tolerance, found by bisection.
+
+        The scale of errors becomes that with which they were chosen.
+        """
+        chosen, within, tried = self._chosen(errors, saved_us), set[int](), list[set[int]]()
+        low, high = 0.0, math.inf
+        while chosen and chosen not in tried and len(tried) < SIMULATED:
+            tried.append(chosen)
+            error = self._simulated(chosen)
+            if error <= errors.tolerance.relative:
+                within, high = chosen, errors.scale
+            else:
+                low = errors.scale
+            together = math.sqrt(math.fsum(self.moved[at] ** 2 for at in chosen))
+            if low and high < math.inf:
+                errors.scale = math.sqrt(low * high)
+            elif error and together:
+                errors.scale = error / together
+            chosen = self._chosen(errors, saved_us)
+        errors.scale = high if within else errors.scale
+        return within or chosen
 
     def _chosen(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
         """Return the kernels that go on rounding: those that save most time for their part of the accepted error."""
@@ -387,7 +469,7 @@ class Rounding:
     def _simulated(self, rounding: Collection[int]) -> float:
         """Return how far outputs are off, with a margin, where these kernels round; 0 where that cannot be simulated."""
         nodes = {node for at in rounding for node in self.rounded[at]}
-        return SAFETY * self.simulation.error(nodes) if nodes and self.simulation else 0.0
+        return self.margin * self.simulation.error(nodes) if nodes and self.simulation else 0.0
 
     def described(self, trial: Trial, model: CostModel) -> tuple[dict[str, RoundedProgram], str]:
         """Return time and error of the programs that a report compares, and why nothing rounds where nothing does."""

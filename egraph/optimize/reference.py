@@ -267,12 +267,20 @@ class Reference:
         outputs: Sequence[Any] | None = self.answers.of(feeds) or self.session.run(None, dict(feeds))
         return outputs or ()
 
-    def samples(self) -> list[Sample]:
-        """Return the inputs that a check begins with, each with the original's outputs, which are kept for the check."""
+    def checked_samples(self) -> list[Sample]:
+        """Return all inputs of a check, each with the original's outputs."""
+        return self.samples(max(len(VALUES), self.options.checks - len(self.given.named)))
+
+    def samples(self, count: int = len(VALUES)) -> list[Sample]:
+        """Return the inputs that a check begins with, each with the original's outputs, which are kept for the check.
+
+        ``count``: how many are random at most, of a model that is not slow.
+        """
         feeds: list[Mapping[str, Any]] = [feeds for _, feeds in self.given.named]
         if self.runs.is_random:
             most = self.options.checks if self.runs.run_seconds < self.options.policy.race.slow_run_seconds else 1
-            for number, values in enumerate(VALUES[:most]):
+            for number in range(min(count, most)):
+                values = VALUES[number % len(VALUES)]
                 feeds.append(random_feeds([replace(spec, values=values) for spec in self.runs.specs], self.options.seed + number))
         answered: list[Sample] = []
         for each in feeds:

@@ -283,9 +283,8 @@ def resume_search(
     return _search_result(searched.outline, searched.saturation, choice, space, budget, finalists, is_timed=True)
 
 
-def with_mixed(searched: Search, mixed: Mixed, finalists: int) -> Search:
-    """Return a search with one more program."""
-    choice = replace(searched.choice, mixed=mixed)
+def with_choice(searched: Search, choice: Choice, finalists: int) -> Search:
+    """Return a search with the programs of another choice from the same e-graph."""
     programs = programs_of(choice, searched.saturation, searched.outline, finalists)
     return replace(searched, choice=choice, programs=programs, text=_text(choice))
 

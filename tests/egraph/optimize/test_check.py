@@ -475,6 +475,28 @@ def test_a_model_that_is_run_to_see_rounding_is_opened_once(
     assert len(opens) == opened and run.opening_seconds > 0
 
 
+@pytest.mark.parametrize(("run_seconds", "checks", "counts"), [(0.0, 3, (2, 3)), (0.0, 1, (1, 1)), (9.0, 3, (1, 1))])
+def test_programs_that_round_are_measured_on_all_inputs_of_the_check(
+    tmp_path: Path, run_seconds: float, checks: int, counts: tuple[int, int]
+) -> None:
+    """So that none of them is refused in the end; a slow model has time for one."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Exp(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    graph, session = importer.load(onnx.load(tmp_path / "m.onnx")).graph, open_original(tmp_path / "m.onnx", 1)
+    options, specs = Options(tmp_path / "m.onnx", checks=checks), (FeedSpec("x", "float32", (4,)),)
+    reference = Reference(options, graph, Given(), Accepted(specs, run_seconds), session, Answers())
+    samples = reference.checked_samples()
+    assert (len(reference.samples()), len(samples)) == counts
+    compared: list[bytes] = []
+
+    def remembered(feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        compared.append(feeds["x"].tobytes())
+        return [np.exp(feeds["x"])]
+
+    reference.compare({"m": remembered}, lambda inputs: True, checks, lambda feeds: Blame(), is_first=False)
+    assert compared[: len(samples)] == [feeds["x"].tobytes() for feeds, _ in samples]
+
+
 @pytest.mark.parametrize("has_meaning", [True, False])
 def test_a_spectrum_is_compared_with_the_model_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_meaning: bool) -> None:
     """The comparison of the optimiser itself, with onnxruntime's own STFT: the logarithm of powers shows how inexact it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,8 +29,10 @@ from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import Run, optimize
 from egraph.optimize.precision import (
+    MARGIN,
     NOTHING_FITS,
     SAFETY,
+    SIMULATED,
     Rounding,
     Simulation,
     moved_constant,
@@ -299,6 +301,65 @@ def test_it_is_foreseen_how_far_a_choice_is_off(four_blocks: tuple[Search, Entry
     closer = rounding.mixed_alone(searched, model, 4, math.inf)
     assert closer is not None and model.errors.scale > scale
     assert [SAFETY * 0.05 * len(rounding_kernels(program)) <= 0.1 for program in closer.programs] == [True]
+
+
+@pytest.mark.parametrize(("tolerance", "is_left_out", "is_learned"), [(0.9, True, True), (1.1, False, True), (1.2, False, False)])
+def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
+    four_blocks: tuple[Search, Entry, dict[Node, float]], tolerance: float, is_left_out: bool, is_learned: bool
+) -> None:
+    """The stubbed simulation says that all is off by 1: beyond the tolerance nothing is compiled, near it others are offered beside."""
+    searched, entry, _ = four_blocks
+    (selection,) = searched.choice.selections
+    plain = {number: replace(each, implementation=each.implementation.in_precision("float32")) for number, each in selection.chosen.items()}
+    exact = replace(selection, chosen=plain, cost_us=selection.cost_us + 1.0)
+    searched = replace(searched, choice=replace(searched.choice, selections=(selection, exact)))
+    model: Any = Prices(ErrorModel(Tolerance(tolerance)))
+    rounding = Rounding(lambda: [({}, [])], 1)
+    remaining = rounding.without_too_far(searched, model, 4, lambda: math.inf)
+    assert remaining.choice.selections == ((exact,) if is_left_out else (selection, exact))
+    assert (entry.contender.digest in map(program_digest, remaining.programs)) is not is_left_out
+    assert rounding.knows(searched) is is_learned and bool(model.errors.scale) is is_learned
+    assert (rounding.with_mixed(remaining, model, 4).choice.mixed is not None) is is_learned
+
+
+def test_nothing_is_simulated_that_there_is_no_time_for(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    searched, _, _ = four_blocks
+    model: Any = Prices(ErrorModel(Tolerance(0.1)))
+    rounding = Rounding(lambda: [({}, [])], 1, simulation_seconds=2.0)
+    assert rounding.without_too_far(searched, model, 4, lambda: 3.0) is searched
+    assert rounding.kept_seconds == 8.0 and not rounding.programs
+
+
+def test_what_is_off_by_too_much_alone_is_no_reason_to_leave_out_everything(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    searched, _, _ = four_blocks
+    rounding = Rounding(lambda: [({}, [])], 1)
+    model: Any = Prices(ErrorModel(Tolerance(0.1)))
+    assert rounding.without_too_far(searched, model, 4, lambda: math.inf) is searched
+
+
+def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    """What kernels do alone adds up to twice what they do together; six of eight are found, where the scale alone says four or five."""
+    searched, entry, alone = four_blocks
+    six = math.sqrt(math.fsum(error**2 for error in list(alone.values())[:6]))
+    model: Any = Prices(ErrorModel(Tolerance(1.01 * MARGIN * 0.5 * six)))
+    rounding = Rounding(lambda: [({}, [])], 1)
+    assert rounding.raise_kernels(searched, entry, 1.0, model, lambda: math.inf)
+    simulated: list[int] = []
+
+    def together(nodes: Collection[Node]) -> float:
+        simulated.append(len(nodes))
+        return 0.5 * math.sqrt(math.fsum(alone[node] ** 2 for node in nodes))
+
+    rounding.simulation = cast(Simulation, SimpleNamespace(error=together))
+    mixed = rounding.with_mixed(searched, model, 4).choice.mixed
+    assert mixed is not None and len(alone) - len(mixed.exact_us) == 6 and simulated[0] < 6 and len(simulated) <= SIMULATED
+
+    program = mixed.program(searched.saturation.frozen, searched.outline)
+    failed = Entry(Contender("program 1", program_digest(program), "einsat", ""), program)
+    assert rounding.raise_kernels(searched, failed, 2 * model.errors.tolerance.relative, model, lambda: math.inf)
+    assert rounding.margin == pytest.approx(2.02 * MARGIN**2)
+    fewer = rounding.with_mixed(searched, model, 4).choice.mixed
+    assert fewer is not None and 0 < len(alone) - len(fewer.exact_us) < 6, "a simulation is believed less where a program was farther off"
 
 
 def test_one_that_does_not_round_is_among_the_finalists() -> None:
