@@ -16,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -48,6 +47,7 @@ from egraph.tensor import (
     Selection,
     TensorType,
     attributes,
+    format_fragment,
     make,
     numpy_dtype,
     rewrite,
@@ -68,6 +68,9 @@ SAFETY = 1.25
 programs that differ in the order of sums alone it was 0.9 to 1.4 times as large."""
 MARGIN = 1.15
 """By how much more a program is taken to be off than a simulation of it says, on the same inputs: it was 0.94 to 1.13 times as much."""
+NEARER = 1.2
+"""How many times as far off as another program that is, of which it is known how far each kernel moves the outputs, for that to be learned
+of the other one instead."""
 FEWEST_SIMULATIONS_LEFT = 2.0
 """Simulations that there must be time for, by what the last one took, to begin another."""
 SIMULATIONS_AFTER_MEASURING = 4.0
@@ -256,10 +259,12 @@ class Rounding:
     rounded: dict[int, list[Node]] = field(default_factory=dict)
     margin: float = MARGIN
     """By how much more programs are taken to be off than a simulation says."""
-    simulated: dict[frozenset[Node], float] = field(default_factory=dict)
-    """How far programs are off by a simulation, by their outputs and the products that round."""
+    simulated: dict[tuple[str, ...], float] = field(default_factory=dict)
+    """How far programs are off by a simulation, by their kernels that round."""
     simulation_seconds: float = 0.0
     """What the last simulation of a program took."""
+    accepted_us: float = math.inf
+    """What the cheapest program is predicted to take that is expected to be accepted, by a simulation."""
     mixed: dict[str, frozenset[int]] = field(default_factory=dict)
     """Programs of it whose kernels returned to float32 one by one, by their digests: the kernels that still round."""
 
@@ -280,6 +285,7 @@ class Rounding:
         if errors is None or self.raised > ROUNDS:
             return False
         self.raised += 1
+        self.accepted_us = math.inf
         if self.raised > ROUNDS or not math.isfinite(error):
             errors.scale = NOTHING_FITS
             return True
@@ -295,12 +301,12 @@ class Rounding:
         frozen, selection = place
         if not self.knows(searched):
             self._learn(errors, searched.outline, frozen, selection, without_stored(entry.program), time_left)
-        self._scale(errors, searched.outline, frozen, selection, error)
+        self._scale(errors, searched.outline, frozen, selection, SAFETY * error)
         return True
 
     def knows(self, searched: Search) -> bool:
         """Return whether it is known of a program of this search how far each kernel moves the outputs."""
-        return self.whole is not None and self.frozen is searched.saturation.frozen
+        return self.whole is not None and any(self.frozen is each for each in (searched.saturation.frozen, searched.saturation.by_rules))
 
     def foresee(
         self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float]
@@ -310,8 +316,12 @@ class Rounding:
         onnxruntime computes the chosen program with its products' operands rounded to ``MEASURED_IN``: nothing is compiled for that, and
         nothing is foreseen of other precisions.
         """
-        if model.errors is not None and not model.errors.scale:
-            self._look_at(outline, frozen, selection, model, time_left, is_learning=True)
+        errors, program = model.errors, outline.program(frozen, selection)
+        if errors is not None and not errors.scale and self._is_simulated(program, time_left):
+            accepted = errors.tolerance.relative / MARGIN
+            self._keep(program, error := self._learn(errors, outline, frozen, selection, program, time_left, accepted))
+            if error > accepted:
+                self._scale(errors, outline, frozen, selection, MARGIN * error)
 
     @property
     def kept_seconds(self) -> float:
@@ -321,52 +331,69 @@ class Rounding:
     def without_too_far(self, searched: Search, model: CostModel, finalists: int, time_left: Callable[[], float]) -> Search:
         """Return a search without the programs that a simulation says to be too far off: none of them is compiled.
 
-        Those that cost least are simulated first, until one is off by so little that it is expected to be accepted. Equal programs whose
-        kernels round alike may differ: where a normalisation follows the product that it preceded, sums cancel that are rounded. Of the
-        first that is too far off it is learned how far each kernel moves the outputs, where that is not known of another.
+        Those that cost least are simulated first, until one is expected to be accepted. Where none is, it is learned of the nearest how
+        far each kernel moves the outputs: equal programs whose kernels round alike may differ, as fast algorithms round sums of operands.
         """
-        errors, choice, saturation = model.errors, searched.choice, searched.saturation
+        errors, outline, choice, saturation = model.errors, searched.outline, searched.choice, searched.saturation
         if errors is None:
             return searched
-        kept: dict[bool, tuple[Selection, ...]] = {}
-        for is_derived, frozen, selections in ((True, saturation.frozen, choice.selections), (False, saturation.by_rules, choice.by_rules)):
+        self.accepted_us = math.inf
+        kept: list[tuple[Selection, ...]] = []
+        nearest: tuple[float, FrozenEGraph, Selection] | None = None
+        for frozen, selections in ((saturation.frozen, choice.selections), (saturation.by_rules, choice.by_rules)):
             left_out: list[Selection] = []
             for selection in sorted(selections, key=lambda each: each.cost_us) if frozen is not None else ():
                 assert frozen is not None
-                is_learning = is_derived and not self.knows(searched)
-                error = self._look_at(searched.outline, frozen, selection, model, time_left, is_learning=is_learning)
+                program = outline.program(frozen, selection)
+                if (error := self._simulated_error(program, time_left)) is None:
+                    continue
                 if error > errors.tolerance.relative:
                     left_out.append(selection)
-                elif not is_exact(selection) and error <= errors.tolerance.relative / MARGIN:
+                if error <= errors.tolerance.relative / MARGIN:
+                    self.accepted_us = min(self.accepted_us, program.cost_us)
                     break
-            kept[is_derived] = tuple(each for each in selections if each not in left_out)
-        remaining = replace(choice, selections=kept[True], by_rules=kept[False])
-        return with_choice(searched, remaining, finalists) if any(kept.values()) and remaining != choice else searched
+                if nearest is None or error < nearest[0]:
+                    nearest = error, frozen, selection
+            kept.append(tuple(each for each in selections if each not in left_out))
+        if nearest is not None and math.isinf(self.accepted_us):
+            error, frozen, selection = nearest
+            is_nearer = self.simulation is None or error * NEARER < self.simulation.together
+            if not self.knows(searched) or (is_nearer and self._has_time_for_simulation(time_left)):
+                self._learn(errors, outline, frozen, selection, outline.program(frozen, selection), time_left)
+                self._scale(errors, outline, frozen, selection, MARGIN * error)
+        remaining = replace(choice, selections=kept[0], by_rules=kept[1])
+        return with_choice(searched, remaining, finalists) if any(kept) and remaining != choice else searched
 
-    def _look_at(
-        self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float], *,
-        is_learning: bool,
-    ) -> float:  # fmt: skip
-        """Return how far a simulation says that a chosen program is off; 0 where it cannot be simulated, or time does not suffice.
+    def _has_time_for_simulation(self, time_left: Callable[[], float]) -> bool:
+        return time_left() > FEWEST_SIMULATIONS_LEFT * self.simulation_seconds
 
-        Where that is more than is expected to be accepted, it is kept how far each kernel moves the outputs, if that ``is_learning``.
-        """
-        errors, program = model.errors, outline.program(frozen, selection)
-        rounding = rounding_kernels(program)
-        is_late = time_left() < FEWEST_SIMULATIONS_LEFT * self.simulation_seconds or time_left() <= 0
-        if errors is None or {kernel.implementation.precision for kernel in rounding} != {MEASURED_IN} or is_late:
-            return 0.0
-        accepted, key = errors.tolerance.relative / MARGIN, frozenset((*program.graph.roots, *chain.from_iterable(map(products, rounding))))
-        known = self.simulated.get(key)
-        if known is None or (is_learning and known > accepted):
-            known = self._learn(errors, outline, frozen, selection, program, time_left, accepted if is_learning else math.inf)
-            self.simulated[key] = known
-            if known > accepted and is_learning:
-                self._scale(errors, outline, frozen, selection, known)
-        if known > accepted:
-            kernels = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
-            self.programs.setdefault(program_digest(program), RoundedProgram(len(rounding), len(kernels), known, program.cost_us, None))
+    def _is_simulated(self, program: Program, time_left: Callable[[], float]) -> bool:
+        """Return whether a program rounds as it can be simulated, and there is time for that."""
+        precisions = {kernel.implementation.precision for kernel in rounding_kernels(program)}
+        return precisions == {MEASURED_IN} and self._has_time_for_simulation(time_left)
+
+    def _simulated_error(self, program: Program, time_left: Callable[[], float]) -> float | None:
+        """Return how far a simulation says that a program is off; None where that is not simulated."""
+        known = self.simulated.get(_rounded(program))
+        if known is None and self._is_simulated(program, time_left):
+            known = self._simulation(program, time_left)[1].together
+            self._keep(program, known)
         return known
+
+    def _keep(self, program: Program, error: float) -> None:
+        """Keep how far a program is off by its simulation, for others that round alike and for the report."""
+        kernels = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
+        self.simulated[_rounded(program)] = error
+        known = RoundedProgram(len(rounding_kernels(program)), len(kernels), error, program.cost_us, None)
+        self.programs.setdefault(program_digest(program), known)
+
+    def _simulation(self, program: Program, time_left: Callable[[], float]) -> tuple[Program, Simulation]:
+        """Return a program, folded, and its simulation; keep how long that takes."""
+        before_seconds = time_left()
+        program = self.fold(program)
+        simulation = Simulation(program, [feeds for feeds, _ in self.samples()], self.threads)
+        self.simulation_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
+        return program, simulation
 
     @staticmethod
     def _scale(errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, error: float) -> None:
@@ -374,7 +401,7 @@ class Rounding:
         uses = outline.uses(frozen)
         squares = (uses.get(number, 1) * errors.error(candidate) ** 2 for number, candidate in selection.chosen.items())
         together = math.sqrt(math.fsum(squares))
-        errors.scale = SAFETY * error / together if together > 0 else NOTHING_FITS
+        errors.scale = error / together if together > 0 else NOTHING_FITS
 
     def _learn(
         self, errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, program: Program,
@@ -384,9 +411,7 @@ class Rounding:
 
         Return how far all together do; where that is ``accepted``, nothing is kept.
         """
-        before_seconds, program = time_left(), self.fold(program)
-        simulation = Simulation(program, [feeds for feeds, _ in self.samples()], self.threads)
-        self.simulation_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
+        program, simulation = self._simulation(program, time_left)
         if simulation.together <= accepted:
             return simulation.together
         alone = simulation.contributions(time_left)
@@ -409,27 +434,30 @@ class Rounding:
         Those that save most time for the part of the accepted error that they use up go on rounding.
         """
         mixed = self._mixed(searched, model)
+        if mixed and mixed.program(searched.saturation, searched.outline).cost_us >= self.accepted_us:
+            return searched
         return with_choice(searched, replace(searched.choice, mixed=mixed), finalists) if mixed else searched
 
     def mixed_alone(self, searched: Search, model: CostModel, finalists: int, most_us: float) -> Search | None:
         """Return that program with those that do not round, where it is predicted to take less than is said: nothing is extracted."""
         mixed = self._mixed(searched, model)
-        if mixed is None or mixed.program(searched.saturation.frozen, searched.outline).cost_us >= most_us:
+        if mixed is None or mixed.program(searched.saturation, searched.outline).cost_us >= most_us:
             return None
         exact = tuple(each for each in searched.choice.selections if is_exact(each))
         return with_choice(searched, replace(searched.choice, selections=exact, mixed=mixed), finalists)
 
     def _mixed(self, searched: Search, model: CostModel) -> Mixed | None:
-        errors, frozen = model.errors, searched.saturation.frozen
-        if errors is None or self.whole is None or not self.knows(searched) or errors.scale >= NOTHING_FITS:
+        errors, frozen = model.errors, self.frozen
+        if errors is None or self.whole is None or frozen is None or not self.knows(searched) or errors.scale >= NOTHING_FITS:
             return None
         kernels = searched.outline.program(frozen, self.whole).kernels
         exact = {at: kernels[at].implementation.in_precision(PLAIN) for at in self.moved}
         exact_us = {at: model.cost_us(Candidate(kernels[at].fragment, (), (), implementation)) for at, implementation in exact.items()}
         saved_us = {at: exact_us[at] - kernels[at].cost_us for at in self.moved}
         rounding = self._as_many(errors, saved_us)
-        mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding})
-        program = mixed.program(frozen, searched.outline)
+        is_by_rules = frozen is not searched.saturation.frozen
+        mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding}, is_by_rules)
+        program = mixed.program(searched.saturation, searched.outline)
         if not rounding or any(cost_us >= FAILED_COST_US for cost_us in mixed.exact_us.values()):
             return None
         self.mixed[program_digest(program)] = frozenset(rounding)
@@ -529,6 +557,11 @@ def unoffered(searched: Search, model: CostModel) -> tuple[str, ...]:
 
 def _finite(time_us: float) -> float | None:
     return time_us if math.isfinite(time_us) else None
+
+
+def _rounded(program: Program) -> tuple[str, ...]:
+    """Return the kernels of a program that round, without their places: programs that share them are taken to be equally far off."""
+    return tuple(sorted(format_fragment(kernel.fragment) for kernel in rounding_kernels(program)))
 
 
 def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:

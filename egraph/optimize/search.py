@@ -76,9 +76,13 @@ class Mixed:
     selection: Selection
     exact_us: Mapping[int, float]
     """What these kernels take in float32, by their positions in the program."""
+    is_by_rules: bool = False
+    """Whether the selection is from the e-graph that rules alone made."""
 
-    def program(self, frozen: FrozenEGraph, outline: Outline) -> Program:
+    def program(self, saturation: Saturation, outline: Outline) -> Program:
         """Return the program with these kernels in float32."""
+        frozen = saturation.by_rules if self.is_by_rules else saturation.frozen
+        assert frozen is not None
         return returned(outline.program(frozen, self.selection), self.exact_us)
 
 
@@ -317,7 +321,7 @@ def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finali
     """Return the ``finalists`` best programs of what was chosen."""
     programs = [outline.program(saturation.frozen, selection) for selection in choice.selections]
     if choice.mixed:
-        programs = sorted([choice.mixed.program(saturation.frozen, outline), *programs], key=lambda program: program.cost_us)
+        programs = sorted([choice.mixed.program(saturation, outline), *programs], key=lambda program: program.cost_us)
     programs += [outline.program(saturation.by_rules, selection) for selection in choice.by_rules if saturation.by_rules]
     return contending(programs, len(choice.by_rules), finalists)
 
@@ -339,7 +343,7 @@ def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
 def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
     """Return ``most`` distinct programs; the last ``by_rules`` of those that were found give way to none but the cheapest.
 
-    One that does not round stays, where there is one.
+    One that does not round stays, where there is one. The last ones go first where they are cheaper than all others, and only they round.
     """
     programs: dict[str, Program] = {}
     for program in candidates:
@@ -351,6 +355,8 @@ def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple
     kept, others = remaining[: most - len(last)], remaining[most - len(last) :]
     if len(kept) > 1 and not any(map(_is_exact, (*kept, *last))):
         kept[-1:] = [next(filter(_is_exact, others), kept[-1])]
+    if last and not _is_exact(last[0]) and all(_is_exact(program) and program.cost_us > last[0].cost_us for program in kept):
+        return (*last, *kept)
     return (*kept, *last)
 
 
@@ -361,7 +367,8 @@ def _is_exact(program: Program) -> bool:
 def _text(choice: Choice) -> str:
     """Return what was chosen as text for the profile database."""
     texts: list[object] = ["".join(map(format_selection, selections)) for selections in (choice.selections, choice.by_rules)]
-    texts += [format_selection(choice.mixed.selection), sorted(choice.mixed.exact_us.items())] if choice.mixed else []
+    if mixed := choice.mixed:
+        texts += [format_selection(mixed.selection), sorted(mixed.exact_us.items()), mixed.is_by_rules]
     return json.dumps(texts)
 
 
@@ -385,13 +392,15 @@ def read_choice(earlier: Earlier, saturation: Saturation, model: CostModel) -> C
         return None
     selections = read_selections(text, saturation.frozen, model) if text else ()
     by_rules = read_selections(by_rules_text, saturation.by_rules, model) if saturation.by_rules else ()
-    mixed = read_selections(mixed_texts[0], saturation.frozen, model) if mixed_texts else ()
-    is_whole = (selections or not text) and (by_rules or saturation.by_rules is None) and (mixed or not mixed_texts)
-    if not is_whole:
-        return None
-    return Choice(
-        selections, by_rules, earlier.refused, is_earlier=True, mixed=Mixed(mixed[0], dict(mixed_texts[1])) if mixed else None
-    )
+    mixed: Mixed | None = None
+    if mixed_texts:
+        whole_text, exact_us, *place = mixed_texts
+        frozen = saturation.by_rules if any(place) else saturation.frozen
+        if frozen is None or not (whole := read_selections(whole_text, frozen, model)):
+            return None
+        mixed = Mixed(whole[0], dict(exact_us), any(place))
+    is_whole = (selections or not text) and (by_rules or not by_rules_text)
+    return Choice(selections, by_rules, earlier.refused, is_earlier=True, mixed=mixed) if is_whole else None
 
 
 def chooser_of(

@@ -289,7 +289,7 @@ def test_it_is_foreseen_how_far_a_choice_is_off(four_blocks: tuple[Search, Entry
         rounding.foresee(searched.outline, frozen, selection, model, lambda: math.inf)
         assert rounding.knows(searched) is not is_near and bool(model.errors.scale) is not is_near
     together = math.sqrt(math.fsum(error**2 for error in alone.values()))
-    assert model.errors.scale == pytest.approx(SAFETY * 1.0 / together)
+    assert model.errors.scale == pytest.approx(MARGIN * 1.0 / together)
     assert [program.rounding for program in rounding.programs.values()] == [8]
     closer = rounding.mixed_alone(searched, model, 4, math.inf)
     assert closer is not None and closer.choice.mixed is not None and closer.choice.selections == ()
@@ -320,6 +320,36 @@ def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
     assert (entry.contender.digest in map(program_digest, remaining.programs)) is not is_left_out
     assert rounding.knows(searched) is is_learned and bool(model.errors.scale) is is_learned
     assert (rounding.with_mixed(remaining, model, 4).choice.mixed is not None) is is_learned
+
+
+def test_kernels_return_to_float32_in_the_program_that_is_nearest(
+    four_blocks: tuple[Search, Entry, dict[Node, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What rules alone made is half as far off as what is derived; an earlier search finds it again in the e-graph of the rules."""
+    searched, _, alone = four_blocks
+    (selection,), frozen = searched.choice.selections, searched.saturation.frozen
+    derived = replace(selection, chosen=dict(list(selection.chosen.items())), cost_us=selection.cost_us - 1.0)
+    saturation: Any = SimpleNamespace(frozen=replace(frozen), by_rules=frozen)
+    searched = replace(searched, saturation=saturation, choice=Choice((derived,), (selection,)))
+    errors = iter((1.0, 0.5, 0.5))
+
+    def simulated(*arguments: Any) -> Any:
+        return SimpleNamespace(together=next(errors), contributions=lambda time_left: alone, error=lambda nodes: 0.0)
+
+    monkeypatch.setattr("egraph.optimize.precision.Simulation", simulated)
+    monkeypatch.setattr("egraph.optimize.precision._rounded", lambda program: (str(id(program)),))
+    model: Any = Prices(ErrorModel(Tolerance(0.1)))
+    rounding = Rounding(lambda: [({}, [])], 1)
+    remaining = rounding.without_too_far(searched, model, 4, lambda: math.inf)
+    assert remaining is searched and rounding.frozen is frozen and rounding.knows(searched)
+    closer = rounding.with_mixed(searched, model, 4)
+    mixed = closer.choice.mixed
+    assert mixed is not None and mixed.is_by_rules and 0 < len(mixed.exact_us) < 8
+    choice = read_choice(Earlier(0, 0, 1.0, closer.text, ()), saturation, model)
+    assert choice is not None and choice.mixed == mixed
+
+    rounding.accepted_us = mixed.program(saturation, searched.outline).cost_us
+    assert rounding.with_mixed(searched, model, 4) is searched, "a program that is expected to be accepted takes no longer"
 
 
 def test_nothing_is_simulated_that_there_is_no_time_for(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
@@ -354,7 +384,7 @@ def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tupl
     mixed = rounding.with_mixed(searched, model, 4).choice.mixed
     assert mixed is not None and len(alone) - len(mixed.exact_us) == 6 and simulated[0] < 6 and len(simulated) <= SIMULATED
 
-    program = mixed.program(searched.saturation.frozen, searched.outline)
+    program = mixed.program(searched.saturation, searched.outline)
     failed = Entry(Contender("program 1", program_digest(program), "einsat", ""), program)
     assert rounding.raise_kernels(searched, failed, 2 * model.errors.tolerance.relative, model, lambda: math.inf)
     assert rounding.margin == pytest.approx(2.02 * MARGIN**2)
@@ -372,6 +402,9 @@ def test_one_that_does_not_round_is_among_the_finalists() -> None:
     assert contending(programs, 0, 2) == (rounding[0], programs[2])
     assert contending(programs[::-1], 0, 2) == (programs[2], rounding[1])
     assert contending(rounding, 0, 2) == tuple(rounding)
+    assert contending([programs[2], rounding[0]], 1, 3) == (rounding[0], programs[2]), "only what rules alone made still rounds"
+    assert contending([programs[2], replace(rounding[0], cost_us=10.0)], 1, 3)[0] == programs[2]
+    assert contending([rounding[1], programs[2], rounding[0]], 1, 3) == (rounding[1], programs[2], rounding[0])
 
 
 def test_the_products_of_a_kernel_are_its_own() -> None:
