@@ -68,9 +68,9 @@ SAFETY = 1.25
 programs that differ in the order of sums alone it was 0.9 to 1.4 times as large."""
 MARGIN = 1.15
 """By how much more a program is taken to be off than a simulation of it says, on the same inputs: it was 0.94 to 1.13 times as much."""
-NEARER = 1.2
-"""How many times as far off as another program that is, of which it is known how far each kernel moves the outputs, for that to be learned
-of the other one instead."""
+NEARER, DEARER = 1.2, 1.1
+"""How many times as far off a program is, of which it is known how far each kernel moves the outputs, for that to be learned of another
+one instead; and how many times as much another one may be predicted to take. One that takes more has fewer kernels that round."""
 FEWEST_SIMULATIONS_LEFT = 2.0
 """Simulations that there must be time for, by what the last one took, to begin another."""
 SIMULATIONS_AFTER_MEASURING = 4.0
@@ -253,6 +253,8 @@ class Rounding:
     frozen: FrozenEGraph | None = None
     whole: Selection | None = None
     """What rounds and was too far off, of an e-graph; ``moved``: how far each kernel of its program moves the outputs, by its position."""
+    whole_us: float = math.inf
+    """What its program is predicted to take."""
     moved: dict[int, float] = field(default_factory=dict)
     simulation: Simulation | None = None
     """Of that program, where all that it rounds is rounded to ``MEASURED_IN``; ``rounded``: its products, by the kernels' positions."""
@@ -339,7 +341,7 @@ class Rounding:
             return searched
         self.accepted_us = math.inf
         kept: list[tuple[Selection, ...]] = []
-        nearest: tuple[float, FrozenEGraph, Selection] | None = None
+        too_far: list[tuple[float, float, FrozenEGraph, Selection]] = []
         for frozen, selections in ((saturation.frozen, choice.selections), (saturation.by_rules, choice.by_rules)):
             left_out: list[Selection] = []
             for selection in sorted(selections, key=lambda each: each.cost_us) if frozen is not None else ():
@@ -352,13 +354,14 @@ class Rounding:
                 if error <= errors.tolerance.relative / MARGIN:
                     self.accepted_us = min(self.accepted_us, program.cost_us)
                     break
-                if nearest is None or error < nearest[0]:
-                    nearest = error, frozen, selection
+                too_far.append((error, program.cost_us, frozen, selection))
             kept.append(tuple(each for each in selections if each not in left_out))
-        if nearest is not None and math.isinf(self.accepted_us):
-            error, frozen, selection = nearest
+        knows = self.knows(searched)
+        most_us = DEARER * min((self.whole_us if knows else math.inf, *(cost_us for _, cost_us, _, _ in too_far)))
+        if math.isinf(self.accepted_us) and (near := [each for each in too_far if each[1] <= most_us]):
+            error, _, frozen, selection = min(near, key=lambda each: each[:2])
             is_nearer = self.simulation is None or error * NEARER < self.simulation.together
-            if not self.knows(searched) or (is_nearer and self._has_time_for_simulation(time_left)):
+            if not knows or (is_nearer and self._has_time_for_simulation(time_left)):
                 self._learn(errors, outline, frozen, selection, outline.program(frozen, selection), time_left)
                 self._scale(errors, outline, frozen, selection, MARGIN * error)
         remaining = replace(choice, selections=kept[0], by_rules=kept[1])
@@ -417,7 +420,7 @@ class Rounding:
         alone = simulation.contributions(time_left)
         is_simulated = all(kernel.implementation.precision == MEASURED_IN for kernel in rounding_kernels(program))
         self.simulation, self.frozen = simulation if is_simulated else None, frozen
-        self.whole, self.moved, self.rounded = selection, {}, {}
+        self.whole, self.whole_us, self.moved, self.rounded = selection, program.cost_us, {}, {}
         for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):
             node = rounded_node(candidate)
             if candidate.implementation.precision != PLAIN and node is not None:
