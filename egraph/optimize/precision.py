@@ -64,10 +64,9 @@ from runtime.devices import device
 from runtime.errors import ExecutionError
 
 SAFETY = 1.25
-"""By how much more programs are taken to be off than the last one was. The largest error of an output is that of a few roundings: of
-programs that differ in the order of sums alone it was 0.9 to 1.4 times as large."""
-MARGIN = 1.15
-"""By how much more a program is taken to be off than a simulation of it says, on the same inputs: it was 0.94 to 1.13 times as much."""
+"""By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
+a few roundings: of programs that differ in the order of sums alone it was 0.94 to 1.13 times what was simulated on the same inputs, and on
+other inputs up to 1.24 times what was measured."""
 NEARER, DEARER = 1.2, 1.1
 """How many times as far off a program is, of which it is known how far each kernel moves the outputs, for that to be learned of another
 one instead; and how many times as much another one may be predicted to take. One that takes more has fewer kernels that round."""
@@ -259,7 +258,7 @@ class Rounding:
     simulation: Simulation | None = None
     """Of that program, where all that it rounds is rounded to ``MEASURED_IN``; ``rounded``: its products, by the kernels' positions."""
     rounded: dict[int, list[Node]] = field(default_factory=dict)
-    margin: float = MARGIN
+    margin: float = SAFETY
     """By how much more programs are taken to be off than a simulation says."""
     simulated: dict[tuple[str, ...], float] = field(default_factory=dict)
     """How far programs are off by a simulation, by their kernels that round."""
@@ -294,7 +293,7 @@ class Rounding:
         if rounding := self.mixed.get(extracted_digest(entry.program)):
             errors.scale = SAFETY * error / math.sqrt(math.fsum(self.moved[at] ** 2 for at in rounding))
             if foreseen := self._simulated(rounding):
-                self.margin *= max(1.0, MARGIN * error / foreseen)
+                self.margin *= max(1.0, SAFETY * error / foreseen)
             return True
         place = _selection_of(searched, entry)
         if place is None:
@@ -320,10 +319,10 @@ class Rounding:
         """
         errors, program = model.errors, outline.program(frozen, selection)
         if errors is not None and not errors.scale and self._is_simulated(program, time_left):
-            accepted = errors.tolerance.relative / MARGIN
+            accepted = errors.tolerance.relative / SAFETY
             self._keep(program, error := self._learn(errors, outline, frozen, selection, program, time_left, accepted))
             if error > accepted:
-                self._scale(errors, outline, frozen, selection, MARGIN * error)
+                self._scale(errors, outline, frozen, selection, SAFETY * error)
 
     @property
     def kept_seconds(self) -> float:
@@ -351,7 +350,7 @@ class Rounding:
                     continue
                 if error > errors.tolerance.relative:
                     left_out.append(selection)
-                if error <= errors.tolerance.relative / MARGIN:
+                if error <= errors.tolerance.relative / SAFETY:
                     self.accepted_us = min(self.accepted_us, program.cost_us)
                     break
                 too_far.append((error, program.cost_us, frozen, selection))
@@ -363,7 +362,7 @@ class Rounding:
             is_nearer = self.simulation is None or error * NEARER < self.simulation.together
             if not knows or (is_nearer and self._has_time_for_simulation(time_left)):
                 self._learn(errors, outline, frozen, selection, outline.program(frozen, selection), time_left)
-                self._scale(errors, outline, frozen, selection, MARGIN * error)
+                self._scale(errors, outline, frozen, selection, SAFETY * error)
         remaining = replace(choice, selections=kept[0], by_rules=kept[1])
         return with_choice(searched, remaining, finalists) if any(kept) and remaining != choice else searched
 
