@@ -253,6 +253,8 @@ class Space:
     laid: Mapping[int, tuple[Candidate, ...]]
     left_out: dict[int, float] = field(default_factory=dict)
     """Classes whose derived kernels are left out that expect as large an error, or a larger one."""
+    may_derived_round: bool = True
+    """Whether kernels that derivations made are offered in a lower precision."""
 
     @property
     def seconds(self) -> float:
@@ -269,6 +271,18 @@ class Space:
         self.left_out |= {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         self.everything.candidates = self._offered(self.left_out)
         self.everything.settled = ()
+
+    def rounds_what_is_derived(self, selection: Selection) -> bool:
+        """Return whether kernels of a choice round that derivations made."""
+        return self.part is not None and any(map(self._is_derived_and_rounds, selection.chosen.values()))
+
+    def let_derived_round(self, may_round: bool) -> None:
+        """Say whether kernels may round that derivations made: a fast algorithm rounds sums of operands, and is about twice as far off."""
+        self.may_derived_round = may_round
+        self.leave_out({})
+
+    def _is_derived_and_rounds(self, candidate: Candidate) -> bool:
+        return candidate.implementation.precision != PLAIN and self.part is not None and self.part.is_derived(candidate)
 
     def chosen_without(self, errors: Mapping[int, float]) -> Selection:
         """Return the greedy choice without these, too."""
@@ -316,4 +330,7 @@ class Space:
 
     def _offered(self, left_out: Mapping[int, float]) -> dict[int, tuple[Candidate, ...]]:
         assert self.part is not None
-        return without_twins(self.everything.model, self.part.without(self.laid, left_out))
+        offered = self.part.without(self.laid, left_out)
+        if not self.may_derived_round:
+            offered = {number: tuple(c for c in options if not self._is_derived_and_rounds(c)) for number, options in offered.items()}
+        return without_twins(self.everything.model, offered)

@@ -359,9 +359,11 @@ class Run:
                 programs = (kernel_program(job.fragment, job.implementation, seed=options.seed) for job in generated)
                 ahead.start(chain(programs, calibration, folded), self.lowering.sources(job.implementation for job in jobs))
 
-            def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection) -> None:
-                self.rounding.foresee(outline, frozen, selection, self._calibrated(measurer, device), self.budget.measuring_seconds)
-                self.budget.ending_seconds += self.rounding.kept_seconds
+            def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection, is_learning: bool) -> float:
+                model, left = self._calibrated(measurer, device), self.budget.measuring_seconds
+                tolerances = self.rounding.foresee(outline, frozen, selection, model, left, is_learning=is_learning)
+                self.budget.ending_seconds += self.rounding.kept_seconds if is_learning or tolerances <= 1.0 else 0.0
+                return tolerances
 
             searched = search(
                 self.graph, rules, calibrated, measurer, self.budget,

@@ -32,7 +32,7 @@ from egraph.optimize.outcome import RoundedProgram
 from egraph.optimize.reference import Accepted
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.repeats import Outline
-from egraph.optimize.search import Mixed, Search, program_digest, with_choice
+from egraph.optimize.search import DEARER, NEARER, Mixed, Search, program_digest, with_choice
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import (
@@ -55,7 +55,7 @@ from egraph.tensor import (
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.storage import MOVING, without_stored
 from lower.cost.model import FAILED_COST_US, CostModel
-from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF, ErrorModel, rounded_node
+from lower.cost.rounding import LEAST_TOLERANCE, MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF, ErrorModel, rounded_node
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import Scale, is_quantised, kernel_scale, source_of
 from lower.targets import lowering_for
@@ -67,9 +67,6 @@ SAFETY = 1.25
 """By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
 a few roundings: of programs that differ in the order of sums alone it was 0.94 to 1.13 times what was simulated on the same inputs, and on
 other inputs up to 1.24 times what was measured."""
-NEARER, DEARER = 1.2, 1.1
-"""How many times as far off a program is, of which it is known how far each kernel moves the outputs, for that to be learned of another
-one instead; and how many times as much another one may be predicted to take. One that takes more has fewer kernels that round."""
 FEWEST_SIMULATIONS_LEFT = 2.0
 """Simulations that there must be time for, by what the last one took, to begin another."""
 SIMULATIONS_AFTER_MEASURING = 4.0
@@ -310,19 +307,24 @@ class Rounding:
         return self.whole is not None and any(self.frozen is each for each in (searched.saturation.frozen, searched.saturation.by_rules))
 
     def foresee(
-        self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float]
-    ) -> None:
-        """Learn, before much is measured, how far each kernel of a choice moves the outputs, where all together are too far off.
+        self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float], *,
+        is_learning: bool = True,
+    ) -> float:  # fmt: skip
+        """Return, before much is measured, how many times the error that is accepted a choice is off; 0 where that is not known.
 
         onnxruntime computes the chosen program with its products' operands rounded to ``MEASURED_IN``: nothing is compiled for that, and
-        nothing is foreseen of other precisions.
+        nothing is foreseen of other precisions. Where it is too far off, it is learned how far each kernel moves the outputs.
         """
         errors, program = model.errors, outline.program(frozen, selection)
-        if errors is not None and not errors.scale and self._is_simulated(program, time_left):
-            accepted = errors.tolerance.relative / SAFETY
-            self._keep(program, error := self._learn(errors, outline, frozen, selection, program, time_left, accepted))
-            if error > accepted:
-                self._scale(errors, outline, frozen, selection, SAFETY * error)
+        if errors is None or errors.scale or not self._is_simulated(program, time_left):
+            return 0.0
+        accepted = errors.tolerance.relative / SAFETY
+        if not is_learning:
+            return (self._simulated_error(program, time_left) or 0.0) / max(accepted, LEAST_TOLERANCE)
+        self._keep(program, error := self._learn(errors, outline, frozen, selection, program, time_left, accepted))
+        if error > accepted:
+            self._scale(errors, outline, frozen, selection, SAFETY * error)
+        return error / max(accepted, LEAST_TOLERANCE)
 
     @property
     def kept_seconds(self) -> float:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -55,12 +56,15 @@ Laid: TypeAlias = Mapping[int, tuple[Candidate, ...]]
 """All candidates of an e-graph, by class."""
 Prepare: TypeAlias = Callable[[Sequence[Job]], None]
 """Compiles kernels that are likely to be measured beside what is done next."""
-Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection], None]
+Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection, bool], float]
 """Learns how far a choice is off where it rounds."""
 
 
 FORESEEN_SHARE = 0.3
 """Part of the time for measuring that is left for finding out how far a choice is off."""
+NEARER, DEARER = 1.2, 1.1
+"""How many times as far off a program that rounds is as another one that is preferred for that, and how many times as much that may be
+predicted to take."""
 LOOKING_SHARE = 0.2
 """Part of the time for derivations in which it is found out what is compiled beside them, at most, but for the first choice."""
 CHOICES_AT_LEAST = 3
@@ -591,7 +595,7 @@ class Choosing:
         """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
         left, rehearsal = self.budget.measuring_seconds, self.rehearsal
         if space is None or space.part is None or rehearsal is None:
-            self._foresee(everything, measurer)
+            self._foresee(everything, space, measurer)
             return everything.settle(measurer, left, rounds, is_final=True)
         if left() > rehearsal.seconds and (expected := rehearsal.expected_errors(space.part, space.laid)):
             space.leave_out(expected)
@@ -604,19 +608,31 @@ class Choosing:
         rehearsal_seconds = self.budget.spent_seconds - started_seconds
         # A Mamba of 1,440 kernels takes 4 s for both. The first may have been bisected, which takes several runs: the last mostly is not.
         self.budget.ending_seconds = min(rehearsal_seconds, REHEARSAL_MARGIN * rehearsal.seconds) + space.seconds
-        self._foresee(everything, measurer)
+        self._foresee(everything, space, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
         if space.rehearse(self.outline, rehearsal, settled):
             settled = everything.settle(measurer, left, rounds, is_final=True)
         return settled
 
-    def _foresee(self, everything: Chooser, measurer: Measures) -> None:
-        """Learn how far the kernels of the first choice move the outputs, where they round."""
+    def _foresee(self, everything: Chooser, space: Space | None, measurer: Measures) -> None:
+        """Learn how far the kernels of the first choice move the outputs, where they round.
+
+        Where it is too far off and what derivations made takes part in that, it is compared with the choice in which that does not round.
+        """
         left = self.budget.measuring_seconds
         if self.foresee is None:
             return
         kept_seconds = FORESEEN_SHARE * left()
         everything.refine(measurer, lambda: left() - kept_seconds, quick(self.budget.policy.measure))
         if left() > everything.needed_seconds(1, greedy=True):
+            foresee = partial(self.foresee, self.outline, everything.frozen)
             (selection,) = everything.repriced(everything.choose(1, greedy=True))
-            self.foresee(self.outline, everything.frozen, selection)
+            if space is not None and space.rounds_what_is_derived(selection):
+                if (tolerances := foresee(selection, False)) <= 1.0:
+                    return
+                space.let_derived_round(False)
+                (other,) = everything.repriced(everything.choose(1, greedy=True))
+                is_better = other.cost_us <= DEARER * selection.cost_us and 0.0 < NEARER * foresee(other, False) < tolerances
+                space.let_derived_round(not is_better)
+                selection = other if is_better else selection
+            foresee(selection, True)

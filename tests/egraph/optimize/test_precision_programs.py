@@ -24,6 +24,7 @@ from egraph.optimize.blame import blame
 from egraph.optimize.budget import Budget
 from egraph.optimize.check import CheckResult, Disagreement
 from egraph.optimize.check_noise import relative_error
+from egraph.optimize.chooser import Space
 from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
@@ -44,8 +45,9 @@ from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
-from egraph.optimize.search import Choice, Search, contending, program_digest, programs_of, read_choice
+from egraph.optimize.search import Choice, Choosing, Search, contending, program_digest, programs_of, read_choice
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL, Entry, compile_all
+from egraph.policy import Policy
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Implementation, Kernel, Node, Program, Selection
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
@@ -356,6 +358,48 @@ def test_kernels_return_to_float32_in_the_program_that_is_nearest(
     assert rounding.with_mixed(searched, model, 4) is searched, "a program that is expected to be accepted takes no longer"
 
 
+@pytest.mark.parametrize(
+    ("derived", "plain", "plain_us", "looks", "learned"),
+    [
+        (0.9, 0.5, 1.05, ["derived"], None),
+        (2.0, 0.9, 1.05, ["derived", "plain"], "plain"),
+        (2.0, 1.5, 1.05, ["derived", "plain"], "plain"),
+        (2.0, 1.9, 1.05, ["derived", "plain"], "derived"),
+        (2.0, 0.9, 1.5, ["derived"], "derived"),
+        (2.0, 0.0, 1.05, ["derived", "plain"], "derived"),
+    ],
+)
+def test_what_is_derived_does_not_round_where_the_plain_choice_is_nearer(
+    derived: float, plain: float, plain_us: float, looks: list[str], learned: str | None
+) -> None:
+    """Errors are in parts of what is accepted, 0 where there is no time to know; a choice that takes much longer is no better."""
+    product = apply("MatMul", Model().input(4, 8), Model().input(8, 4))
+    candidates = [Candidate(product, (), (), Implementation.parse(text), 1.0) for text in ("onednn.matmul@bf16", "onednn.matmul")]
+    laid = {0: tuple(candidates)}
+    part: Any = SimpleNamespace(is_derived=lambda candidate: True, without=lambda laid, left_out: laid)
+    everything: Any = SimpleNamespace(candidates=laid, frozen=None, refine=lambda *_: None, needed_seconds=lambda *_, **__: 0.0)
+    everything.model = SimpleNamespace(is_wrong=lambda candidate: False)
+    space = Space(everything, None, part, laid)
+
+    def choose(count: int, *, greedy: bool) -> list[Selection]:
+        return [Selection({0: everything.candidates[0][0]}, 1.0 if space.may_derived_round else plain_us, True, "", 0.0)]
+
+    everything.choose, everything.repriced = choose, lambda selections: selections
+    seen: list[str] = []
+    kept: list[str] = []
+
+    def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection, is_learning: bool) -> float:
+        name = "derived" if selection.cost_us == 1.0 else "plain"
+        (kept if is_learning else seen).append(name)
+        return derived if name == "derived" else plain
+
+    budget = SimpleNamespace(measuring_seconds=lambda: 9.0, policy=Policy())
+    choosing: Any = SimpleNamespace(budget=budget, foresee=foresee, outline=None)
+    Choosing._foresee(choosing, everything, space, cast(Any, None))
+    assert seen == looks and kept == ([learned] if learned else [])
+    assert space.may_derived_round is (learned != "plain") and everything.candidates[0] == tuple(candidates[learned == "plain" :])
+
+
 def test_nothing_is_simulated_that_there_is_no_time_for(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
     searched, _, _ = four_blocks
     model: Any = Prices(ErrorModel(Tolerance(0.1)))
@@ -556,8 +600,12 @@ def test_a_run_foresees_its_first_choice_at_the_costs_of_single_kernels(tmp_path
     seen: list[tuple[Outline, list[tuple[float, float]]]] = []
     looks: list[str] = []
 
-    def foresee(rounding: Rounding, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Any) -> None:
+    def foresee(
+        rounding: Rounding, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Any, **how: bool
+    ) -> float:  # fmt: skip
+        assert how == {"is_learning": True}
         seen.append((outline, [(chosen.cost_us, model.cost_us(chosen)) for chosen in selection.chosen.values()]))
+        return 0.0
 
     def in_order(outline: Outline, frozen: FrozenEGraph) -> FrozenEGraph:
         looks.append("order")
