@@ -359,10 +359,14 @@ class Run:
                 programs = (kernel_program(job.fragment, job.implementation, seed=options.seed) for job in generated)
                 ahead.start(chain(programs, calibration, folded), self.lowering.sources(job.implementation for job in jobs))
 
+            kept_seconds = 0.0
+
             def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection, is_learning: bool) -> float:
+                nonlocal kept_seconds
                 model, left = self._calibrated(measurer, device), self.budget.measuring_seconds
                 tolerances = self.rounding.foresee(outline, frozen, selection, model, left, is_learning=is_learning)
-                self.budget.ending_seconds += self.rounding.kept_seconds if is_learning or tolerances <= 1.0 else 0.0
+                self.budget.ending_seconds += self.rounding.kept_seconds - kept_seconds
+                kept_seconds = self.rounding.kept_seconds
                 return tolerances
 
             searched = search(

@@ -421,7 +421,8 @@ class Rounding:
         alone = simulation.contributions(time_left)
         is_simulated = all(kernel.implementation.precision == MEASURED_IN for kernel in rounding_kernels(program))
         self.simulation, self.frozen = simulation if is_simulated else None, frozen
-        self.whole, self.whole_us, self.moved, self.rounded = selection, program.cost_us, {}, {}
+        self.whole, self.whole_us = selection, program.cost_us
+        self.moved, self.rounded, self.mixed = {}, {}, {}
         for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):
             node = rounded_node(candidate)
             if candidate.implementation.precision != PLAIN and node is not None:
