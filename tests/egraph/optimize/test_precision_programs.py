@@ -45,7 +45,7 @@ from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import Outline, outlined
-from egraph.optimize.search import Choice, Choosing, Search, contending, program_digest, programs_of, read_choice
+from egraph.optimize.search import Choice, Choosing, Search, contending, program_digest, programs_of, read_choice, with_choice
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL, Entry, compile_all
 from egraph.policy import Policy
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Implementation, Kernel, Node, Program, Selection
@@ -145,7 +145,8 @@ def test_contributions_say_which_product_moves_the_outputs() -> None:
     tensors = {**graph.tensors, scale: np.full((1, 1), 1e-3, np.float32)}
     graph = replace(graph, tensors=tensors)
     program = in_precision(choose(graph, "onednn"), lambda _: "bf16")
-    simulation = Simulation(program, [feeds_of(graph)], 1)
+    feeds = feeds_of(graph)
+    simulation = Simulation(program, [feeds], 1)
     found = simulation.contributions()
     assert len(found) == 2
     (low,) = (error for node, error in found.items() if node is small)
@@ -155,6 +156,9 @@ def test_contributions_say_which_product_moves_the_outputs() -> None:
     assert simulation.together == simulation.error(list(found)) == pytest.approx(high, rel=0.3) and simulation.error([small]) == low
     shared = simulation.contributions(iter([1.0, 0.9, 0.3 * 0.1]).__next__)
     assert len(set(shared.values())) == 1
+    nothing = {name: np.zeros_like(value) for name, value in feeds.items()}
+    for inputs in ([nothing, feeds], [feeds, nothing]):
+        assert Simulation(program, inputs, 1).error([small]) == low, "of the inputs on which they move farthest"
 
 
 def test_weights_are_rounded_with_the_operands_that_they_multiply() -> None:
@@ -320,12 +324,14 @@ def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
     assert remaining.choice.selections == ((exact,) if is_left_out else (selection, exact))
     assert (entry.contender.digest in map(program_digest, remaining.programs)) is not is_left_out
     assert rounding.knows(searched) is is_learned and bool(model.errors.scale) is is_learned
+    assert rounding.accepted_us == (math.inf if is_learned else pytest.approx(entry.program.cost_us))
     assert (rounding.with_mixed(remaining, model, 4).choice.mixed is not None) is is_learned
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize(("derived_us", "is_near"), [(0.95, True), (0.5, False)])
 def test_kernels_return_to_float32_in_the_program_that_is_nearest(
-    four_blocks: tuple[Search, Entry, dict[Node, float]], monkeypatch: pytest.MonkeyPatch, derived_us: float, is_near: bool
+    four_blocks: tuple[Search, Entry, dict[Node, float]], monkeypatch: pytest.MonkeyPatch, derived_us: float, is_near: bool, is_known: bool
 ) -> None:
     """What rules alone made is half as far off as what is derived; an earlier search finds it again in the e-graph of the rules.
 
@@ -337,7 +343,7 @@ def test_kernels_return_to_float32_in_the_program_that_is_nearest(
     derived = replace(selection, chosen=cheaper, cost_us=derived_us * selection.cost_us)
     saturation: Any = SimpleNamespace(frozen=replace(frozen), by_rules=frozen)
     searched = replace(searched, saturation=saturation, choice=Choice((derived,), (selection,)))
-    errors = iter((1.0, 0.5, 0.5 if is_near else 1.0))
+    errors = iter((*([1.0] if is_known else []), 1.0, 0.5, *([0.5] if is_near else [] if is_known else [1.0])))
 
     def simulated(*arguments: Any) -> Any:
         return SimpleNamespace(together=next(errors), contributions=lambda time_left: alone, error=lambda nodes: 0.0)
@@ -346,13 +352,22 @@ def test_kernels_return_to_float32_in_the_program_that_is_nearest(
     monkeypatch.setattr("egraph.optimize.precision._rounded", lambda program: (str(program.cost_us),))
     model: Any = Prices(ErrorModel(Tolerance(0.1)))
     rounding = Rounding(lambda: [({}, [])], 1)
+    if is_known:
+        rounding.foresee(searched.outline, saturation.frozen, derived, model, lambda: math.inf)
+        rounding.simulated.clear()
     remaining = rounding.without_too_far(searched, model, 4, lambda: math.inf)
-    assert remaining is searched and rounding.knows(searched) and (rounding.frozen is frozen) is is_near
+    assert remaining is searched and rounding.knows(searched) and (rounding.frozen is frozen) is is_near and not list(errors)
     closer = rounding.with_mixed(searched, model, 4)
     mixed = closer.choice.mixed
     assert mixed is not None and mixed.is_by_rules is is_near and 0 < len(mixed.exact_us) < 8
     choice = read_choice(Earlier(0, 0, 1.0, closer.text, ()), saturation, model)
     assert choice is not None and choice.mixed == mixed
+    others: Any = SimpleNamespace(frozen=frozen, by_rules=FrozenEGraph({}, {}, (), frozenset(), {}))
+    if is_near:
+        alone_text = with_choice(searched, Choice((), mixed=mixed), 4).text
+        assert read_choice(Earlier(0, 0, 1.0, alone_text, ()), others, model) is None, "it is sought in the e-graph of the rules"
+    left = with_choice(searched, Choice((derived,)), 4)
+    assert read_choice(Earlier(0, 0, 1.0, left.text, ()), saturation, model) is not None, "all that rules alone made was left out"
 
     rounding.accepted_us = mixed.program(saturation, searched.outline).cost_us
     assert rounding.with_mixed(searched, model, 4) is searched, "a program that is expected to be accepted takes no longer"
@@ -408,6 +423,22 @@ def test_nothing_is_simulated_that_there_is_no_time_for(four_blocks: tuple[Searc
     assert rounding.kept_seconds == 8.0 and not rounding.programs
 
 
+def test_no_more_programs_are_simulated_than_until_one_is_near_enough(
+    four_blocks: tuple[Search, Entry, dict[Node, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, _, _ = four_blocks
+    (selection,) = searched.choice.selections
+    dearer = replace(selection, cost_us=selection.cost_us + 1.0)
+    keys = iter("abc")
+    monkeypatch.setattr("egraph.optimize.precision._rounded", lambda program: (next(keys),))
+    simulated: list[Program] = []
+    monkeypatch.setattr(Rounding, "_keep", lambda rounding, program, error: simulated.append(program))
+    model: Any = Prices(ErrorModel(Tolerance(2.0)))
+    several = replace(searched, choice=replace(searched.choice, selections=(selection, dearer)))
+    assert Rounding(lambda: [({}, [])], 1).without_too_far(several, model, 4, lambda: math.inf) is several
+    assert len(simulated) == 1
+
+
 def test_what_is_off_by_too_much_alone_is_no_reason_to_leave_out_everything(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
     searched, _, _ = four_blocks
     rounding = Rounding(lambda: [({}, [])], 1)
@@ -434,6 +465,7 @@ def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tupl
 
     program = mixed.program(searched.saturation, searched.outline)
     failed = Entry(Contender("program 1", program_digest(program), "einsat", ""), program)
+    rounding.accepted_us = 0.0
     assert rounding.raise_kernels(searched, failed, 2 * model.errors.tolerance.relative, model, lambda: math.inf)
     assert rounding.margin == pytest.approx(2.02 * SAFETY**2)
     fewer = rounding.with_mixed(searched, model, 4).choice.mixed
