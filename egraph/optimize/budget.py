@@ -59,6 +59,8 @@ class Budget:
     """Kernels of the program that the search chose last."""
     ending_seconds: float = 0.0
     """How long the search takes once measuring is over: the last rehearsal and the last extractions."""
+    simulating_seconds: float = 0.0
+    """For simulations of the programs that are chosen in the end, where they round."""
     given: int = 0
     """Inputs of the user's own: the check compares all of them, whatever time that takes."""
     policy: Policy = Policy()
@@ -88,7 +90,8 @@ class Budget:
     def measuring_seconds(self) -> float:
         """Return the seconds that are left for measuring."""
         policy = self.policy.measure
-        kept_seconds = max((1.0 - policy.share) * self.seconds, self.ending_seconds + self.after_search_seconds(self.uncompiled))
+        later_seconds = self.ending_seconds + self.simulating_seconds + self.after_search_seconds(self.uncompiled)
+        kept_seconds = max((1.0 - policy.share) * self.seconds, later_seconds)
         return self.left_seconds - min(kept_seconds, policy.kept_share * self.seconds)
 
     def spare_seconds(self) -> float:

@@ -276,7 +276,7 @@ class Space:
         """Return whether kernels of a choice round that derivations made."""
         return self.part is not None and any(map(self._is_derived_and_rounds, selection.chosen.values()))
 
-    def let_derived_round(self, may_round: bool) -> None:
+    def allow_derived_rounding(self, may_round: bool) -> None:
         """Say whether kernels may round that derivations made: a fast algorithm rounds sums of operands, and is about twice as far off."""
         self.may_derived_round = may_round
         self.leave_out({})

@@ -359,14 +359,10 @@ class Run:
                 programs = (kernel_program(job.fragment, job.implementation, seed=options.seed) for job in generated)
                 ahead.start(chain(programs, calibration, folded), self.lowering.sources(job.implementation for job in jobs))
 
-            kept_seconds = 0.0
-
             def foresee(outline: Outline, frozen: FrozenEGraph, selection: Selection, is_learning: bool) -> float:
-                nonlocal kept_seconds
                 model, left = self._calibrated(measurer, device), self.budget.measuring_seconds
                 tolerances = self.rounding.foresee(outline, frozen, selection, model, left, is_learning=is_learning)
-                self.budget.ending_seconds += self.rounding.kept_seconds - kept_seconds
-                kept_seconds = self.rounding.kept_seconds
+                self.budget.simulating_seconds = self.rounding.kept_seconds
                 return tolerances
 
             searched = search(
@@ -379,7 +375,7 @@ class Run:
             )  # fmt: skip
         if measurer is not None and not searched.choice.is_earlier:
             model = self._calibrated(measurer, device)
-            searched = self.rounding.without_too_far(searched, model, options.finalists, self.budget.spare_seconds)
+            searched = self.rounding.without_inaccurate(searched, model, options.finalists, self.budget.spare_seconds)
             searched = self.rounding.with_mixed(searched, model, options.finalists)
         self._file(stages.dumped_search(options.dump_folder, self.graph, searched), key, device)
         if earlier and searched.choice.is_earlier:

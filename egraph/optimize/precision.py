@@ -32,7 +32,7 @@ from egraph.optimize.outcome import RoundedProgram
 from egraph.optimize.reference import Accepted
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.repeats import Outline
-from egraph.optimize.search import DEARER, NEARER, Mixed, Search, program_digest, with_choice
+from egraph.optimize.search import LEAST_ACCURACY_GAIN, MOST_SLOWDOWN, Mixed, Search, program_digest, with_choice
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import (
@@ -65,8 +65,8 @@ from runtime.errors import ExecutionError
 
 SAFETY = 1.25
 """By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
-a few roundings: of programs that differ in the order of sums alone it was 0.94 to 1.13 times what was simulated on the same inputs, and on
-other inputs up to 1.24 times what was measured."""
+a few roundings: of programs that differ in the order of sums alone it was 0.8 to 1.4 times what was simulated, and on other inputs up to
+1.24 times what was measured."""
 FEWEST_SIMULATIONS_LEFT = 2.0
 """Simulations that there must be time for, by what the last one took, to begin another."""
 SIMULATIONS_AFTER_MEASURING = 4.0
@@ -319,7 +319,8 @@ class Rounding:
         if errors is None or errors.scale or not self._is_simulated(program, time_left):
             return 0.0
         accepted = errors.tolerance.relative / SAFETY
-        if not is_learning:
+        known = self.simulated.get(_rounded(program), math.inf)
+        if not is_learning or known <= accepted:
             return (self._simulated_error(program, time_left) or 0.0) / max(accepted, LEAST_TOLERANCE)
         self._keep(program, error := self._learn(errors, outline, frozen, selection, program, time_left, accepted))
         if error > accepted:
@@ -331,7 +332,7 @@ class Rounding:
         """Return the seconds that the simulations of what is chosen in the end are expected to take."""
         return SIMULATIONS_AFTER_MEASURING * self.simulation_seconds
 
-    def without_too_far(self, searched: Search, model: CostModel, finalists: int, time_left: Callable[[], float]) -> Search:
+    def without_inaccurate(self, searched: Search, model: CostModel, finalists: int, time_left: Callable[[], float]) -> Search:
         """Return a search without the programs that a simulation says to be too far off: none of them is compiled.
 
         Those that cost least are simulated first, until one is expected to be accepted. Where none is, it is learned of the nearest how
@@ -357,16 +358,30 @@ class Rounding:
                     break
                 too_far.append((error, program.cost_us, frozen, selection))
             kept.append(tuple(each for each in selections if each not in left_out))
-        knows = self.knows(searched)
-        most_us = DEARER * min((self.whole_us if knows else math.inf, *(cost_us for _, cost_us, _, _ in too_far)))
-        if math.isinf(self.accepted_us) and (near := [each for each in too_far if each[1] <= most_us]):
-            error, _, frozen, selection = min(near, key=lambda each: each[:2])
-            is_nearer = self.simulation is None or error * NEARER < self.simulation.together
-            if not knows or (is_nearer and self._has_time_for_simulation(time_left)):
-                self._learn(errors, outline, frozen, selection, outline.program(frozen, selection), time_left)
-                self._scale(errors, outline, frozen, selection, SAFETY * error)
+        if too_far and math.isinf(self.accepted_us):
+            self._learn_nearest(searched, errors, too_far, time_left)
         remaining = replace(choice, selections=kept[0], by_rules=kept[1])
         return with_choice(searched, remaining, finalists) if any(kept) and remaining != choice else searched
+
+    def _learn_nearest(
+        self, searched: Search, errors: ErrorModel, too_far: Sequence[tuple[float, float, FrozenEGraph, Selection]],
+        time_left: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """Learn how far each kernel moves the outputs in the most accurate of the programs that take about as long as the fastest.
+
+        ``too_far``: error, predicted time, e-graph and selection of each. What is known of another program stays unless this one is clearly
+        more accurate. One that takes longer is more accurate because fewer of its kernels round, which is no reason to prefer it.
+        """
+        is_known = self.knows(searched)
+        fastest_us = min((self.whole_us if is_known else math.inf, *(cost_us for _, cost_us, _, _ in too_far)))
+        as_fast = [each for each in too_far if each[1] <= MOST_SLOWDOWN * fastest_us]
+        if not as_fast:
+            return
+        error, _, frozen, selection = min(as_fast, key=lambda each: each[:2])
+        is_better = self.simulation is None or error * LEAST_ACCURACY_GAIN < self.simulation.together
+        if not is_known or (is_better and self._has_time_for_simulation(time_left)):
+            self._learn(errors, searched.outline, frozen, selection, searched.outline.program(frozen, selection), time_left)
+            self._scale(errors, searched.outline, frozen, selection, SAFETY * error)
 
     def _has_time_for_simulation(self, time_left: Callable[[], float]) -> bool:
         return time_left() > FEWEST_SIMULATIONS_LEFT * self.simulation_seconds
@@ -459,7 +474,7 @@ class Rounding:
         exact = {at: kernels[at].implementation.in_precision(PLAIN) for at in self.moved}
         exact_us = {at: model.cost_us(Candidate(kernels[at].fragment, (), (), implementation)) for at, implementation in exact.items()}
         saved_us = {at: exact_us[at] - kernels[at].cost_us for at in self.moved}
-        rounding = self._as_many(errors, saved_us)
+        rounding = self._most_within_tolerance(errors, saved_us)
         is_by_rules = frozen is not searched.saturation.frozen
         mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding}, is_by_rules)
         program = mixed.program(searched.saturation, searched.outline)
@@ -468,7 +483,7 @@ class Rounding:
         self.mixed[program_digest(program)] = frozenset(rounding)
         return mixed
 
-    def _as_many(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
+    def _most_within_tolerance(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
         """Return the kernels that go on rounding: as many as a simulation says to be within the tolerance, found by bisection.
 
         The scale of errors becomes that with which they were chosen.

@@ -62,9 +62,10 @@ Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection, bool], float]
 
 FORESEEN_SHARE = 0.3
 """Part of the time for measuring that is left for finding out how far a choice is off."""
-NEARER, DEARER = 1.2, 1.1
-"""How many times as far off a program that rounds is as another one that is preferred for that, and how many times as much that may be
-predicted to take."""
+LEAST_ACCURACY_GAIN = 1.2
+"""How many times as large the error of a program has to be for a more accurate one to be preferred that takes longer."""
+MOST_SLOWDOWN = 1.1
+"""How many times as long that may be predicted to take."""
 LOOKING_SHARE = 0.2
 """Part of the time for derivations in which it is found out what is compiled beside them, at most, but for the first choice."""
 CHOICES_AT_LEAST = 3
@@ -630,9 +631,10 @@ class Choosing:
             if space is not None and space.rounds_what_is_derived(selection):
                 if (tolerances := foresee(selection, False)) <= 1.0:
                     return
-                space.let_derived_round(False)
-                (other,) = everything.repriced(everything.choose(1, greedy=True))
-                is_better = other.cost_us <= DEARER * selection.cost_us and 0.0 < NEARER * foresee(other, False) < tolerances
-                space.let_derived_round(not is_better)
-                selection = other if is_better else selection
+                space.allow_derived_rounding(False)
+                (plain,) = everything.repriced(everything.choose(1, greedy=True))
+                is_as_fast = plain.cost_us <= MOST_SLOWDOWN * selection.cost_us
+                is_plain = is_as_fast and 0.0 < LEAST_ACCURACY_GAIN * foresee(plain, False) < tolerances
+                space.allow_derived_rounding(not is_plain)
+                selection = plain if is_plain else selection
             foresee(selection, True)

@@ -208,6 +208,13 @@ def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> No
     assert huge.race_seconds == pytest.approx(2 * (10.0 + WORKER_SECONDS) + turns_seconds), "the original and the best are opened"
 
 
+def test_measuring_ends_in_time_for_what_is_simulated_after_it() -> None:
+    """A large share of the budget is left for what comes later anyway: so the last extractions take more than that."""
+    known = replace(schedule(), ending_seconds=22.0)
+    later = replace(known, simulating_seconds=4.0)
+    assert known.measuring_seconds() - later.measuring_seconds() == pytest.approx(4.0, abs=0.1)
+
+
 def test_a_race_leaves_the_time_that_comparing_the_other_inputs_takes() -> None:
     """A model whose outputs rounding did not explain was checked for 12 s after a race that left 0.6 s for it."""
     known = replace(schedule(), given=3)

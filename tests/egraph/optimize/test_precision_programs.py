@@ -308,6 +308,25 @@ def test_it_is_foreseen_how_far_a_choice_is_off(four_blocks: tuple[Search, Entry
     assert [SAFETY * 0.05 * len(rounding_kernels(program)) <= 0.1 for program in closer.programs] == [True]
 
 
+def test_a_choice_that_is_known_to_be_near_enough_is_not_simulated_again(
+    four_blocks: tuple[Search, Entry, dict[Node, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, _, _ = four_blocks
+    (selection,), frozen = searched.choice.selections, searched.saturation.frozen
+    opened: list[object] = []
+
+    def simulated(*arguments: Any) -> Any:
+        opened.append(arguments)
+        return SimpleNamespace(together=1.0)
+
+    monkeypatch.setattr("egraph.optimize.precision.Simulation", simulated)
+    model: Any = Prices(ErrorModel(Tolerance(2 * SAFETY)))
+    rounding = Rounding(lambda: [({}, [])], 1)
+    for is_learning in (False, True):
+        tolerances = rounding.foresee(searched.outline, frozen, selection, model, lambda: math.inf, is_learning=is_learning)
+        assert tolerances == 0.5 and len(opened) == 1
+
+
 @pytest.mark.parametrize(("tolerance", "is_left_out", "is_learned"), [(0.9, True, True), (1.1, False, True), (1.3, False, False)])
 def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
     four_blocks: tuple[Search, Entry, dict[Node, float]], tolerance: float, is_left_out: bool, is_learned: bool
@@ -320,7 +339,7 @@ def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
     searched = replace(searched, choice=replace(searched.choice, selections=(selection, exact)))
     model: Any = Prices(ErrorModel(Tolerance(tolerance)))
     rounding = Rounding(lambda: [({}, [])], 1)
-    remaining = rounding.without_too_far(searched, model, 4, lambda: math.inf)
+    remaining = rounding.without_inaccurate(searched, model, 4, lambda: math.inf)
     assert remaining.choice.selections == ((exact,) if is_left_out else (selection, exact))
     assert (entry.contender.digest in map(program_digest, remaining.programs)) is not is_left_out
     assert rounding.knows(searched) is is_learned and bool(model.errors.scale) is is_learned
@@ -355,7 +374,7 @@ def test_kernels_return_to_float32_in_the_program_that_is_nearest(
     if is_known:
         rounding.foresee(searched.outline, saturation.frozen, derived, model, lambda: math.inf)
         rounding.simulated.clear()
-    remaining = rounding.without_too_far(searched, model, 4, lambda: math.inf)
+    remaining = rounding.without_inaccurate(searched, model, 4, lambda: math.inf)
     assert remaining is searched and rounding.knows(searched) and (rounding.frozen is frozen) is is_near and not list(errors)
     closer = rounding.with_mixed(searched, model, 4)
     mixed = closer.choice.mixed
@@ -419,7 +438,7 @@ def test_nothing_is_simulated_that_there_is_no_time_for(four_blocks: tuple[Searc
     searched, _, _ = four_blocks
     model: Any = Prices(ErrorModel(Tolerance(0.1)))
     rounding = Rounding(lambda: [({}, [])], 1, simulation_seconds=2.0)
-    assert rounding.without_too_far(searched, model, 4, lambda: 3.0) is searched
+    assert rounding.without_inaccurate(searched, model, 4, lambda: 3.0) is searched
     assert rounding.kept_seconds == 8.0 and not rounding.programs
 
 
@@ -435,7 +454,7 @@ def test_no_more_programs_are_simulated_than_until_one_is_near_enough(
     monkeypatch.setattr(Rounding, "_keep", lambda rounding, program, error: simulated.append(program))
     model: Any = Prices(ErrorModel(Tolerance(2.0)))
     several = replace(searched, choice=replace(searched.choice, selections=(selection, dearer)))
-    assert Rounding(lambda: [({}, [])], 1).without_too_far(several, model, 4, lambda: math.inf) is several
+    assert Rounding(lambda: [({}, [])], 1).without_inaccurate(several, model, 4, lambda: math.inf) is several
     assert len(simulated) == 1
 
 
@@ -443,7 +462,7 @@ def test_what_is_off_by_too_much_alone_is_no_reason_to_leave_out_everything(four
     searched, _, _ = four_blocks
     rounding = Rounding(lambda: [({}, [])], 1)
     model: Any = Prices(ErrorModel(Tolerance(0.1)))
-    assert rounding.without_too_far(searched, model, 4, lambda: math.inf) is searched
+    assert rounding.without_inaccurate(searched, model, 4, lambda: math.inf) is searched
 
 
 def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
@@ -470,6 +489,27 @@ def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tupl
     assert rounding.margin == pytest.approx(2.02 * SAFETY**2)
     fewer = rounding.with_mixed(searched, model, 4).choice.mixed
     assert fewer is not None and 0 < len(alone) - len(fewer.exact_us) < 6, "a simulation is believed less where a program was farther off"
+
+
+def test_bisection_keeps_what_was_within_the_tolerance(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    """More than five kernels together are ten times as far off as they say alone; by bisection five are found, and the scale is theirs."""
+    searched, entry, alone = four_blocks
+    errors = list(alone.values())
+    together = {count: math.sqrt(math.fsum(error**2 for error in errors[:count])) for count in range(1, 9)}
+    model: Any = Prices(ErrorModel(Tolerance(SAFETY * together[6] * 1.01)))
+    rounding = Rounding(lambda: [({}, [])], 1)
+    assert rounding.raise_kernels(searched, entry, together[8] * 0.5, model, lambda: math.inf)
+    simulated: list[int] = []
+
+    def error(nodes: Collection[Node]) -> float:
+        simulated.append(len(nodes))
+        return together[len(nodes)] * (10.0 if len(nodes) > 5 else 1.0)
+
+    rounding.simulation = cast(Simulation, SimpleNamespace(error=error))
+    mixed = rounding.with_mixed(searched, model, 4).choice.mixed
+    assert mixed is not None and len(alone) - len(mixed.exact_us) == 5 and simulated == [7, 2, 4, 5, 6]
+    parts = list(map(model.errors.part_of, errors))
+    assert math.fsum(parts[:5]) <= 1.0 < math.fsum(parts[:6])
 
 
 def test_one_that_does_not_round_is_among_the_finalists() -> None:
