@@ -16,8 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +37,8 @@ ARENA_VALUES = 4
 """The multiple of its largest value that onnxruntime's arena may hold, at least."""
 RIGHT = 1e-3
 """Outputs of what torch compiled may differ so much from those of what it did not, relatively or absolutely."""
+ROUNDED_RIGHT = 0.1
+"""The same where torch rounds to bf16: no accuracy, only what tells rounding from another result."""
 Run = Callable[[], Sequence[np.ndarray]]
 Feeds = Mapping[str, np.ndarray]
 
@@ -107,6 +110,15 @@ def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
 
     With frozen weights and everything else, where that computes what torch computes without compiling; else with less.
     """
+    return _torch_compile(model, feeds, threads, RIGHT)
+
+
+def torch_autocast_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """torch.compile under autocast: products and convolutions round their operands to bf16, as torch chooses."""
+    return _torch_compile(model, feeds, threads, ROUNDED_RIGHT, autocast=True)
+
+
+def _torch_compile(model: Path, feeds: Feeds, threads: int, right: float, *, autocast: bool = False) -> Run:
     import torch
 
     from bench.torch_model import TorchModel
@@ -115,24 +127,25 @@ def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     loaded = folded(model, feeds)
     eager = TorchModel(loaded).eval()
     operands = [torch.from_numpy(np.array(feeds[i.name])) for i in loaded.graph.input]
-    with torch.inference_mode():
-        expected = eager(*operands)
+    expected = _torch_results(eager, operands, autocast=False)
     for torch._inductor.config.freezing, torch._inductor.config.pattern_matcher in itertools.product((True, False), repeat=2):
         torch._dynamo.reset()
-        module = torch.compile(eager)
+        run = partial(_torch_results, torch.compile(eager), operands, autocast)
         try:
-            with torch.inference_mode():
-                compiled = module(*operands)
+            compiled = run()
         except RuntimeError:  # 2.13 fails where it looks for attention, or prepares a transposed convolution
             continue
-        if all(torch.allclose(actual, reference, rtol=RIGHT, atol=RIGHT) for actual, reference in zip(compiled, expected, strict=True)):
+        if all(np.allclose(actual, reference, rtol=right, atol=right) for actual, reference in zip(compiled, expected, strict=True)):
             break  # frozen, PP-OCR's recogniser computes something else
-
-    def run() -> Sequence[np.ndarray]:
-        with torch.inference_mode():
-            return [tensor.numpy() for tensor in module(*operands)]
-
     return run
+
+
+def _torch_results(module: Callable[..., Sequence[Any]], operands: Sequence[Any], autocast: bool) -> Sequence[np.ndarray]:
+    """Return a torch module's results; numpy has no bf16."""
+    import torch
+
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        return [(result.float() if result.dtype == torch.bfloat16 else result).numpy() for result in module(*operands)]
 
 
 def tvm_engine(model: Path, feeds: Feeds, threads: int) -> Run:
@@ -172,7 +185,9 @@ WITHOUT_DERIVATIONS = "einsat_rules_only"
 """Our own optimiser with ``--no-derivations``: no peer, it shows what derivations add."""
 OURS = ("einsat", WITHOUT_DERIVATIONS)
 OPENVINO_DEFAULT = "openvino_default"
-"""OpenVINO as it comes, which may round to bf16: beside it belong errors, so that only bench.precision times it."""
+TORCH_AUTOCAST = "torch_compile_bf16"
+ROUNDING = (OPENVINO_DEFAULT, TORCH_AUTOCAST)
+"""OpenVINO as it comes and torch under autocast may round to bf16: beside them belong errors, so that only bench.precision times them."""
 
 ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "einsat": einsat_engine,
@@ -181,6 +196,7 @@ ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "openvino": openvino_engine,
     OPENVINO_DEFAULT: openvino_default_engine,
     "torch_compile": torch_compile_engine,
+    TORCH_AUTOCAST: torch_autocast_engine,
     "tvm": tvm_engine,
 }
 

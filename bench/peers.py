@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from bench.engines import ENGINES, OPENVINO_DEFAULT, OURS
+from bench.engines import ENGINES, OURS, ROUNDING
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import MODELS
 from bench.record import RESULTS, opening, origin, record
@@ -30,7 +30,7 @@ from bench.run import installed_engines
 from bench.watched import Watched
 from runtime.devices.cpu.core_distance import line_ns
 
-PEERS = tuple(name for name in ENGINES if name not in (*OURS, OPENVINO_DEFAULT))
+PEERS = tuple(name for name in ENGINES if name not in (*OURS, *ROUNDING))
 SECONDS = 1.5
 """Timing budget of an engine and model."""
 

@@ -1,11 +1,12 @@
-"""Time and error by precision: this optimiser in float32 and within a tolerance, OpenVINO as it comes and in float32, onnxruntime.
+"""Time and error by precision: this optimiser in float32 and within a tolerance, beside onnxruntime, OpenVINO and torch.compile.
 
     python -m bench.precision                          the models below, printed
     python -m bench.precision --record                 also written into bench/results/precision.json and .md
     python -m bench.precision --only resnet50,minilm --budget 20s --tolerance 1e-3
 
-On processors with units for it OpenVINO rounds to bf16 unless told otherwise, and so may this optimiser with --precision auto, kernel by
-kernel. Errors are of the largest output, against onnxruntime on the original model, on the inputs that engines are timed on.
+On processors with units for it OpenVINO rounds to bf16 unless told otherwise, torch under autocast, and this optimiser with
+--precision auto, kernel by kernel. Errors are of the largest output, against onnxruntime on the original model, on the inputs that
+engines are timed on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from bench.engines import OPENVINO_DEFAULT, outputs_file
+from bench.engines import OPENVINO_DEFAULT, TORCH_AUTOCAST, outputs_file
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import MODELS, BenchModel
 from bench.record import RESULTS, opening, origin, record
@@ -40,7 +41,9 @@ from runtime.devices.cpu.core_distance import line_ns
 
 CHOSEN = ("bert_base", "minilm", "resnet50", "vit", "distilbert", "mobilenet_v2")
 """Models whose time goes into products and convolutions; those of bench.unseen take torch."""
-PEERS: Mapping[str, str] = {"onnxruntime": "onnxruntime", "openvino": OPENVINO_DEFAULT, "openvino f32": "openvino"}
+PEERS: Mapping[str, str] = {
+    "onnxruntime": "onnxruntime", "openvino": OPENVINO_DEFAULT, "openvino f32": "openvino", "torch bf16": TORCH_AUTOCAST,
+}  # fmt: skip
 """The peers' columns and their engines."""
 OURS: Mapping[str, tuple[str, ...]] = {"einsat": (), "einsat auto": ("--precision", "auto")}
 """This optimiser's columns, and the flags that make them."""
@@ -145,11 +148,11 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
 
     right = [row for row in rows if row.is_within("openvino", tolerance)]
     lines = [
-        "# Time and error by precision", "", *opening(where, ("onnxruntime", "openvino", "onednn-cpu-gomp")),
+        "# Time and error by precision", "", *opening(where, ("onnxruntime", "openvino", "torch", "onednn-cpu-gomp")),
         "Batch 1, medians in milliseconds, in brackets the largest error of an output over its largest magnitude, against",
         "onnxruntime; from numpy inputs to numpy outputs, in turns, each in its own process, threads:",
-        f"{where['threads']}. `openvino` as it comes, `openvino f32` told to stay in float32; `einsat auto` with --precision auto",
-        f"--tolerance {where['tolerance']}; --budget {where['budget']}.",
+        f"{where['threads']}. `openvino` as it comes, `openvino f32` told to stay in float32; `torch bf16` is torch.compile under",
+        f"autocast; `einsat auto` with --precision auto --tolerance {where['tolerance']}; --budget {where['budget']}.",
         "", f"`einsat auto` in the geometric mean: {means(rows, COLUMNS[:-1])}.",
         *([f"Where `openvino` itself is within that tolerance: {means(right, ['openvino'])}."] if right else []), "",
         f"| model | {' | '.join(COLUMNS)} | kernels |", "|---|" + "---|" * (len(COLUMNS) + 1), *(row.line() for row in rows), "",
@@ -175,8 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = options.only.split(",")
     if unknown := [name for name in names if name not in available]:
         parser.error(f"there is no model {', '.join(unknown)}; python -m bench.models lists them")
-    if importlib.util.find_spec("openvino") is None:
-        print("openvino is not installed: its columns stay empty")
+    for package in ("openvino", "torch"):
+        if importlib.util.find_spec(package) is None:
+            print(f"{package} is not installed: its columns stay empty")
     command = ["python -m bench.precision", f"--only {options.only}"]
     where = origin(options.threads, command, tolerance=options.tolerance, budget=options.budget)
     rows: list[Row] = []

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.command import BadArguments, add_result_arguments, read_rows, run_command, write
-from bench.engines import ENGINES, OPENVINO_DEFAULT, OURS
+from bench.engines import ENGINES, OPENVINO_DEFAULT, OURS, ROUNDING, TORCH_AUTOCAST
 from bench.environment import environment
 from bench.models import MODELS
 from bench.published import PUBLISHED
@@ -29,13 +29,13 @@ from bench.unseen import UNSEEN
 
 NEEDS = {
     **dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", **dict.fromkeys(("openvino", OPENVINO_DEFAULT), "openvino"),
-    "torch_compile": "torch", "tvm": "tvm",
+    **dict.fromkeys(("torch_compile", TORCH_AUTOCAST), "torch"), "tvm": "tvm",
 }  # fmt: skip
 LISTS = {"own": MODELS, "unseen": UNSEEN, "published": PUBLISHED}
 
 
 def installed_engines() -> tuple[str, ...]:
-    return tuple(name for name in ENGINES if name != OPENVINO_DEFAULT and importlib.util.find_spec(NEEDS[name]) is not None)
+    return tuple(name for name in ENGINES if name not in ROUNDING and importlib.util.find_spec(NEEDS[name]) is not None)
 
 
 def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from bench.engines import folded, onnxruntime_engine, torch_compile_engine
+from bench.engines import folded, onnxruntime_engine, torch_autocast_engine, torch_compile_engine
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 13]>
@@ -53,6 +53,20 @@ def test_torch_computes_what_onnxruntime_computes(model: Path, monkeypatch: pyte
     wanted = onnxruntime.InferenceSession(str(model)).run(None, FEEDS)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_torch_rounds_products_under_autocast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results are float32 again, and off by what bf16 rounds: 2^-9 an operand, less in sums of many."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", lambda module: module)
+    text = '<ir_version: 8, opset_import: ["" : 13]> g (float[8,64] x, float[64,8] w) => (float[8,8] y) { y = MatMul(x, w) }'
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    random = np.random.default_rng(0)
+    feeds = {"x": random.standard_normal((8, 64)).astype(np.float32), "w": random.standard_normal((64, 8)).astype(np.float32)}
+    (plain,), (rounded,) = (engine(tmp_path / "m.onnx", feeds, 1)() for engine in (torch_compile_engine, torch_autocast_engine))
+    assert plain.dtype == rounded.dtype == np.float32
+    error = abs(rounded - feeds["x"] @ feeds["w"]).max() / abs(rounded).max()
+    assert 1e-4 < error < 2e-2 and np.allclose(plain, feeds["x"] @ feeds["w"], atol=1e-4)
 
 
 def test_onnxruntime_sums_products_of_bytes_exactly(tmp_path: Path) -> None:
