@@ -233,7 +233,10 @@ class RacePolicy:
         0.1, "seconds", "One contender's part of a round, unless a few runs take longer: many short rounds tell more than few long ones."
     )
     first_gap: float = tuned(3.0, "times the fastest", "Who takes longer in the first round is not timed again.", least=1)
-    gap: float = tuned(1.3, "times the fastest", "Who took longer in every round is not timed again.", least=1)
+    gap: float = tuned(1.3, "times the fastest", "Who took longer in every round is not timed again, from race.gap_rounds on.", least=1)
+    gap_rounds: int = tuned(
+        4, "rounds", "In which race.first_gap shrinks to race.gap: in two rounds, bursts slow a good program both times.", least=2
+    )
     memory_share: float = tuned(
         0.6, "part of the free memory", "What all contenders may fill together; beyond it only one is loaded at a time.", most=1
     )

@@ -258,8 +258,12 @@ def engine_for(contender: Contender, most_bytes: float, arena_factor: float = Ra
 def still_running(
     names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str, policy: RacePolicy = RacePolicy()
 ) -> list[str]:
-    """Return the contenders that can still be the fastest, and the ``essential`` one."""
-    gap = policy.gap if round_number else policy.first_gap
+    """Return the contenders that can still be the fastest, and the ``essential`` one.
+
+    ``race.first_gap`` shrinks to ``race.gap`` round by round: a neighbour that takes a core may slow all of a contender's first rounds.
+    """
+    share = min(1.0, round_number / (policy.gap_rounds - 1))
+    gap = policy.first_gap ** (1.0 - share) * policy.gap**share
     fastest = timings.get(leader(names, timings) or "", Timing("failed"))
 
     def may_win(timing: Timing) -> bool:

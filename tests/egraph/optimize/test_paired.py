@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egraph.optimize.race import Contender, Race, doubt, is_decided, is_faster, middle, race, slowdown, still_ahead, winner
+from egraph.optimize.race import Contender, Race, doubt, is_decided, is_faster, middle, race, slowdown, still_ahead, still_running, winner
 from egraph.policy import RacePolicy
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
@@ -107,6 +107,16 @@ def test_a_race_ends_in_time_where_the_original_is_ahead(seconds_of_a_turn: floa
     assert still_ahead(list(timings), timings, "original") == ()
     assert still_ahead(list(timings), timings, "program") == ("program", "original")
     assert still_ahead(["program"], timings, "program") == still_ahead(["late"], {"late": Timing("failed")}, "original") == ()
+
+
+def test_who_is_slow_in_all_of_four_rounds_is_given_up_and_who_was_slowed_in_two_is_not() -> None:
+    """On a machine that is 1.6 times as slow in a third of the rounds, one good program in nine is in its first two."""
+    slow_us, slowed_us = (160.0, 150.0, 155.0, 160.0), (160.0, 150.0, 80.0, 80.0)
+    for rounds in range(1, 5):
+        timings = {"original": Timing("ok", (100.0,) * rounds), "program": Timing("ok", slowed_us[:rounds])}
+        assert still_running(list(timings), timings, rounds - 1, "original") == list(timings)
+        timings["program"] = Timing("ok", slow_us[:rounds])
+        assert still_running(list(timings), timings, rounds - 1, "original") == list(timings)[: 2 if rounds < 4 else 1]
 
 
 def test_a_race_goes_on_while_it_is_undecided(machine: str) -> None:

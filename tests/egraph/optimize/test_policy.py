@@ -96,7 +96,7 @@ def test_stages_do_as_the_policy_says() -> None:
     timings = {name: Timing("ok", (us,)) for name, us in (("original", 100.0), ("near", 140.0), ("far", 190.0))}
     assert still_running([*timings], timings, 0, "original") == ["original", "near", "far"]
     assert still_running([*timings], timings, 0, "original", RacePolicy(first_gap=1.5)) == ["original", "near"]
-    assert still_running([*timings], timings, 1, "original") == ["original"]
+    assert still_running([*timings], timings, 1, "original", RacePolicy(gap_rounds=2)) == ["original"]
 
 
 def test_a_sweep_compares_values_with_the_default() -> None:
