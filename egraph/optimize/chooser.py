@@ -15,8 +15,8 @@ from egraph.errors import ExtractError
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
 from egraph.optimize.measuring import Collector, Job, Measures
+from egraph.optimize.outline import Outline
 from egraph.optimize.rehearsal import DerivedPart, OpenProgram, Rehearsal
-from egraph.optimize.repeats import Outline
 from egraph.policy import MeasurePolicy
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
 from lower.cost.model import FAILED_COST_US, CostModel, jobs, unmeasured, without_twins

@@ -27,9 +27,9 @@ from egraph.optimize.chooser import worth_measuring
 from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, weight_specs
 from egraph.optimize.measuring import SHOWN_CHARACTERS, Collector, Job, calibration_missing, write_reference
 from egraph.optimize.options import Options
+from egraph.optimize.outline import Outline
 from egraph.optimize.progress import Progress
-from egraph.optimize.repeats import Outline
-from egraph.optimize.search import Choosing
+from egraph.optimize.search_phases import Choosing
 from egraph.optimize.stages import Saturated, advanced, cost_model, device_key, open_database, saturation_of, started
 from egraph.tensor import PLAIN, Kernel, Node, Program, walk
 from egraph.tensor.ops.parts import divided, evaluate_in_parts

@@ -21,8 +21,10 @@ from egraph.optimize import original, stages
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.artefact import REPORT, export, finish_artefact, save_unchanged
 from egraph.optimize.budget import Budget, worked_here
+from egraph.optimize.byte_ranges import Ranges, compared_within, refuse_without_inputs
 from egraph.optimize.check import CheckResult, Disagreement, open_original
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
+from egraph.optimize.choice import program_digest
 from egraph.optimize.compiling_ahead import compiling_ahead
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.describe import describe, latencies_us
@@ -33,8 +35,9 @@ from egraph.optimize.kernels import kernel_program
 from egraph.optimize.measuring import Job, Measurer, calibrate, calibration_programs
 from egraph.optimize.options import CONSTRAINED, OFFERED, Options
 from egraph.optimize.outcome import Outcome
+from egraph.optimize.outline import Outline
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
-from egraph.optimize.precision import Ranges, Rounding, compared_within, refuse_without_inputs, rounding_kernels, unoffered
+from egraph.optimize.precision import Rounding, unoffered
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, doubt, not_raced, race, recorded_race
 from egraph.optimize.records import (
@@ -53,8 +56,9 @@ from egraph.optimize.records import (
 )
 from egraph.optimize.reference import Answers, Reference, accepted, compared_in_float32, read
 from egraph.optimize.repair import Repair
-from egraph.optimize.repeats import Outline, outlined
-from egraph.optimize.search import Search, is_cut_short, library_sources, plain_program, program_digest, resume_search, search
+from egraph.optimize.repeats import outlined
+from egraph.optimize.search import Search, is_cut_short, library_sources, plain_program, resume_search, search
+from egraph.optimize.simulation import rounding_kernels
 from egraph.optimize.storage import Storage, extracted_digest
 from egraph.optimize.trial import (
     NO_TIME_TO_COMPILE,

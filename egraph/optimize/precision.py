@@ -1,13 +1,10 @@
 """Keep programs whose kernels round their operands within the tolerance.
 
-How far a program is off is measured on the inputs that the check begins with, after it was compiled. The first one is the fastest there
-is, whatever it rounds. Where it is too far off, it is found out how far each of its products alone moves the outputs (by onnxruntime, in
-one model in which each rounding has a switch), and by how much the program is farther off than these say together. Then programs are
-extracted again, with the tolerance as a constraint: those kernels return to float32 that move outputs most for the time that they save.
-
-What kernels in bytes quantise has ranges, found on the user's inputs. A range decides no time, so kernels are timed and programs are
-extracted without any; a program gets them before it is compiled. What the user's inputs exceed is not known: a value beyond the range
-saturates.
+Programs are simulated on all inputs of the check before they are compiled (:mod:`egraph.optimize.simulation`), and those that are too far
+off are left out. Where the cheapest is, it is found out how far each of its products alone moves the outputs, and by how much the program
+is farther off than these say together. Then programs are extracted again, with the tolerance as a constraint, and kernels return to
+float32 one by one: those that move outputs most for the time that they save. A program that was compiled is measured on the same inputs,
+and is left out, too, where it is too far off.
 """
 
 from __future__ import annotations
@@ -17,51 +14,24 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
 
-import numpy as np
-
-from egraph.errors import EinsatError, ModelError
 from egraph.extract.schedule import schedule
-from egraph.optimize.blame import evaluate
-from egraph.optimize.check_noise import open_exported, relative_error
+from egraph.optimize.choice import Mixed, program_digest
 from egraph.optimize.chooser import is_exact
-from egraph.optimize.kernels import quantised_operand, rounded_operand
-from egraph.optimize.options import Options
 from egraph.optimize.outcome import RoundedProgram
-from egraph.optimize.reference import Accepted
+from egraph.optimize.outline import Outline
 from egraph.optimize.rehearsal import Sample
-from egraph.optimize.repeats import Outline
-from egraph.optimize.search import LEAST_ACCURACY_GAIN, MOST_SLOWDOWN, Mixed, Search, program_digest, with_choice
+from egraph.optimize.search import Search, with_choice
+from egraph.optimize.search_phases import LEAST_ACCURACY_GAIN, MOST_SLOWDOWN
+from egraph.optimize.simulation import Simulation, products, program_error, rounding_kernels
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
-from egraph.tensor import (
-    ELEMENT_TYPES,
-    PLAIN,
-    Candidate,
-    FrozenEGraph,
-    Graph,
-    Kernel,
-    Node,
-    Program,
-    Selection,
-    TensorType,
-    attributes,
-    format_fragment,
-    make,
-    numpy_dtype,
-    rewrite,
-)
-from egraph.tensor.ops import OPS, apply
-from egraph.tensor.storage import MOVING, without_stored
+from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Node, Program, Selection, format_fragment
+from egraph.tensor.storage import without_stored
 from lower.cost.model import FAILED_COST_US, CostModel
-from lower.cost.rounding import LEAST_TOLERANCE, MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF, ErrorModel, rounded_node
-from lower.quantised import PRECISION as IN_BYTES
-from lower.quantised import Scale, is_quantised, kernel_scale, source_of
+from lower.cost.rounding import LEAST_TOLERANCE, MEASURED_IN, UNIT_ROUNDOFF, ErrorModel, rounded_node
 from lower.targets import lowering_for
-from runtime import Session
 from runtime.devices import device
-from runtime.errors import ExecutionError
 
 SAFETY = 1.25
 """By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
@@ -79,157 +49,6 @@ NOTHING_FITS = 1e6
 """A scale of errors with which no kernel that rounds is accepted."""
 LEAST_SAVED_US = 1e-3
 """Microseconds that a kernel counts as saving, at least."""
-SWITCH, WEIGHTS = "einsat.switch.", "einsat.weights."
-SWITCHED_SHARE = 0.3
-"""Part of the time that is left which may be spent on finding out how far each kernel moves the outputs."""
-
-
-def rounding_kernels(program: Program) -> list[Kernel]:
-    """Return the kernels that round their operands."""
-    return [kernel for kernel in program.kernels if kernel.implementation.precision != PLAIN]
-
-
-def program_error(place: str, samples: Sequence[Sample], threads: int, on: str | None = None) -> float:
-    """Return how far a compiled program's outputs are off at most, relative to the largest; infinite where it does not run.
-
-    ``on`` is the device that it is for.
-    """
-    largest = 0.0
-    try:
-        with Session(place, threads=threads, on=on) as session:
-            for feeds, expected in samples:
-                largest = max(largest, _difference(expected, session.run(None, feeds)))
-    except (EinsatError, ExecutionError):
-        return math.inf
-    return largest
-
-
-def _difference(expected: Sequence[Any], actual: Sequence[Any]) -> float:
-    """Return the largest relative error of float outputs; what is no number is infinitely far off."""
-    errors = [relative_error(want, got) for want, got in zip(expected, actual, strict=True) if np.asarray(want).dtype.kind == "f"]
-    return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)
-
-
-class Simulation:
-    """A program in onnxruntime, with a switch for each of its products that round: says how far outputs move, relative to the largest.
-
-    Constants of products in bytes are not switched: their rounding is taken to move outputs as far as the other operand's.
-    """
-
-    def __init__(self, program: Program, inputs: Sequence[Mapping[str, Any]], threads: int) -> None:
-        self.nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
-        self._scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
-        switches = switched(program.graph, self.nodes, self._scales)
-        self._weights, self._inputs = switches.weights, inputs
-        self._session = open_exported(switches.graph, threads, optimise=False)
-        self._names = {port.name for port in self._session.get_inputs()}
-        self._exact = [self._outputs((), feeds) for feeds in inputs]
-        by_input = [self._error(range(len(self.nodes)), at) for at in range(len(inputs))]
-        self.together = max(by_input)
-        """How far the outputs move on the inputs where all products together move them most."""
-        self._worst = by_input.index(self.together)
-
-    def error(self, on: Collection[Node]) -> float:
-        """Return how far the outputs move where these products round, on the inputs where that is farthest."""
-        switched_on = [i for i, node in enumerate(self.nodes) if node in on]
-        return max(self._error(switched_on, at) for at in range(len(self._inputs)))
-
-    def contributions(self, time_left: Callable[[], float] = lambda: math.inf) -> dict[Node, float]:
-        """Return how far the outputs move where one product alone rounds, on those inputs.
-
-        Where there is no time for each product, neighbours are switched together and share what they do.
-        """
-        nodes, before_seconds = self.nodes, time_left()
-        self._error((), self._worst)
-        run_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
-        most = max(1, int(SWITCHED_SHARE * time_left() / run_seconds)) if run_seconds > 0 else len(nodes)
-        together = -(-len(nodes) // most)
-        bytes_share = UNIT_ROUNDOFF[MEASURED_IN] / UNIT_ROUNDOFF[IN_BYTES]
-        moved: dict[Node, float] = {}
-        for start in range(0, len(nodes), together):
-            group = range(start, min(start + together, len(nodes)))
-            moved |= dict.fromkeys((nodes[i] for i in group), self._error(group, self._worst) / math.sqrt(len(group)))
-        return {node: error * math.sqrt(2) * bytes_share if node in self._scales else error for node, error in moved.items()}
-
-    def _error(self, on: Sequence[int], at: int) -> float:
-        return _difference(self._exact[at], self._outputs(on, self._inputs[at]))
-
-    def _outputs(self, on: Sequence[int], feeds: Mapping[str, Any]) -> Sequence[Any]:
-        states = {f"{SWITCH}{i}": np.array([i in on]) for i in range(len(self.nodes))}
-        weights = {name: _coarser(value) if i in on else value for i, name, value in self._weights}
-        given = {name: value for name, value in {**feeds, **states, **weights}.items() if name in self._names}
-        results: Sequence[Any] = self._session.run(None, given)
-        return results
-
-
-def _coarser(weights: np.ndarray) -> np.ndarray:
-    """Return weights rounded to ``MEASURED_IN``."""
-    rounded: np.ndarray = weights.astype(numpy_dtype(ELEMENT_TYPES[MEASURED_IN])).astype(weights.dtype)
-    return rounded
-
-
-def products(kernel: Kernel) -> list[Node]:
-    """Return the products and convolutions that a kernel computes."""
-    contractions, stack = [], [kernel.output]
-    seen = set(kernel.inputs)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.inputs)
-            contractions += [node] if node.op in ROUNDED_OPERATORS else []
-    return contractions
-
-
-@dataclass(frozen=True)
-class Switched:
-    """A graph some of whose products have switches, inputs that make them round their operands."""
-
-    graph: Graph
-    weights: tuple[tuple[int, str, np.ndarray], ...]
-    """Constant operands, which are inputs here, each of one product: its number, the name, and the value that is not rounded.
-
-    To round all weights in each run, and take a few of them, would take longer than the run.
-    """
-
-
-def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] = {}) -> Switched:
-    """Return the graph with a switch for each of these products that rounds its operands; those with ``scales`` quantise instead."""
-    number = {node: i for i, node in enumerate(nodes)}
-    switches = tuple(make("Input", (), attributes(name=f"{SWITCH}{i}"), TensorType("bool", (1,))) for i in range(len(nodes)))
-    weights: dict[Node, tuple[int, str, np.ndarray]] = {}
-    roots = list(dict.fromkeys(graph.roots))
-
-    def coarser(product: Node, position: int, operand: Node) -> Node:
-        at, constant = number[product], moved_constant(operand)
-        if product in scales:
-            if constant is not None:
-                return operand
-            return make("Where", (switches[at], quantised_operand(operand, scales[product]), operand), (), operand.type)
-        if constant is not None:
-            leaf = make("Input", (), attributes(name=f"{WEIGHTS}{at}.{position}"), constant.type)
-            weights[leaf] = at, leaf.string("name"), graph.tensors[constant.string("digest")]
-            in_place = rewrite((operand,), lambda old, below: leaf if old is constant else make(old.op, below, old.attributes, old.type))
-            return in_place[operand]
-        return make("Where", (switches[at], rounded_operand(operand, MEASURED_IN), operand), (), operand.type)
-
-    def change(old: Node, operands: tuple[Node, ...]) -> Node:
-        if old in number:
-            operands = tuple(coarser(old, i, new) if i < 2 else new for i, new in enumerate(operands))
-        return make(old.op, operands, old.attributes, old.type)
-
-    new = rewrite(roots, change)
-    tensors = {**graph.tensors, **{node.string("digest"): value for scale in scales.values() for node, value in scale.constants.items()}}
-    outputs = tuple((name, new[node]) for name, node in graph.outputs)
-    inputs = (*graph.inputs, *switches, *weights)
-    return Switched(replace(graph, inputs=inputs, outputs=outputs, tensors=tensors if scales else graph.tensors), tuple(weights.values()))
-
-
-def moved_constant(node: Node) -> Node | None:
-    """Return the constant whose numbers a value is, in any order; None where it is computed."""
-    while node.op != "Constant" and node.op in OPS and OPS[node.op].category in MOVING and len(node.inputs) == 1:
-        (node,) = node.inputs
-    return node if node.op == "Constant" else None
 
 
 @dataclass
@@ -598,64 +417,3 @@ def _selection_of(searched: Search, entry: Entry) -> tuple[FrozenEGraph, Selecti
         if frozen is not None and program_digest(searched.outline.program(frozen, selection)) == digest:
             return frozen, selection
     return None
-
-
-Range: TypeAlias = tuple[float, float]
-
-
-def refuse_without_inputs(options: Options) -> None:
-    """Refuse to quantise without data, or for several sizes, of which some would have none."""
-    if options.precision != IN_BYTES:
-        return
-    where = f"--precision {IN_BYTES}"
-    if options.size_request.has_several:
-        what = "kernels in bytes hold in the ranges of inputs of one size, and --shape gives several"
-        raise ModelError(what, where=where, fix="run it for one of the sizes")
-    if not options.inputs:
-        what = "kernels in bytes need the ranges of your data: nothing is quantised without inputs of yours"
-        raise ModelError(what, where=where, fix="give --inputs FILE.npz, with typical inputs; repeatable")
-
-
-def compared_within(runs: Accepted, options: Options) -> Accepted:
-    """Return what programs are compared on: kernels in bytes are right within the ranges of the user's inputs, random ones have others."""
-    if options.precision != IN_BYTES:
-        return runs
-    note = "results are compared on your inputs alone: kernels in bytes hold for numbers in their ranges"
-    return replace(runs, is_random=False, notes=(*runs.notes, note))
-
-
-@dataclass
-class Ranges:
-    """The least and the largest number of values, over all of the user's inputs."""
-
-    feeds: Sequence[Mapping[str, Any]]
-    threads: int
-    key: str = ""
-    """A digest of the inputs, where they decide what is found."""
-    seen: dict[Node, Range] = field(default_factory=dict)
-
-    def applied(self, program: Program) -> Program:
-        """Return the program with the range of what each kernel quantises; one that is not finite stays in float32."""
-        sources = {kernel.output: source_of(kernel) for kernel in program.kernels if is_quantised(kernel)}
-        self._look_at(program.graph, [node for node in dict.fromkeys(sources.values()) if node not in self.seen])
-        kernels = []
-        for kernel in program.kernels:
-            if (source := sources.get(kernel.output)) is not None:
-                is_finite = all(map(math.isfinite, self.seen[source]))
-                plain = kernel.implementation.in_precision(PLAIN)
-                kernel = replace(kernel, source_range=self.seen[source]) if is_finite else replace(kernel, implementation=plain)
-            kernels.append(kernel)
-        return replace(program, kernels=tuple(kernels)) if sources else program
-
-    def _look_at(self, graph: Graph, nodes: Sequence[Node]) -> None:
-        if not nodes:
-            return
-        ends = {node: [apply(op, node, axes=tuple(range(node.type.rank))) for op in ("ReduceMin", "ReduceMax")] for node in nodes}
-        extrema = [end for pair in ends.values() for end in pair]
-        for feeds in self.feeds:
-            values = evaluate(graph, extrema, feeds, self.threads)
-            for node, (low, high) in ends.items():
-                before = self.seen.get(node, (math.inf, -math.inf))
-                least, largest = float(values[low].item()), float(values[high].item())
-                is_number = not (math.isnan(least) or math.isnan(largest))
-                self.seen[node] = (min(before[0], least), max(before[1], largest)) if is_number else (-math.inf, math.inf)

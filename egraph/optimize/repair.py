@@ -36,16 +36,17 @@ from egraph.optimize.blame import Blame, blame, wrong_rules
 from egraph.optimize.budget import Budget
 from egraph.optimize.check import CheckResult, Disagreement
 from egraph.optimize.check_noise import RunModel
+from egraph.optimize.choice import program_digest
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.options import Options
+from egraph.optimize.outline import Outline
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.reference import Reference
 from egraph.optimize.rehearsal import OpenProgram, Rehearsal
-from egraph.optimize.repeats import Outline
-from egraph.optimize.search import Search, program_digest, search_again
+from egraph.optimize.search import Search, search_again
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import PLAIN, Entry, Trial, compile_entry, gain
 from egraph.policy import PredictionPolicy

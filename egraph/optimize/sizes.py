@@ -35,13 +35,13 @@ from egraph.onnx.importer.sizes import give_sizes
 from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
+from egraph.optimize.byte_ranges import refuse_without_inputs
 from egraph.optimize.check import check, find_feeds, open_original
 from egraph.optimize.check_noise import Unoptimised, run_in_float64
 from egraph.optimize.options import Options, SizeRequest, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
-from egraph.optimize.precision import refuse_without_inputs
 from egraph.optimize.progress import Progress
 from egraph.optimize.size_plan import PROOF_SHARE, Gap, SizePlan, find_gaps, point_text, size_plan
 from egraph.tensor import Graph, Node, TensorType, attributes, make

@@ -24,15 +24,17 @@ from egraph.errors import ModelError
 from egraph.onnx import exporter, importer
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.budget import Budget
+from egraph.optimize.choice import programs_of
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import calibrate
 from egraph.optimize.options import OFFERED, Options
+from egraph.optimize.outline import Outline
 from egraph.optimize.output import write_beside
 from egraph.optimize.progress import Progress
-from egraph.optimize.repeats import Outline
-from egraph.optimize.search import Choosing, Search, limits_of, programs_of
+from egraph.optimize.search import Search, limits_of
+from egraph.optimize.search_phases import Choosing
 from egraph.tensor import FrozenEGraph, Graph, Program, Target, walk
 from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
 from egraph.tensor.text.reader import WORD

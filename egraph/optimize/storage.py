@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from egraph.optimize.search import program_digest
+from egraph.optimize.choice import program_digest
 from egraph.tensor import ELEMENT_TYPES, PLAIN, Candidate, Kernel, Node, Program
 from egraph.tensor.storage import fragment_with, is_moving, with_stored, without_stored
 from lower.cost.model import FAILED_COST_US, CostModel

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
+from egraph.optimize.choice import program_digest
 from egraph.optimize.folding import Folder
 from egraph.optimize.kernels import uncompiled
 from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, winner
-from egraph.optimize.search import Search, program_digest
+from egraph.optimize.search import Search
 from egraph.optimize.storage import with_rounded_weights
 from egraph.policy import RacePolicy
 from egraph.tensor import Program

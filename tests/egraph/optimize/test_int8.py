@@ -18,15 +18,16 @@ from egraph.errors import ModelError
 from egraph.onnx.exporter import serialized
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.blame import blame
+from egraph.optimize.byte_ranges import Ranges
 from egraph.optimize.kernels import in_bytes as kernels_in_bytes
 from egraph.optimize.kernels import kernel_program
 from egraph.optimize.measuring import Measurer, job_of
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
-from egraph.optimize.precision import Ranges, Simulation, products, rounding_kernels
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Race
+from egraph.optimize.simulation import Simulation, products, rounding_kernels
 from egraph.optimize.sizes import optimize_sizes
 from egraph.optimize.trial import ORIGINAL, PLAIN
 from egraph.policy import RacePolicy

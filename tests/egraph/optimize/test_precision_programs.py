@@ -24,28 +24,22 @@ from egraph.optimize.blame import blame
 from egraph.optimize.budget import Budget
 from egraph.optimize.check import CheckResult, Disagreement
 from egraph.optimize.check_noise import relative_error
+from egraph.optimize.choice import Choice, contending, program_digest, programs_of, read_choice
 from egraph.optimize.chooser import Space
 from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
+from egraph.optimize.outline import Outline
 from egraph.optimize.pipeline import Run, optimize
-from egraph.optimize.precision import (
-    NOTHING_FITS,
-    SAFETY,
-    SIMULATED,
-    Rounding,
-    Simulation,
-    moved_constant,
-    products,
-    program_error,
-    rounding_kernels,
-)
+from egraph.optimize.precision import NOTHING_FITS, SAFETY, SIMULATED, Rounding
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
 from egraph.optimize.repair import Repair
-from egraph.optimize.repeats import Outline, outlined
-from egraph.optimize.search import Choice, Choosing, Search, contending, program_digest, programs_of, read_choice, with_choice
+from egraph.optimize.repeats import outlined
+from egraph.optimize.search import Search, with_choice
+from egraph.optimize.search_phases import Choosing
+from egraph.optimize.simulation import Simulation, moved_constant, products, program_error, rounding_kernels
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL, Entry, compile_all
 from egraph.policy import Policy
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Implementation, Kernel, Node, Program, Selection

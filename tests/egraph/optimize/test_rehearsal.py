@@ -18,6 +18,7 @@ from egraph.onnx import importer
 from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.budget import Budget
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
+from egraph.optimize.choice import program_digest
 from egraph.optimize.chooser import Space
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
@@ -26,7 +27,7 @@ from egraph.optimize.measuring import Measurer
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Rehearsal
 from egraph.optimize.repair import Repair
-from egraph.optimize.search import Search, plain_program, program_digest, search, search_again
+from egraph.optimize.search import Search, plain_program, search, search_again
 from egraph.tensor import Candidate, Graph, Program
 from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel

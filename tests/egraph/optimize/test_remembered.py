@@ -11,10 +11,10 @@ import pytest
 from egraph.engine.analyses import DIRECT, value_of_array, value_of_term
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
+from egraph.optimize.choice import read_selections
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Refused
 from egraph.optimize.records import Earlier, read_search, search_key, write_search
-from egraph.optimize.search import read_selections
 from egraph.rules import RULES
 from egraph.tensor import FrozenEGraph, Graph, Selection, TensorType, attributes, make
 from egraph.tensor.ops import apply

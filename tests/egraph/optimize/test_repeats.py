@@ -13,7 +13,8 @@ import pytest
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, shipped_rules
-from egraph.optimize.repeats import Outline, _Wiring, outlined
+from egraph.optimize.outline import Outline
+from egraph.optimize.repeats import _Wiring, outlined
 from egraph.tensor import LEAVES, ENode, FrozenEGraph, Graph, Node, Program, TensorType, attributes, bind, make, walk
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance

@@ -17,14 +17,16 @@ from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
+from egraph.optimize.choice import contending, program_digest
 from egraph.optimize.chooser import Chooser, Rounds, worth_measuring
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Job, Measurer
+from egraph.optimize.outline import Outline
 from egraph.optimize.progress import Progress
 from egraph.optimize.records import Earlier
-from egraph.optimize.repeats import Outline
-from egraph.optimize.search import BetweenPhases, Search, contending, program_digest, search, shortages
+from egraph.optimize.search import Search, search, shortages
+from egraph.optimize.search_phases import BetweenPhases
 from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
 from egraph.rules import RULES
 from egraph.tensor import (
@@ -263,7 +265,7 @@ def test_nothing_is_kept_for_derived_programs_that_there_is_no_time_to_lay(monke
         offered.append(time_left())
         return ()
 
-    monkeypatch.setattr("egraph.optimize.search.lay_candidates", lay)
+    monkeypatch.setattr("egraph.optimize.search_phases.lay_candidates", lay)
     monkeypatch.setattr(Chooser, "refine", offer)
     monkeypatch.setattr(Chooser, "settle", offer)
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
@@ -319,7 +321,7 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(
         return ""
 
     clock = Clock(60.0)
-    monkeypatch.setattr("egraph.optimize.search.lay_candidates", slowly(clock))
+    monkeypatch.setattr("egraph.optimize.search_phases.lay_candidates", slowly(clock))
     stopwatch, model = Stopwatch(clock, seconds=0.01), CostModel(Database.in_memory(), "here", DeviceSpeed())
     deriver = Deriver((RULE,), Gate(prover=slow_prover))
 

@@ -18,11 +18,11 @@ from onnx import helper, numpy_helper
 
 from egraph.onnx.exporter import serialized
 from egraph.optimize.blame import blame
+from egraph.optimize.choice import program_digest
 from egraph.optimize.kernels import compile_batch, in_float32, kernel_program, rounded
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
-from egraph.optimize.search import program_digest
 from egraph.optimize.storage import STORED, Group, Storage, extracted_digest, groups, with_rounded_weights
 from egraph.tensor import Candidate, Graph, Implementation, Node, Program, TensorType, format_fragment, placeholder, walk
 from egraph.tensor.ops import apply

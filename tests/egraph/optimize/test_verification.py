@@ -11,7 +11,7 @@ from egraph.optimize.estimated import compile_options
 from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, leaf_values, reference_graph
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.outcome import summary
-from egraph.optimize.search import refused
+from egraph.optimize.search_phases import refused
 from egraph.tensor import OPAQUE, Candidate, Node, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.calls.call import LibraryCall
