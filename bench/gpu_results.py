@@ -83,7 +83,7 @@ def read(paths: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
 
 def rows(answers: Answers, commit: str) -> list[Row]:
     """Return a row for each network of which outputs were asked for; ``commit``: at which its program was made."""
-    found = []
+    made = []
     for question in answers:
         name, _, what = question.partition(": ")
         if what != "outputs":
@@ -93,14 +93,14 @@ def rows(answers: Answers, commit: str) -> list[Row]:
         precision = precision or PLAIN
         outputs, times = answers[question], answers.get(f"{name}: times", {})
         errors = outputs.get("relative_errors", [])
-        found.append(Row(
+        made.append(Row(
             network, int(batch or 1), precision, max(errors, default=None), times.get("replay_us"), times.get("replay_on_streams_us", {}),
             times.get("estimated_us"), len(times.get("steps", ())), answers.get(f"{model}: PyTorch", {}).get("replay_us", {}),
             _by_precision(answers, f"{model}{COMPILED}", "replay_us"), _mode(answers, model, precision),
             _by_precision(answers, f"{model}{XLA}", "queued_us"), times.get("roofline_share", {}).get(precision),
             str(outputs.get("why", times.get("why", ""))), commit,
         ))  # fmt: skip
-    return found
+    return made
 
 
 def recorded_rows(path: Path) -> list[Row]:
@@ -134,7 +134,7 @@ def _mode(answers: Answers, model: str, precision: str) -> str:
     return str(answers.get(f"{model}{COMPILED}, {precision}", {}).get("mode", MODES[0]))
 
 
-def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], where: Mapping[str, Any]) -> str:
+def page(answers: Answers, measured_rows: Sequence[Row], measured: Mapping[str, int], where: Mapping[str, Any]) -> str:
     """Return the page."""
     versions = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
     lines = [
@@ -151,7 +151,7 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         "",
         f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|",
     ]  # fmt: skip
-    for row in found:
+    for row in measured_rows:
         error = f"{row.error:.0e}" if row.error is not None else row.why.replace("\n", " ")[:80]
         streams = ", ".join(f"{count}: {time_us:.0f}" for count, time_us in row.streams_us.items())
         peers = [_time(peer.get(row.precision)) for peer in (row.pytorch_us, row.compiled_us, row.xla_us)]
@@ -165,7 +165,7 @@ def page(answers: Answers, found: Sequence[Row], measured: Mapping[str, int], wh
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for precision in PRECISIONS:
-        right = (row for row in found if row.precision == precision and row.error is not None)
+        right = (row for row in measured_rows if row.precision == precision and row.error is not None)
         if compared := [row.over_best_peer for row in right if row.over_best_peer]:
             slower = sum(ratio < 1 for ratio in compared)
             what = f"in the geometric mean of {len(compared)} whose outputs were right, slower on {slower}"
@@ -209,9 +209,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = {line for path in arguments.records for line in read_lines(path)}
     measured = Counter(json.loads(line)["status"] for line in lines)
     earlier = recorded_rows(arguments.results / "cuda_contact.json") if arguments.add else []
-    found = added(earlier, rows(answers, where["commit"]))
-    text = page(answers, found, measured, where)
-    record(arguments.results, "cuda_contact", {**where, "kernels": dict(measured)}, found, text)
+    all_rows = added(earlier, rows(answers, where["commit"]))
+    text = page(answers, all_rows, measured, where)
+    record(arguments.results, "cuda_contact", {**where, "kernels": dict(measured)}, all_rows, text)
     print(text)
     return 0
 

@@ -99,24 +99,24 @@ def _replaced(root: Node, old: Node, new: Node) -> Node:
 
 def chosen(node: Node) -> list[Mutant]:
     """Return the mutants to time: the cheapest corrected ones, those with the fewest cells, and the cheapest exact one."""
-    found = [
+    every_mutant = [
         *mutants(node, agreement_with, boxes_between), *generated((node,), agreement_with, boxes_between),
         *zeros_around((node,), boxes_between),
     ]  # fmt: skip
-    partly = sorted((each for each in found if each.cells), key=lambda each: (operations(*each.programs), each.cells))
+    partly = sorted((each for each in every_mutant if each.cells), key=lambda each: (operations(*each.programs), each.cells))
     fewest = sorted(partly, key=lambda each: (each.cells, operations(*each.programs)))
-    exact = sorted((each for each in found if not each.cells), key=lambda each: operations(*each.programs))
+    exact = sorted((each for each in every_mutant if not each.cells), key=lambda each: operations(*each.programs))
     return list(dict.fromkeys([*partly[: MOST_TIMED // 2], *fewest[: MOST_TIMED // 2], *exact[:1]]))
 
 
 def measured(lead: str, name: str, options: argparse.Namespace) -> list[Row]:
     """Time one operator's programs at every number of threads, print a line for each, and return them."""
     node = operator(name)
-    found = chosen(node)
-    return [row for threads in options.threads for row in _measured(lead, name, node, found, threads, options)]
+    timed = chosen(node)
+    return [row for threads in options.threads for row in _measured(lead, name, node, timed, threads, options)]
 
 
-def _measured(lead: str, name: str, node: Node, found: Sequence[Mutant], threads: int, options: argparse.Namespace) -> list[Row]:
+def _measured(lead: str, name: str, node: Node, mutants_timed: Sequence[Mutant], threads: int, options: argparse.Namespace) -> list[Row]:
     random = np.random.default_rng(0)
     leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in placeholders(node)}
     leaves[node.inputs[1]] /= np.sqrt(np.prod(node.inputs[1].type.sizes[1:])).astype(np.float32)
@@ -125,7 +125,7 @@ def _measured(lead: str, name: str, node: Node, found: Sequence[Mutant], threads
     mutant: Mutant | None
     for title, fragment, ways in (("itself", node, ("library", "generated")), *((n, p, ("",)) for n, p in fast(node))):
         opened |= {key: (session, "base", None) for key, session in sessions_of(title, fragment, leaves, threads, ways)}
-    for mutant in found:
+    for mutant in mutants_timed:
         (plain,), (boxes,), title = mutant.programs, mutant.boxes, " and ".join(mutant.moves)
         wrong = "mutant alone" if boxes else "exact"
         for form, program in (("", plain), *((f" by {name}", made) for name, made in list(fast(plain))[:1])):

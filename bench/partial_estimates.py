@@ -124,14 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             started = time.process_time()
             try:
                 graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
-                found = estimating.rows(model.name, batch, graph, [lowering(target) for target in options.targets], options.targets)
+                estimated = estimating.rows(model.name, batch, graph, [lowering(target) for target in options.targets], options.targets)
             except (EinsatError, ImportError, OSError, ValueError) as error:
                 print(f"{model.name} at batch {batch}: left out: {error}", flush=True)
                 continue
             taken = time.process_time() - started
-            found = [replace(row, processor_s=taken, commit=where["commit"]) for row in found]
-            rows += found
-            for row in found:
+            estimated = [replace(row, processor_s=taken, commit=where["commit"]) for row in estimated]
+            rows += estimated
+            for row in estimated:
                 print(_line(row), flush=True)
             if options.record:
                 record(options.results, "partial_estimates", where, rows, page(rows, where))
@@ -165,8 +165,8 @@ class Estimating:
         chosen = sorted(costs, key=lambda fragment: (-costs[fragment], format_fragment(fragment)))[: self._operators]
         signatures = set(map(format_fragment, chosen))
         grown = self._grown(graph, signatures)
-        found = self._proved(signatures)
-        offered, exact = ([each for each in found if _is_corrected(each.name) == wanted] for wanted in (True, False))
+        proved = self._proved(signatures)
+        offered, exact = ([each for each in proved if _is_corrected(each.name) == wanted] for wanted in (True, False))
         share = sum(costs[fragment] for fragment in chosen) / max(1, sum(costs.values()))
         rows = []
         for way, target in zip(ways, targets, strict=True):
@@ -176,13 +176,13 @@ class Estimating:
             if plain != laid:
                 best = min(without, selected(grown, laid), key=lambda each: each.cost_us)  # in little time more choices may do worse
             kinds = Counter(kind for one in best.chosen.values() for kind in _kinds(one))
-            told, operator_us, corrected_us, launches = self._nearest(chosen, way)
+            text, operator_us, corrected_us, launches = self._nearest(chosen, way)
             gained = without.cost_us / best.cost_us
             counts_found = len(chosen), len(offered), len(exact)
             why = _reason(gained, kinds["corrected"], counts_found, operator_us, corrected_us, launches, way.speed)
             rows.append(Row(
                 name, batch, target, without.cost_us, best.cost_us, kinds["corrected"], kinds["exact"], len(chosen), share, len(offered),
-                told, operator_us, corrected_us, launches, why, 0.0, "",
+                text, operator_us, corrected_us, launches, why, 0.0, "",
             ))  # fmt: skip
         return rows
 
@@ -208,23 +208,23 @@ class Estimating:
     def _proved(self, signatures: Collection[str]) -> list[Judged]:
         """Return the partial rewrites of operators and of regions that are proved."""
         names = {rule.name for rule in PARTIAL}
-        judged = [each for (rule, of), found in self._deriver.judged.items() if rule in names and of in signatures for each in found]
+        judged = [each for (rule, of), group in self._deriver.judged.items() if rule in names and of in signatures for each in group]
         return [each for each in judged if not each.reason]
 
     def _nearest(self, chosen: Sequence[Node], way: Lowering) -> tuple[str, float, float, int]:
         """Return which corrected program comes nearest to its operator, both priced alone, and the kernels that it has beyond those."""
         nearest: tuple[str, float, float, int] = ("", 0.0, 0.0, 0)
         for node in chosen:
-            found = [each for each in self._proved((format_fragment(node),)) if _is_corrected(each.name)]
-            itself = _alone(node, way) if found else None
-            for each in found:
+            programs = [each for each in self._proved((format_fragment(node),)) if _is_corrected(each.name)]
+            itself = _alone(node, way) if programs else None
+            for each in programs:
                 corrected = _alone(each.program, way)
                 if itself is None or corrected is None:
                     continue
                 if not nearest[1] or itself.cost_us / corrected.cost_us > nearest[1] / nearest[2]:
                     where = next((step.text for step in each.steps if step.rule == "correction"), "")
-                    told = f"{_shapes(node)}: {each.name.split(', ', 1)[1]}, {where}"
-                    nearest = told, itself.cost_us, corrected.cost_us, _kernels(corrected) - _kernels(itself)
+                    text = f"{_shapes(node)}: {each.name.split(', ', 1)[1]}, {where}"
+                    nearest = text, itself.cost_us, corrected.cost_us, _kernels(corrected) - _kernels(itself)
         return nearest
 
 
@@ -336,8 +336,8 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
             f"| {row.model} | {row.batch} | {row.target} | {row.without_us:,.1f} | {row.with_us:,.1f} | {row.without_us / row.with_us:.3f} "
             f"| {row.share:.0%} | {row.corrected} | {row.corrected_kernels}, {row.exact_kernels} | {nearest} | {row.why} |"
         )
-    told = dict.fromkeys(f"* {row.model}, batch {row.batch}, {row.target}: {row.best}" for row in rows if row.best)
-    return "\n".join([*lines, "", "The corrected programs that come nearest:", "", *told, ""])
+    best_programs = dict.fromkeys(f"* {row.model}, batch {row.batch}, {row.target}: {row.best}" for row in rows if row.best)
+    return "\n".join([*lines, "", "The corrected programs that come nearest:", "", *best_programs, ""])
 
 
 def _commits(rows: Sequence[Row]) -> str:

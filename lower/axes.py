@@ -53,8 +53,8 @@ class Axes:
         return Axes(self.offset, tuple(axes))
 
     def expand(self, shape: tuple[int, ...]) -> Axes:
-        own = ((),) * (len(shape) - len(self.axes)) + self.axes
-        return Axes(self.offset, tuple(axis or (((size, 0),) if size > 1 else ()) for axis, size in zip(own, shape, strict=True)))
+        aligned = ((),) * (len(shape) - len(self.axes)) + self.axes
+        return Axes(self.offset, tuple(axis or (((size, 0),) if size > 1 else ()) for axis, size in zip(aligned, shape, strict=True)))
 
     def slice(self, node: Node) -> Axes | Reason:
         offset, axes = self.offset, []

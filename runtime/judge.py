@@ -244,11 +244,11 @@ def judge(actual: Any, expected: Any) -> None:
         )
 
 
-def _unrounded(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def _unrounded(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return a stored result with so much taken from its difference to the expected one as rounding explains."""
     with np.errstate(all="ignore"):
-        difference = np.abs(found.astype(np.float32) - expected)
-        explained = np.float32(STORED_ERRORS[found.dtype.name]) * np.abs(expected)
+        difference = np.abs(result.astype(np.float32) - expected)
+        explained = np.float32(STORED_ERRORS[result.dtype.name]) * np.abs(expected)
         nearest: np.ndarray = expected + np.maximum(difference - explained, np.float32(0))
     return nearest
 

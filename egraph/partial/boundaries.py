@@ -79,8 +79,8 @@ def _share(scope: Scope, conditions: Sequence[Compare], iterator: IndexIterator,
     fixed = [_at(each, iterator, value) for each in conditions]
     shares = []
     for axis in scope.traversal:
-        own = [each for each in fixed if (atoms(each.left) | atoms(each.right)) == {axis}]
-        holding = sum(all(truth(_at(each, axis, place)) is not False for each in own) for place in range(length(axis)))
+        of_axis = [each for each in fixed if (atoms(each.left) | atoms(each.right)) == {axis}]
+        holding = sum(all(truth(_at(each, axis, place)) is not False for each in of_axis) for place in range(length(axis)))
         shares.append(holding / length(axis))
     return prod(shares)
 

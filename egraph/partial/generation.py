@@ -151,15 +151,15 @@ def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Itera
 
 def _written(nodes: Sequence[Node], agreement: Agreement, bounds: RegionBounds) -> Iterator[list[Product]]:
     """Yield the products of a region, each written so that all are of one kind, and as they are."""
-    own = [as_it_is(node) for node in nodes]
-    kinds = dict.fromkeys(str(each.kind) for each in own)
-    yield from [own] if len(kinds) == 1 else []
+    as_they_are = [as_it_is(node) for node in nodes]
+    kinds = dict.fromkeys(str(each.kind) for each in as_they_are)
+    yield from [as_they_are] if len(kinds) == 1 else []
     if len(kinds) > 1 or len(nodes) == 1:
         source = next((leaf for leaf in placeholders(*nodes) if leaf.attribute("constant")), nodes[0].inputs[0])
-        ways = [[each, *_as_convolution(node, source), *rewritten(node, agreement)] for each, node in zip(own, nodes, strict=True)]
+        ways = [[each, *_as_convolution(node, source), *rewritten(node, agreement)] for each, node in zip(as_they_are, nodes, strict=True)]
         for kind in list(dict.fromkeys(str(each.kind) for options in ways for each in options))[: bounds.kinds]:
             row = [next((each for each in options if str(each.kind) == kind), None) for options in ways]
-            if all(each is not None for each in row) and row != own:
+            if all(each is not None for each in row) and row != as_they_are:
                 yield [each for each in row if each is not None]
     taps = [node.inputs[1].type.sizes[2:] for node in nodes if node.op == "Conv"]
     if len(taps) == len(nodes) and len(set(taps)) > 1 and len({len(each) for each in taps}) == 1:
@@ -191,8 +191,8 @@ def rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
         return ()
     leaves = [placeholder(k, operand.type, constant=bool(operand.attribute("constant"))) for k, operand in enumerate(node.inputs)]
     names = dict(zip(leaves, node.inputs, strict=True))
-    found = _rewritten(make(node.op, leaves, node.attributes, node.type), agreement)
-    return tuple(replace(each, operands=tuple(_renamed(operand, names) for operand in each.operands)) for each in found)
+    products = _rewritten(make(node.op, leaves, node.attributes, node.type), agreement)
+    return tuple(replace(each, operands=tuple(_renamed(operand, names) for operand in each.operands)) for each in products)
 
 
 def _renamed(root: Node, names: dict[Node, Node]) -> Node:
@@ -202,10 +202,10 @@ def _renamed(root: Node, names: dict[Node, Node]) -> Node:
 @cache
 def _rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
     agrees = agreement(node)
-    own = as_it_is(node)
-    windows = [own.attributes, *_exchanged_windows(own)]
+    as_written = as_it_is(node)
+    windows = [as_written.attributes, *_exchanged_windows(as_written)]
     tried = 0
-    found: list[Product] = []
+    products: list[Product] = []
     left, right = (forms(operand) for operand in node.inputs)
     for (_, x), (_, w) in sorted(product(enumerate(left), enumerate(right)), key=lambda pair: pair[0][0] + pair[1][0]):
         ways: list[tuple[str, Nodes, Attributes]] = [("MatMul", (x, w), ()), ("MatMul", (w, x), ())]
@@ -222,11 +222,11 @@ def _rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
                     continue
                 tried += 1
                 if agrees(program) == 1.0:
-                    found.append(made)
+                    products.append(made)
                     break
-            if tried >= MOST_FORMS or len(found) >= ENOUGH_FORMS:
-                return tuple(found)
-    return tuple(found)
+            if tried >= MOST_FORMS or len(products) >= ENOUGH_FORMS:
+                return tuple(products)
+    return tuple(products)
 
 
 def _result(each: Product) -> Node:
@@ -235,13 +235,13 @@ def _result(each: Product) -> Node:
     return result
 
 
-def _exchanged_windows(own: Product) -> Iterator[Attributes]:
-    if own.op == "Conv" and own.operands[1].type.rank == 4:
-        top, left, bottom, right = _integers(own.attributes, "pads")
-        strides, dilations = (_integers(own.attributes, name)[::-1] for name in ("strides", "dilations"))
+def _exchanged_windows(convolution: Product) -> Iterator[Attributes]:
+    if convolution.op == "Conv" and convolution.operands[1].type.rank == 4:
+        top, left, bottom, right = _integers(convolution.attributes, "pads")
+        strides, dilations = (_integers(convolution.attributes, name)[::-1] for name in ("strides", "dilations"))
         values: dict[str, AttributeValue] = {"pads": (left, top, right, bottom), "strides": strides, "dilations": dilations}
-        changed = tuple(sorted((dict(own.attributes) | values).items()))
-        if changed != own.attributes:
+        changed = tuple(sorted((dict(convolution.attributes) | values).items()))
+        if changed != convolution.attributes:
             yield changed
 
 

@@ -83,20 +83,20 @@ def decided(
     """
     cost = {each: (estimate(*each), len(moves(each)), [program.digest for program in each]) for each in seen}
     order = sorted(seen, key=lambda each: (-seen[each], cost[each]))
-    found: dict[tuple[Moves, bool], Mutant] = {}
+    kept: dict[tuple[Moves, bool], Mutant] = {}
     for seems_equal in (True, False):
         compared, kinds = list[Moves](), set[object]()
         for each in (each for each in order if (seen[each] == 1.0) == seems_equal):
             names = tuple(sorted(moves(each)))
             most = bounds.decided + (0 if kind(each) in kinds else MOST_KINDS)
-            if len(compared) >= most or (names, seems_equal) in found or compared.count(names) >= bounds.alike:
+            if len(compared) >= most or (names, seems_equal) in kept or compared.count(names) >= bounds.alike:
                 continue
             compared.append(names)
             kinds.add(kind(each))
             boxes = _boxes(roots, each, where)
             if boxes is not None:
-                found.setdefault((names, not any(boxes)), Mutant(each, moves(each), boxes))
-    return tuple(sorted(found.values(), key=lambda each: (each.cells, cost[each.programs])))
+                kept.setdefault((names, not any(boxes)), Mutant(each, moves(each), boxes))
+    return tuple(sorted(kept.values(), key=lambda each: (each.cells, cost[each.programs])))
 
 
 def _boxes(roots: Nodes, programs: Nodes, where: Where) -> tuple[tuple[Box, ...], ...] | None:

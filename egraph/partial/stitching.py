@@ -336,8 +336,8 @@ def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, R
     """
 
     def of_operator(node: Node) -> Iterable[Derivation]:
-        found = (*mutants(node, agreement, where), *generated((node,), agreement, where))
-        return (derivation for (derivation,) in stitched((node,), found, NAME))
+        programs = (*mutants(node, agreement, where), *generated((node,), agreement, where))
+        return (derivation for (derivation,) in stitched((node,), programs, NAME))
 
     def of_region(roots: tuple[Node, ...]) -> Iterable[tuple[Derivation, ...]]:
         return stitched(roots, generated(roots, agreement, where), REGIONS)
@@ -352,22 +352,22 @@ def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, R
     )
 
 
-def stitched(roots: tuple[Node, ...], found: Iterable[Mutant], name: str) -> Iterable[tuple[Derivation, ...]]:
+def stitched(roots: tuple[Node, ...], offered: Iterable[Mutant], name: str) -> Iterable[tuple[Derivation, ...]]:
     """Yield for each alternative programs equal to an operator or to the results of a region: mutants with their corrections, the
     estimated cheapest first.
     """
     alternatives: dict[tuple[Node, ...], tuple[Derivation, ...]] = {}
     exact: set[tuple[Node, ...]] = set()
     limit = MOST_COSTLY * estimate(*roots)
-    for mutant in found:
+    for mutant in offered:
         choices = [(*stitches(*parts), *_channels_last(*parts)) for parts in zip(roots, mutant.programs, mutant.boxes, strict=True)]
         if not all(choices):
             continue
         for number in range(max(map(len, choices))):
             programs = tuple(choice[min(number, len(choice) - 1)] for choice in choices)
             if _cost(programs) <= limit:
-                told = starmap(partial(_derivation_of, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
-                alternatives.setdefault(programs, tuple(told))
+                derivations = starmap(partial(_derivation_of, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
+                alternatives.setdefault(programs, tuple(derivations))
                 exact |= {programs} if not mutant.cells else set()
     order = sorted(alternatives, key=lambda programs: (_cost(programs), [program.digest for program in programs]))
     by_kind = [[programs for programs in order if (programs in exact) == is_exact][:MOST_PROPOSED] for is_exact in (False, True)]

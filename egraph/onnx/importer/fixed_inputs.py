@@ -57,8 +57,8 @@ def _array(given: onnx.ValueInfoProto, numbers: Sequence[str], shapes: Mapping[s
     kind = given.type.tensor_type
     if not given.type.HasField("tensor_type") or kind.elem_type == onnx.TensorProto.STRING:
         raise ModelError(f"the input {given.name!r} is no tensor of numbers", where=WHERE, fix="leave it an input")
-    own = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim) if kind.HasField("shape") else None
-    sizes = shapes.get(given.name, own)
+    fixed = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim) if kind.HasField("shape") else None
+    sizes = shapes.get(given.name, fixed)
     if sizes is None or None in sizes:
         what = f"the input {given.name!r} has sizes that the model leaves open"
         raise ModelError(what, where=WHERE, fix=f"give them: --shape {given.name}:SIZES")

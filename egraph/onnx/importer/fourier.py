@@ -65,7 +65,7 @@ def _by_one_product(call: Call, x: Node, window: np.ndarray, results: int, *, in
 def _by_two_products(call: Call, x: Node, window: np.ndarray, results: int, factors: tuple[int, int], *, inverse: bool) -> Node:
     """Multiply by w^((q a + b) (c + p d)) = w^((q a + b) c) w^(p b d), over a < p and then over b < q (Cooley and Tukey, 1965)."""
     (p, q), (*lead, taken, parts) = factors, x.type.sizes
-    wanted = -(-results // p)
+    rows_of_results = -(-results // p)
     if q * p * parts * p * 2 > MOST_ELEMENTS:
         raise NotCore("a long transform")
     if taken < len(window):
@@ -73,15 +73,15 @@ def _by_two_products(call: Call, x: Node, window: np.ndarray, results: int, fact
         x = call.apply("Pad", x, before=before, after=after, mode="constant", value=0.0)
     place = q * np.arange(p) + np.arange(q)[:, None]
     first = _roots(place[..., None], np.arange(p), len(window), inverse=inverse) * window[place][..., None]
-    second = _roots(np.arange(q)[:, None], np.arange(wanted), q, inverse=inverse)
+    second = _roots(np.arange(q)[:, None], np.arange(rows_of_results), q, inverse=inverse)
     rows = int(np.prod(lead))
     x = call.transpose(call.reshape(x, (rows, p, q, parts)), (2, 0, 1, 3))
     x = call.apply("MatMul", call.reshape(x, (q, rows, p * parts)), call.like(_as_real(first, parts)))
     x = call.transpose(call.reshape(x, (q, rows, p, 2)), (1, 2, 0, 3))
     x = call.apply("MatMul", call.reshape(x, (rows, p, q * 2)), call.like(_as_real(second, 2)))
-    x = call.transpose(call.reshape(x, (rows, p, wanted, 2)), (0, 2, 1, 3))
-    x = call.reshape(x, (*lead, wanted * p, 2))
-    if wanted * p > results:
+    x = call.transpose(call.reshape(x, (rows, p, rows_of_results, 2)), (0, 2, 1, 3))
+    x = call.reshape(x, (*lead, rows_of_results * p, 2))
+    if rows_of_results * p > results:
         rank = len(lead) + 2
         x = call.apply("Slice", x, starts=(0,) * rank, ends=(*lead, results, 2), steps=(1,) * rank)
     return x

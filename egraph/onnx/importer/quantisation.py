@@ -96,8 +96,8 @@ def _axis(call: Call) -> int:
 
 
 def _quantize_linear(call: Call) -> Node:
-    wanted = int(call.attribute("output_dtype", 0))
-    to = _byte(call[2].type.dtype if call.has(2) else dtype_name(wanted) if wanted else "uint8")
+    output_dtype = int(call.attribute("output_dtype", 0))
+    to = _byte(call[2].type.dtype if call.has(2) else dtype_name(output_dtype) if output_dtype else "uint8")
     axis, rank = _axis(call), len(call.shape(0))
     if call[0].type.dtype != "float32":
         raise NotCore("the numbers are not float32")
