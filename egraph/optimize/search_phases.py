@@ -193,19 +193,19 @@ class Choosing:
     ) -> tuple[tuple[Selection, ...], tuple[Selection, ...]]:
         """Return the best selections of everything, or what was ``settled``, and the best of what rules alone made, at believed costs.
 
-        Estimates are met with caution: there is no time to measure them. The first are empty where derived programs are left out.
+        Estimates are met with caution: there is no time to measure them. What is chosen without is raced, too, where it promises more. The
+        first are empty where derived programs are left out.
         """
         model = self.model
         model.caution = self.budget.policy.extract.caution
         selections = settled or everything.choose_in_time(finalists, is_timed=is_timed)
         selections = everything.with_exact(selections, finalists)
-        by_rules: tuple[Selection, ...] = ()
-        if everything is first:
-            selections, by_rules = (), selections
-        elif first is not None:
-            by_rules = first.choose_in_time(1, is_timed=is_timed)
+        by_rules = first.choose_in_time(1, is_timed=is_timed) if first is not None and everything is not first else ()
         model.caution = 1.0
-        return everything.repriced(selections), (first or everything).repriced(by_rules)
+        selections, by_rules = everything.repriced(selections), first.repriced(by_rules) if first is not None else ()
+        if is_timed and not settled:
+            selections = everything.with_estimated(selections, finalists)
+        return ((), selections) if everything is first else (selections, by_rules)
 
     def _proved_slow(self, measurer: Measures, selections: Iterable[Selection]) -> bool:
         """Measure the chosen kernels of libraries that were not; return whether one failed: it has a reference implementation only.
@@ -231,14 +231,14 @@ class Choosing:
             return None, space.everything, space
         later_seconds = derived_seconds(first, self.rehearsal, len(saturation.frozen.classes) / len(first.frozen.classes))
 
-        def is_late() -> bool:
-            return measurer is not None and later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds())
-
-        if measurer is not None and not is_late():
-            kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
-            first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
-        if is_late():
-            return first, first, None  # there is no time to measure the kernels of derived programs
+        if measurer is not None:
+            most_seconds = policy.laid_share * max(0.0, budget.measuring_seconds())
+            if later_seconds <= most_seconds:
+                kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
+                kept_seconds = max(kept_seconds, later_seconds / policy.laid_share)
+                first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
+            if later_seconds > min(most_seconds, budget.measuring_seconds()):
+                return first, first, None  # there is no time to measure the kernels of derived programs
         space = self.space(first)
         return first, space.everything, space
 

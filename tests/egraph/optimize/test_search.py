@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -18,13 +19,14 @@ from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.extract import extract
 from egraph.optimize.budget import Budget
 from egraph.optimize.choice import contending, program_digest
-from egraph.optimize.chooser import Chooser, Rounds, worth_measuring
+from egraph.optimize.chooser import Chooser, Rounds, Space, worth_measuring
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.gate import Gate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.outline import Outline
 from egraph.optimize.progress import Progress
 from egraph.optimize.records import Earlier
+from egraph.optimize.rehearsal import DerivedPart
 from egraph.optimize.search import Search, search, shortages
 from egraph.optimize.search_phases import BetweenPhases
 from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
@@ -251,6 +253,39 @@ def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) 
     searched(100.0, derive=True)
     by_rules, everything = offered
     assert by_rules == pytest.approx((1 - MeasurePolicy.derived_share) * everything) and 0.4 < by_rules / everything < 0.8
+
+
+def test_derived_programs_are_laid_out_where_there_was_time_for_that_before_the_rules_own_were_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Measuring the rules' own kernels takes all that it is offered: a VGG ran twice as long without what was derived."""
+    saturation = searched(10_000.0, derive=True)[0].saturation
+    assert saturation.by_rules is not None
+    rules_classes = len(saturation.by_rules.classes)
+    growth, share = len(saturation.frozen.classes) / rules_classes, 0.6  # of the time for measuring
+    lay_seconds = share * 60.0 * MeasurePolicy.share / (growth + share)
+    clock, offered = Clock(60.0), list[float]()
+
+    def lay(frozen: FrozenEGraph, target: Target, **more: Any) -> Mapping[int, Sequence[Candidate]]:
+        clock.spent_seconds += lay_seconds * len(frozen.classes) / rules_classes
+        return candidates(frozen, target, **more)
+
+    def spend(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, **more: Any) -> tuple[Selection, ...]:
+        offered.append(time_left())
+        clock.spent_seconds += max(0.0, time_left())
+        return ()
+
+    monkeypatch.setattr("egraph.optimize.search_phases.lay_candidates", lay)
+    monkeypatch.setattr(Chooser, "refine", spend)
+    monkeypatch.setattr(Chooser, "settle", spend)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), budget_of(clock),
+        finalists=3, max_nodes=2_000, seed=0, derivations=Deriver((RULE,), Gate(prover=lambda *sides: "")).open(),
+    )  # fmt: skip
+    before_seconds = 60.0 * MeasurePolicy.share - lay_seconds
+    assert offered[0] == pytest.approx(before_seconds * (1 - share / MeasurePolicy.laid_share))
+    assert found.choice.selections and offered[1] == pytest.approx(before_seconds * share * (1 / MeasurePolicy.laid_share - 1))
 
 
 def test_nothing_is_kept_for_derived_programs_that_there_is_no_time_to_lay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,6 +583,22 @@ def test_what_was_settled_gives_way_to_what_was_measured_since() -> None:
     assert better.cost_us < old.cost_us and old.chosen.keys() == each.settled[0].chosen.keys()
     each.longest[False, True] = 1e3
     assert each.choose_in_time(2, is_timed=True) == each.settled
+
+
+def test_what_was_chosen_last_by_estimates_is_raced_where_it_promises_much() -> None:
+    """Estimates are met with caution where time ended measuring: a VGG's derived program, believed to take a third, was not raced."""
+    each, _ = chooser(Clock(60.0))
+    (careful,) = each.repriced(each.choose(1, greedy=True))
+    assert each.with_estimated((careful,), 3) == (careful,), "nothing was chosen before"
+    each.latest = (careful,)
+    for gain, count in ((1.1, 1), (2.0, 2)):
+        slower = replace(careful, cost_us=gain * careful.cost_us)
+        raced = each.with_estimated((slower, slower), 3)
+        assert raced == ((slower, careful, slower) if count == 2 else (slower, slower))
+    assert each.with_estimated((slower, slower), 2) == (slower, careful) and each.with_estimated((slower,), 1) == (slower,)
+    part = cast(DerivedPart, SimpleNamespace(without=lambda laid, errors: dict(laid)))
+    Space(each, None, part, {number: tuple(options) for number, options in each.candidates.items()}).leave_out({})
+    assert each.with_estimated((slower,), 3) == (slower,), "it may hold what has just been left out"
 
 
 def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_again() -> None:
