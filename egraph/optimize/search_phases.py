@@ -230,7 +230,6 @@ class Choosing:
             space = self.space()
             return None, space.everything, space
         later_seconds = derived_seconds(first, self.rehearsal, len(saturation.frozen.classes) / len(first.frozen.classes))
-
         if measurer is not None:
             most_seconds = policy.laid_share * max(0.0, budget.measuring_seconds())
             if later_seconds <= most_seconds:

@@ -601,6 +601,20 @@ def test_what_was_chosen_last_by_estimates_is_raced_where_it_promises_much() -> 
     assert each.with_estimated((slower,), 3) == (slower,), "it may hold what has just been left out"
 
 
+def test_estimates_are_raced_where_time_ended_measuring_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def twice(self: Chooser, selections: tuple[Selection, ...], most: int) -> tuple[Selection, ...]:
+        asked.append(most)
+        return (*selections, *selections)
+
+    monkeypatch.setattr(Chooser, "with_estimated", twice)
+    assert searched(10_000.0, derive=True)[0].choice.selections and not asked, "all that was chosen is measured"
+    choice = searched(5.0, derive=True)[0].choice
+    raced = choice.selections or choice.by_rules
+    assert asked == [3] and len(raced) % 2 == 0 and raced[: len(raced) // 2] == raced[len(raced) // 2 :]
+
+
 def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_again() -> None:
     """A recurrence of 5,000 operators took 4 s to choose; chosen twice, a program 2.7 times as fast was not raced."""
     clock = Clock(60.0)
