@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.engines import OURS, WITHOUT_DERIVATIONS
 from egraph.optimize.check_noise import NOISE_FACTOR
+from egraph.optimize.trial import PLAIN
 
 Row = Mapping[str, Any]
 FEW_RUNS = 5
@@ -94,6 +95,9 @@ def note(row: Row) -> str:
     optimized = row.get("optimize", {})
     if optimized.get("status") == "unchanged":
         notes.append("nothing faster was found: onnxruntime runs the model unchanged")
+        programs = [finalist for finalist in optimized.get("finalists", []) if finalist["name"] != PLAIN]
+        if programs:
+            notes.append(best_program(min(programs, key=lambda finalist: finalist["predicted_us"])))
     elif opaque := optimized.get("kernels", {}).get("opaque", 0):
         notes.append(f"{opaque} parts run in onnxruntime")
     if derived := optimized.get("derivations"):
@@ -112,6 +116,13 @@ def note(row: Row) -> str:
     if row.get("warm_is_the_same") is False:
         notes.append("the warm run chose another program")
     return "; ".join(notes).replace("|", "/")
+
+
+def best_program(finalist: Mapping[str, Any]) -> str:
+    """Return what is known of the program that was predicted to take the least, where the model was kept."""
+    measured_us, message = finalist["measured_us"], finalist["message"]
+    result = message or ("it was not timed" if measured_us is None else f"it took {measured_us / 1e3:.3f} ms in the race")
+    return f"the best program was predicted to take {finalist['predicted_us'] / 1e3:.3f} ms: {result}"
 
 
 def near(row: Row) -> str:

@@ -302,6 +302,13 @@ class Outcome:
             **({"in_place": [asdict(row) for row in self.in_place]} if self.in_place else {}),
             **({"predicted_by_estimates": shipped[0].estimated} if shipped and shipped[0].estimated else {}),
             **({"repeats": self.repeats} if 0 < self.repeats < FEW_REPEATS else {}),
+            "finalists": [
+                {
+                    "name": finalist.name, "shipped": finalist.name == self.shipped, "predicted_us": round(finalist.predicted_us, 2),
+                    "measured_us": _rounded(finalist.measured_us), "message": finalist.message,
+                }
+                for finalist in self.finalists
+            ],
             "kernels": {name: self.kernel_counts.get(name, 0) for name in dict.fromkeys([*KERNEL_KINDS, *self.kernel_counts])},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),

@@ -204,6 +204,18 @@ def test_the_page_shows_every_row() -> None:
     assert len(rows) == 2 and {text.count("|") for text in rows} == {header.count("|")}
 
 
+def test_the_best_program_of_a_model_that_is_kept_is_shown() -> None:
+    finalist = {"name": "program 1", "shipped": False, "predicted_us": 900.0, "measured_us": 1234.0, "message": ""}
+    others = [{**finalist, "name": "program 2", "predicted_us": 950.0}, {**finalist, "name": "unoptimized", "predicted_us": 800.0}]
+
+    def kept(**changed: object) -> str:
+        return line({**ROW, "optimize": {**ROW["optimize"], "status": "unchanged", "finalists": [{**finalist, **changed}, *others]}})
+
+    assert "the best program was predicted to take 0.900 ms: it took 1.234 ms in the race" in kept()
+    assert "the best program was predicted to take 0.900 ms: no time" in kept(measured_us=None, message="no time")
+    assert "best program" not in line({**ROW, "optimize": {**ROW["optimize"], "finalists": others}})
+
+
 def test_what_derivations_add_is_shown_and_is_no_peer() -> None:
     row = {**ROW, "median_us": {**ROW["median_us"], WITHOUT_DERIVATIONS: 1200.0}}
     won = [{"name": "winograd F(4x4)", "uses": 3, "operators": ["Conv"]}]

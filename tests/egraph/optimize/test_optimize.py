@@ -30,7 +30,7 @@ from tests.support.commands import SAME_PRICES, build_model, command, files_belo
 
 KEYS = [
     "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract",
-    "kernels", "seconds_total", "files",
+    "finalists", "kernels", "seconds_total", "files",
 ]  # fmt: skip
 
 
@@ -55,6 +55,10 @@ def test_json_has_the_promised_keys(optimised: tuple[Path, Path, Mapping[str, An
     assert set(printed["latency_us"]) == {"onnxruntime", "unoptimized", "optimized"}
     assert set(printed["search"]) == {"iterations", "e_nodes", "e_classes", "stop_reason", "seconds"}
     assert set(printed["kernels"]) == {"library", "eoperator", "opaque"}
+    timed = {finalist["name"]: finalist for finalist in printed["finalists"]}
+    assert "unoptimized" in timed and all((each["measured_us"] is None) == bool(each["message"]) for each in timed.values())
+    shipped_us = [each["predicted_us"] for each in timed.values() if each["shipped"]]
+    assert shipped_us == ([printed["predicted_us"]] if printed["status"] == "faster" else [])
     assert printed["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
 
 
