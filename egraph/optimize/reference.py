@@ -239,6 +239,8 @@ class Reference:
     session: Any
     """The model in onnxruntime, with all its optimisations."""
     answers: Answers
+    as_given: Reference | None = None
+    """The model in its own types of 16 bits, where ``session`` computes it in float32: with this a model that is kept is compared."""
 
     def __post_init__(self) -> None:
         model, threads, seed = self.options.model, self.options.threads, self.options.seed

@@ -307,7 +307,8 @@ class Repair:
                 self.vouched[key] = blame(self.outline.model, program, feeds, self.compile_options, self.options.tolerance)
             return self.vouched[key]
 
-        return self.reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
+        reference = self.reference if entry is not None else self.reference.as_given or self.reference
+        return reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 
     def extracted(
         self,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -19,6 +22,7 @@ from egraph.optimize.reference import Accepted, Given, compared_in_float32
 from egraph.tensor import walk
 from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec
+from tests.support.commands import command
 
 RANDOM = np.random.default_rng(7)
 LAST_PLACE = 2 * UNIT_ROUNDOFF["float16"]
@@ -158,3 +162,18 @@ def test_an_output_of_a_type_that_the_file_does_not_say_keeps_it() -> None:
     assert "does not say of which type 'y' is" in " ".join(load(model).notes)
     (y,) = open_session(model).run(None, {"x": half(4)})
     assert y.dtype == np.float16
+
+
+def test_a_model_that_is_kept_is_compared_with_itself_and_not_in_float32(tmp_path: Path) -> None:
+    """Without time for a race it is kept; its outputs are off from those in float32 by more than programs may be."""
+    text = """(float[8, 64] x) => (float[8, 16] y) {
+        rounded = Cast<to = 16>(x)
+        again = Cast<to = 1>(rounded)
+        y = MatMul(again, w)
+    }"""
+    onnx.save(model_of(text, w=RANDOM.standard_normal((64, 16)).astype(np.float32)), tmp_path / "m.onnx")
+    done = command(tmp_path / "m.onnx", "--budget", "0.1s", "--threads", 1, "--database", tmp_path / "p.sqlite", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "results are compared with the model in float32" in done.stderr
+    printed = json.loads(done.stdout)
+    assert (printed["status"], printed["max_rel_err"]) == ("unchanged", 0.0)
