@@ -120,8 +120,7 @@ def note(row: Row) -> str:
 
 def best_program(finalist: Mapping[str, Any]) -> str:
     """Return what is known of the program that was predicted to take the least, where the model was kept."""
-    measured_us, message = finalist["measured_us"], finalist["message"]
-    result = message or ("it was not timed" if measured_us is None else f"it took {measured_us / 1e3:.3f} ms in the race")
+    result = finalist["message"] or f"it took {finalist['measured_us'] / 1e3:.3f} ms in the race"
     return f"the best program was predicted to take {finalist['predicted_us'] / 1e3:.3f} ms: {result}"
 
 

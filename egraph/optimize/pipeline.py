@@ -119,15 +119,15 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
     session, open_seconds = opening.result()
     answers = Answers()
     runs = compared_within(accepted(session, imported.graph, user_inputs, options.seed, answers.keep), options)
-    reference = Reference(options, imported.graph, user_inputs, runs, session, answers)
+    compared = options
     if wide != options.model:
+        answers = Answers()
         wide_session = open_original(wide, options.threads)
         types = half_types(read_model(options.model)[0])
         is_near, text = compared_in_float32(session, wide_session, types, runs, user_inputs, options.seed)
-        reference.runs = runs = replace(runs, notes=(*runs.notes, text))
         if is_near:
-            in_float32 = replace(options, model=wide)
-            reference = Reference(in_float32, imported.graph, user_inputs, runs, wide_session, Answers(), as_given=reference)
+            session, compared = wide_session, replace(options, model=wide)
+        runs = replace(runs, notes=(*runs.notes, text))
     for text in runs.notes:
         progress.note(text)
     target_lowering = lowering(options.device)
@@ -140,6 +140,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
             results = stage / "results"
             results.mkdir()
             chosen = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
+            reference = Reference(compared, imported.graph, user_inputs, runs, session, answers)
             deriver, folder = Deriver(chosen, Gate(database), options.tolerance), Folder(imported.graph)
             budget = Budget(
                 progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,

@@ -21,7 +21,7 @@ from egraph.onnx.importer import ImportResult
 from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
-from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, refuse_if_random
+from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, compare, find_feeds, open_original, refuse_if_random
 from egraph.optimize.check_noise import IN_MEMORY_BYTES, RunModel, Unoptimised, run_in_float64
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
@@ -239,8 +239,6 @@ class Reference:
     session: Any
     """The model in onnxruntime, with all its optimisations."""
     answers: Answers
-    as_given: Reference | None = None
-    """The model in its own types of 16 bits, where ``session`` computes it in float32: with this a model that is kept is compared."""
 
     def __post_init__(self) -> None:
         model, threads, seed = self.options.model, self.options.threads, self.options.seed
@@ -258,6 +256,15 @@ class Reference:
     def opening_seconds(self) -> float:
         """Return how long it took to open the model in other ways, which is done once, to see how far rounding moves it."""
         return sum(each.opening_seconds for each in self._unoptimised)
+
+    def in_given_types(self, options: Options) -> Reference:
+        """Return the reference of the model as the user gave it, itself unless the model is compared in float32 instead of 16 bits.
+
+        That model is opened again: it was not kept in memory beside the one in float32.
+        """
+        if options.model == self.options.model:
+            return self
+        return replace(self, options=options, session=open_original(options.model, options.threads), answers=Answers())
 
     @property
     def raced_feeds(self) -> Mapping[str, Any]:

@@ -295,7 +295,10 @@ class Repair:
     def compared(
         self, candidates: Mapping[str, RunModel], goes_on: Callable[[int], bool], count: int, entry: Entry | None, *, is_first: bool = False
     ) -> CheckResult:
-        """Compare with the original on ``count`` inputs; raises Disagreement. ``entry``: the program that the candidates run."""
+        """Compare with the original on ``count`` inputs; raises Disagreement.
+
+        ``entry``: the program that the candidates run, None where they are the model itself, which rounds as the user's file says.
+        """
 
         def vouch(feeds: Mapping[str, Any]) -> Blame:
             if entry is None:
@@ -307,7 +310,7 @@ class Repair:
                 self.vouched[key] = blame(self.outline.model, program, feeds, self.compile_options, self.options.tolerance)
             return self.vouched[key]
 
-        reference = self.reference if entry is not None else self.reference.as_given or self.reference
+        reference = self.reference if entry is not None else self.reference.in_given_types(self.options)
         return reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 
     def extracted(

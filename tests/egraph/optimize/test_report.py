@@ -161,3 +161,12 @@ def test_a_program_without_kernels_has_nothing_to_explain() -> None:
     with pytest.raises(ModelError, match=r"every output is an input or a constant"):
         why(dataclasses.replace(outcome(), kernels=(), before=()), "0")
     assert why(outcome(), "node<1>")["kernels"]
+
+
+def test_json_lists_all_finalists_with_their_times_or_why_they_have_none() -> None:
+    rows = [tuple(finalist.values()) for finalist in outcome().to_json()["finalists"]]
+    assert rows == [
+        ("unoptimized", False, 2900.0, 3000.0, ""),
+        ("program 1", True, 900.0, 1000.0, ""),
+        ("program 2", False, 950.0, None, "failed to compile"),
+    ]
