@@ -3,6 +3,7 @@
     python -m bench.precision                          the models below, printed
     python -m bench.precision --record                 also written into bench/results/precision.json and .md
     python -m bench.precision --only resnet50,minilm --budget 20s --tolerance 1e-3
+    python -m bench.precision --record --name precision-amx     another processor's, beside the first
 
 On processors with units for it OpenVINO rounds to bf16 unless told otherwise, torch under autocast, and this optimiser with
 --precision auto, kernel by kernel. Errors are of the largest output, against onnxruntime on the original model, on the inputs that
@@ -172,7 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each engine (default: 2)")
     parser.add_argument("--budget", default="35s", metavar="TIME", help="of each optimisation (default: 35s)")
     parser.add_argument("--tolerance", default="1e-2", metavar="REL", help="accepted error of `einsat auto` (default: 1e-2)")
-    parser.add_argument("--record", action="store_true", help="write precision.json and precision.md")
+    parser.add_argument("--record", action="store_true", help="write the rows and their page")
+    parser.add_argument("--name", default="precision", help="of the two files (default: precision)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder that they are written to")
     options = parser.parse_args(arguments)
     names = options.only.split(",")
@@ -190,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for label, reason in rows[-1].failed.items():
             print(f"  {label}: {reason}", flush=True)
         if options.record:
-            record(options.results, "precision", where, rows, page(rows, where))
+            record(options.results, options.name, where, rows, page(rows, where))
 
 
 if __name__ == "__main__":

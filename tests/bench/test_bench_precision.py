@@ -19,14 +19,14 @@ def test_a_row_has_times_and_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(precision, "SECONDS", 0.1)
     monkeypatch.setattr(precision, "PEERS", {"onnxruntime": "onnxruntime", "openvino": "no_such_engine"})
     monkeypatch.setattr(precision, "COLUMNS", ("onnxruntime", "openvino", *precision.OURS))
-    precision.main(["--only", "tiny", "--threads", "1", "--budget", "15s", "--record", "--results", str(tmp_path)])
-    stored = json.loads((tmp_path / "precision.json").read_text())
+    precision.main(["--only", "tiny", "--threads", "1", "--budget", "15s", "--record", "--name", "unit", "--results", str(tmp_path)])
+    stored = json.loads((tmp_path / "unit.json").read_text())
     (row,) = stored["rows"]
     assert set(row["median_us"]) == {"onnxruntime", "einsat", "einsat auto"} and set(row["failed"]) == {"openvino"}
     assert set(row["max_rel_err"]) == {"einsat", "einsat auto"}
     assert row["max_rel_err"]["einsat"] <= 1e-4 and row["max_rel_err"]["einsat auto"] <= 1e-2
     assert row["precision"]["asked"] == "auto" and stored["tolerance"] == "1e-2"
-    text = (tmp_path / "precision.md").read_text()
+    text = (tmp_path / "unit.md").read_text()
     assert "| tiny |" in text and "over onnxruntime (1 models)" in text and "* tiny, openvino: " in text
     with pytest.raises(SystemExit):
         precision.main(["--only", "tiny,huge"])
