@@ -35,7 +35,7 @@ from egraph.tensor import (
 from egraph.tensor.ops import apply
 from egraph.tensor.storage import in_one_type
 from lower.compile import PLAN, WEIGHTS, CompileOptions, plan_program
-from lower.cost.rounding import ROUNDED_OPERATORS
+from lower.cost.rounding import NEARLY_EXACT, ROUNDED_OPERATORS
 from lower.eoperator import KernelRequest
 from lower.placement import is_sized
 from lower.quantised import MEASURED_RANGE, Scale, expanded, is_quantised
@@ -240,9 +240,9 @@ def in_float32(graph: Graph) -> Graph:
 def rounded(graph: Graph, precision: str) -> Graph:
     """Return the graph with the operands of its products rounded: what kernels of this precision compute.
 
-    Those in bytes compute what their program says once it is expanded.
+    Those in bytes compute what their program says once it is expanded, and those that are nearly exact differ by no more than others do.
     """
-    if precision in (PLAIN, IN_BYTES):
+    if precision in (PLAIN, IN_BYTES, *NEARLY_EXACT):
         return graph
 
     def change(old: Node, operands: tuple[Node, ...]) -> Node:

@@ -15,10 +15,11 @@ Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "int8", "auto"]
 """What products may round their operands to: nothing; one precision wherever that is faster; or as far as the tolerance allows."""
 OFFERED: Mapping[Precision, tuple[str, ...]] = {
-    "fp32": (), "tf32": ("tf32",), "bf16": ("bf16",), "fp16": ("fp16",), "int8": ("bf16", "int8"), "auto": ("tf32", "bf16"),
+    "fp32": (), "tf32": ("tf32",), "bf16": ("bf16",), "fp16": ("fp16",), "int8": ("bf16", "int8"), "auto": ("tf32", "bf16", "bf16x3"),
 }  # fmt: skip
 """The precisions that kernels are offered in besides float32, of those that the target's have; by name alone fp16, of a small range,
-and int8, whose ranges are those of the user's inputs; what bytes do not suit may do in bf16."""
+and int8, whose ranges are those of the user's inputs; what bytes do not suit may do in bf16. bf16x3: three products of bf16, of operands
+that are sums of two numbers each."""
 CONSTRAINED: tuple[Precision, ...] = ("auto", "int8")
 """Where the search itself keeps to the tolerance, kernel by kernel; otherwise a program that is beyond it is given up."""
 Choice: TypeAlias = tuple[range, ...]

@@ -23,13 +23,13 @@ from egraph.optimize.outline import Outline
 from egraph.optimize.rehearsal import Sample
 from egraph.optimize.search import Search, with_choice
 from egraph.optimize.search_phases import LEAST_ACCURACY_GAIN, MOST_SLOWDOWN
-from egraph.optimize.simulation import Simulation, products, program_error, rounding_kernels
+from egraph.optimize.simulation import Simulation, products, program_error, rounding_kernels, simulated_kernels
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Node, Program, Selection, format_fragment
 from egraph.tensor.storage import without_stored
 from lower.cost.model import FAILED_COST_US, CostModel
-from lower.cost.rounding import LEAST_TOLERANCE, MEASURED_IN, UNIT_ROUNDOFF, ErrorModel, rounded_node
+from lower.cost.rounding import LEAST_TOLERANCE, MEASURED_IN, NEARLY_EXACT, UNIT_ROUNDOFF, ErrorModel, rounded_node
 from lower.targets import lowering_for
 from runtime.devices import device
 
@@ -207,7 +207,7 @@ class Rounding:
 
     def _is_simulated(self, program: Program, time_left: Callable[[], float]) -> bool:
         """Return whether a program rounds as it can be simulated, and there is time for that."""
-        precisions = {kernel.implementation.precision for kernel in rounding_kernels(program)}
+        precisions = {kernel.implementation.precision for kernel in simulated_kernels(program)}
         return precisions == {MEASURED_IN} and self._has_time_for_simulation(time_left)
 
     def _simulated_error(self, program: Program, time_left: Callable[[], float]) -> float | None:
@@ -253,13 +253,13 @@ class Rounding:
         if simulation.together <= accepted:
             return simulation.together
         alone = simulation.contributions(time_left)
-        is_simulated = all(kernel.implementation.precision == MEASURED_IN for kernel in rounding_kernels(program))
+        is_simulated = all(kernel.implementation.precision == MEASURED_IN for kernel in simulated_kernels(program))
         self.simulation, self.frozen = simulation if is_simulated else None, frozen
         self.whole, self.whole_us = selection, program.cost_us
         self.moved, self.rounded, self.mixed = {}, {}, {}
         for candidate, positions in zip(_in_order(frozen, selection), outline.written(frozen, selection), strict=True):
             node = rounded_node(candidate)
-            if candidate.implementation.precision != PLAIN and node is not None:
+            if candidate.implementation.precision not in (PLAIN, *NEARLY_EXACT) and node is not None:
                 self.rounded |= {at: products(program.kernels[at]) for at in positions}
                 squares = {at: math.fsum(alone[each] ** 2 for each in self.rounded[at]) for at in positions}
                 unit = UNIT_ROUNDOFF[candidate.implementation.precision] / UNIT_ROUNDOFF[MEASURED_IN]
@@ -400,7 +400,7 @@ def _finite(time_us: float) -> float | None:
 
 def _rounded(program: Program) -> tuple[str, ...]:
     """Return the kernels of a program that round, without their places: programs that share them are taken to be equally far off."""
-    return tuple(sorted(format_fragment(kernel.fragment) for kernel in rounding_kernels(program)))
+    return tuple(sorted(format_fragment(kernel.fragment) for kernel in simulated_kernels(program)))
 
 
 def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:

@@ -20,7 +20,7 @@ from egraph.optimize.rehearsal import Sample
 from egraph.tensor import ELEMENT_TYPES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, make, numpy_dtype, rewrite
 from egraph.tensor.ops import OPS
 from egraph.tensor.storage import MOVING
-from lower.cost.rounding import MEASURED_IN, ROUNDED_OPERATORS, UNIT_ROUNDOFF
+from lower.cost.rounding import MEASURED_IN, NEARLY_EXACT, ROUNDED_OPERATORS, UNIT_ROUNDOFF
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import Scale, is_quantised, kernel_scale
 from runtime import Session
@@ -34,6 +34,11 @@ SWITCHED_SHARE = 0.3
 def rounding_kernels(program: Program) -> list[Kernel]:
     """Return the kernels that round their operands."""
     return [kernel for kernel in program.kernels if kernel.implementation.precision != PLAIN]
+
+
+def simulated_kernels(program: Program) -> list[Kernel]:
+    """Return those of them whose rounding is simulated: others are nearly exact."""
+    return [kernel for kernel in rounding_kernels(program) if kernel.implementation.precision not in NEARLY_EXACT]
 
 
 def program_error(place: str, samples: Sequence[Sample], threads: int, on: str | None = None) -> float:
@@ -64,7 +69,7 @@ class Simulation:
     """
 
     def __init__(self, program: Program, inputs: Sequence[Mapping[str, Any]], threads: int) -> None:
-        self.nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
+        self.nodes = list(dict.fromkeys(node for kernel in simulated_kernels(program) for node in products(kernel)))
         self._scales = {node: kernel_scale(kernel) for kernel in program.kernels if is_quantised(kernel) for node in products(kernel)}
         switches = switched(program.graph, self.nodes, self._scales)
         self._weights, self._inputs = switches.weights, inputs

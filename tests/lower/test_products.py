@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from egraph.tensor.ops.reference import evaluate
 from egraph.tensor.storage import narrow, widen
 from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
+from lower.cost.rounding import largest_error
 from lower.targets import lowering
 from lower.targets.cpu import products
 from lower.targets.cpu.products.match import MATMUL, match, operand_precisions
@@ -39,7 +41,10 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "Relu": {}, "LeakyRelu": {"alpha": 0.1}, "Clip": {"min": -0.5, "max": 0.75}, "Sigmoid": {}, "HardSwish": {}, "Tanh": {}, "Neg": {},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "Gelu": {"approximate": "none"}, "Round": {},
 }  # fmt: skip
-ROUNDED = f"{MATMUL}@bf16"
+ROUNDED, SPLIT = f"{MATMUL}@bf16", f"{MATMUL}@bf16x3"
+PROCESSORS: dict[str, tuple[str, ...]] = {"this one": (), "without tiles": ("-U__linux__",), "without vectors": ("-U__x86_64__",)}
+"""Flags with which products.c has code for processors that lack some of this one's instructions."""
+library_match = importlib.import_module("lower.targets.cpu.onednn.match")
 ENDS = ("nothing", "bias", "bias and function", "residual", "column of rows", "bias, residual and function")
 
 
@@ -160,7 +165,7 @@ def test_results_are_written_with_gaps_between_rows_and_not_between_columns() ->
 def test_what_the_kernel_does_not_compute_is_refused(one: Node, reason: str) -> None:
     said = match(one, MATMUL)
     assert isinstance(said, str) and reason in said, said
-    assert "float32 and bf16" in str(match(fragment(), f"{MATMUL}@fp16"))
+    assert "float32, bf16 and bf16x3" in str(match(fragment(), f"{MATMUL}@fp16"))
 
 
 def in_bfloat16(array: np.ndarray) -> np.ndarray:
@@ -182,15 +187,23 @@ def stored_kernel(y: Node, stored: frozenset[str], operands: Mapping[str, Node])
     return narrow(new, "bfloat16") if "y" in stored else new
 
 
-def run_rounded(y: Node, folder: Path, values: Mapping[int, np.ndarray], *, threads: int, is_plain: bool) -> np.ndarray:
-    """Run a fragment in bf16; ``is_plain``: by the code for processors without the vector instructions of this one."""
-    program = kernel_program(y, Implementation.parse(ROUNDED, lowering("cpu").target), seed=0)
+@pytest.fixture
+def splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have products of split operands everywhere: they are right on every processor, and offered where they are fast."""
+    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.SPLIT_FEATURE}))
+
+
+def run_rounded(
+    y: Node, folder: Path, values: Mapping[int, np.ndarray], *, threads: int, processor: str, implementation: str = ROUNDED
+) -> np.ndarray:
+    """Run a fragment by the code for a processor."""
+    program = kernel_program(y, Implementation.parse(implementation, lowering("cpu").target), seed=0)
     plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))
     weights = {buffer.key: values[1] for buffer in plan.buffers if buffer.area == "weight" and buffer.shape == values[1].shape}
     assert len({buffer.key for buffer in plan.buffers if buffer.area == "weight"}) == len(weights) == 1
     source = Path(products.__file__).with_name("products.c")
-    plain = build(source, ("-U__x86_64__",)) if is_plain else None
-    executable = Executable(plan, weights, threads=threads, libraries=lambda file: plain or folder / file)
+    library = build(source, PROCESSORS[processor])
+    executable = Executable(plan, weights, threads=threads, libraries=lambda file: library)
     result: np.ndarray = executable.run({port.name: values[at] for port, at in zip(plan.inputs, sorted({*values} - {1}), strict=True)})[
         plan.outputs[0].name
     ]
@@ -201,11 +214,11 @@ def run_rounded(y: Node, folder: Path, values: Mapping[int, np.ndarray], *, thre
 @SLOW
 @given(
     rows=st.sampled_from([(1,), (6,), (53,), (3, 1, 30), (200,)]), size=st.sampled_from([1, 2, 37, 96, 701]),
-    columns=st.sampled_from([1, 9, 16, 50, 130]), each=st.booleans(), threads=st.sampled_from([1, 2]), is_plain=st.booleans(),
-    stored=st.frozensets(st.sampled_from(["x", "w", "r", "y"])),
+    columns=st.sampled_from([1, 9, 16, 50, 130]), each=st.booleans(), threads=st.sampled_from([1, 2]),
+    processor=st.sampled_from(list(PROCESSORS)), stored=st.frozensets(st.sampled_from(["x", "w", "r", "y"])),
 )  # fmt: skip
 def test_products_of_rounded_operands(
-    tmp_path: Path, rows: tuple[int, ...], size: int, columns: int, each: bool, threads: int, is_plain: bool, stored: frozenset[str]
+    tmp_path: Path, rows: tuple[int, ...], size: int, columns: int, each: bool, threads: int, processor: str, stored: frozenset[str]
 ) -> None:
     """relu(bf16(x) bf16(w) + r), summed in float32, wherever x, w, r and the result lie in bfloat16."""
     random = np.random.default_rng(SEED)
@@ -215,7 +228,7 @@ def test_products_of_rounded_operands(
     arrays = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     given = {name: array.astype(ml_dtypes.bfloat16) if name in stored else array for name, array in arrays.items()}
     got = run_rounded(
-        stored_kernel(y, stored, leaves), tmp_path, dict(enumerate(given.values())), threads=threads, is_plain=is_plain,
+        stored_kernel(y, stored, leaves), tmp_path, dict(enumerate(given.values())), threads=threads, processor=processor,
     )  # fmt: skip
     x, w = (in_bfloat16(arrays[name]).astype(np.float64) for name in "xw")
     expected = np.maximum(x @ w + given["r"].astype(np.float64), 0)
@@ -224,9 +237,57 @@ def test_products_of_rounded_operands(
     assert np.all(np.abs(got.astype(np.float64) - expected) <= bound + 2e-6 * size**0.5 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("is_plain", [False, True])
+@SLOW
+@given(
+    rows=st.sampled_from([(1,), (16,), (33,), (3, 1, 30), (200,)]), size=st.sampled_from([1, 2, 37, 96, 701, 2200]),
+    columns=st.sampled_from([1, 16, 50, 130]), each=st.booleans(), threads=st.sampled_from([1, 2]),
+    processor=st.sampled_from(list(PROCESSORS)),
+)  # fmt: skip
+def test_products_of_split_operands(
+    tmp_path: Path, splits: None, rows: tuple[int, ...], size: int, columns: int, each: bool, threads: int, processor: str
+) -> None:
+    """relu(x w + r), off by 2^-15 of the summands at most, and by usual roundings of float32."""
+    random = np.random.default_rng(SEED)
+    shapes = {"x": (*rows, size), "w": (*(rows[:-1] if each else ()), size, columns), "r": (*rows, columns)}
+    leaves = {name: placeholder(at, float32(*shape), constant=name == "w") for at, (name, shape) in enumerate(shapes.items())}
+    y = apply("Relu", apply("Add", apply("MatMul", leaves["x"], leaves["w"]), leaves["r"]))
+    x, w, r = (random.standard_normal(shape).astype(np.float32) for shape in shapes.values())
+    given = {0: x, 1: w, 2: r}
+    got = run_rounded(y, tmp_path, given, threads=threads, processor=processor, implementation=SPLIT)
+    expected = np.maximum(x.astype(np.float64) @ w.astype(np.float64) + r, 0)
+    bound = largest_error("bf16x3", size) * (np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64)) + 1e-6 * np.abs(expected)
+    assert np.all(np.abs(got - expected) <= bound)
+    assert np.abs(got - expected).max() <= 2e-5 * max(1.0, np.abs(expected).max()), "usual errors are far below the largest"
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("side", ["x", "w"])
-def test_operands_are_rounded_to_the_nearest(tmp_path: Path, side: str, is_plain: bool) -> None:
+def test_what_is_split_keeps_its_value(tmp_path: Path, splits: None, side: str, processor: str) -> None:
+    """But for 2^-16 of it. In rows, infinities stay, what is no number stays none; weights are finite. One operand is one."""
+    infinite = [np.inf, -np.inf, np.nan] if side == "x" else []
+    numbers = np.array([1 + 2**-9, 1 + 2**-16, -3.1415927, 1e30, -1e-30, 0.0, *infinite], np.float32)
+    rows, columns = (len(numbers), 1) if side == "x" else (1, len(numbers))
+    x = numbers[:, None] if side == "x" else np.ones((1, 1), np.float32)
+    w = numbers[None] if side == "w" else np.ones((1, 1), np.float32)
+    y = apply("MatMul", placeholder(0, float32(rows, 1)), placeholder(1, float32(1, columns), constant=True))
+    got = run_rounded(y, tmp_path, {0: x, 1: w}, threads=1, processor=processor, implementation=SPLIT).ravel()
+    np.testing.assert_allclose(got, numbers, rtol=2**-16, atol=1e-37)
+    if processor == "without tiles" and side == "x":
+        np.testing.assert_array_equal(got, numbers)
+
+
+def test_split_operands_are_offered_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, is_offered in ((frozenset({"avx512_bf16"}), False), (frozenset({"amx_bf16"}), True)):
+        monkeypatch.setattr(library_match, "x86_flags", lambda flags=flags: flags)
+        call = match(fragment(), SPLIT)
+        assert isinstance(call, LibraryCall) is is_offered and (is_offered or "no amx_bf16" in str(call))
+    assert operand_precisions(fragment(), SPLIT) == dict.fromkeys((0, 1), frozenset({"bf16x3"}))
+    assert "read and write no bfloat16" in str(match(narrow(fragment(), "bfloat16"), SPLIT))
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("side", ["x", "w"])
+def test_operands_are_rounded_to_the_nearest(tmp_path: Path, side: str, processor: str) -> None:
     """Of two the even one; infinities stay, what is no number stays none. One operand is one, so that a result is a rounded number."""
     bits = [0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x7F7FFFFF, 0xBF808000, 0x7F800000, 0xFF800000, 0x7F800001, 0x3]
     numbers = np.array(bits, np.uint32).view(np.float32)
@@ -234,7 +295,7 @@ def test_operands_are_rounded_to_the_nearest(tmp_path: Path, side: str, is_plain
     x = numbers[:, None] if side == "x" else np.ones((1, 1), np.float32)
     w = numbers[None] if side == "w" else np.ones((1, 1), np.float32)
     y = apply("MatMul", placeholder(0, float32(rows, 1)), placeholder(1, float32(1, columns), constant=True))
-    got = run_rounded(y, tmp_path, {0: x, 1: w}, threads=1, is_plain=is_plain)
+    got = run_rounded(y, tmp_path, {0: x, 1: w}, threads=1, processor=processor)
     expected = in_bfloat16(numbers).ravel()
     np.testing.assert_array_equal(got.ravel()[:-1], expected[:-1])
     assert abs(got.ravel()[-1]) < 1e-37
@@ -249,13 +310,14 @@ def test_only_operands_of_products_are_rounded() -> None:
     assert "read and write no bfloat16" in str(match(halves, MATMUL)) and isinstance(match(halves, ROUNDED), LibraryCall)
 
 
-def test_a_packed_copy_of_rounded_weights_takes_half_the_memory() -> None:
+def test_a_packed_copy_of_rounded_weights_takes_half_the_memory(splits: None) -> None:
+    """But for columns that are filled up to tiles."""
     elements = {}
-    for name in (MATMUL, ROUNDED):
-        call = match(fragment(size=12, columns=20), name)
+    for name in (MATMUL, ROUNDED, SPLIT):
+        call = match(fragment(size=60, columns=20), name)
         assert isinstance(call, LibraryCall)
         elements[name] = call.parameters["pack"]["elements"]
-    assert elements == {MATMUL: 12 * 32, ROUNDED: 6 * 32}
+    assert elements == {MATMUL: 60 * 32, ROUNDED: 32 * 32, SPLIT: 64 * 32}
 
 
 def test_programs_of_the_same_weights_share_their_packed_copies(tmp_path: Path) -> None:

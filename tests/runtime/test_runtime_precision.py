@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runtime.devices.cpu import dispatcher as native
 from runtime.devices.cpu.onednn import library as onednn
 from runtime.devices.cpu.onednn import primitives
 from runtime.errors import KernelError
@@ -74,6 +75,65 @@ def test_convolution_of_rounded_operands() -> None:
     operands = [(x, buffer(shape, "input", strides=strides)), (w, buffer(w.shape, "weight"))]
     got = run_or_skip(spec, operands, buffer(out_shape, "output", "y", strides=out_strides), weights=[1])
     close(got, np.einsum("nhwc,oc->nohw", rounded(x), rounded(w[:, :, 0, 0])))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2)], ids=("channels first", "channels last"))
+def test_convolution_of_split_operands(order: tuple[int, ...], threads: int) -> None:
+    """relu(x * w + bias), where three products of bfloat16 stand for one: source and weights lie in float32."""
+    x, w, bias = draw(1, 24, 11, 9), draw(40, 24, 3, 3), draw(40)
+    inverse = tuple(np.argsort(order))
+    stored_x = np.ascontiguousarray(x.transpose(inverse))
+    shape, strides = transposed(stored_x.shape, order)
+    out_shape, out_strides = transposed(tuple((1, 40, 11, 9)[axis] for axis in inverse), order)
+    spec = {
+        "primitive": "convolution", "strides": [1, 1], "dilations": [1, 1], "pads_before": [1, 1], "pads_after": [1, 1],
+        "arguments": {"src": 0, "weights": 1, "bias": 2}, "packed": ["weights"], "types": BF16, "split": True,
+        "post_ops": [{"kind": "eltwise", "algorithm": "relu"}],
+    }  # fmt: skip
+    operands = [(stored_x, buffer(shape, "input", strides=strides)), (w, buffer(w.shape, "weight")), (bias, buffer(bias.shape, "weight"))]
+    got = run_or_skip(spec, operands, buffer(out_shape, "output", "y", strides=out_strides), weights=[1, 2], threads=threads)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
+    sums = sum(np.einsum("nchw,oc->nohw", padded[:, :, i : i + 11, j : j + 9], w[:, :, i, j]) for i in range(3) for j in range(3))
+    expected = np.maximum(sums + bias[:, None, None], 0)
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    stored_x[(0,) * 4] = np.inf
+    got = run_or_skip(spec, operands, buffer(out_shape, "output", "y", strides=out_strides), weights=[1, 2], threads=threads)
+    reached = w[:, 0, 1, 1] > 0
+    assert np.isinf(got[0, reached, 0, 0]).all() and not got[0, ~reached, 0, 0].any() and not np.isnan(got).any()
+
+
+def split_numbers(numbers: np.ndarray, target: np.ndarray, record: native.SplitRecord, axes: Sequence[int]) -> None:
+    for at, axis in enumerate(axes):
+        record.shape[at] = numbers.shape[axis]
+        record.source_strides[at], record.target_strides[at] = (array.strides[axis] // array.itemsize for array in (numbers, target))
+    record.rank, record.source, record.target = len(axes), numbers.ctypes.data, target.ctypes.data
+    native.load().split(record)
+
+
+@pytest.mark.parametrize("lower", [0, 1])
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("rows", [7, 500])
+def test_numbers_are_split_into_two(rows: int, is_transposed: bool, lower: int) -> None:
+    """The nearest number of bfloat16, and the one nearest to what that leaves; infinities and NaN are in the first."""
+    numbers = draw(rows, 70)
+    numbers[:6, 0] = [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, -np.finfo(np.float32).max, 0.0]
+    numbers[6, :] = np.array([0x3F808000, 0x3F818000, 0x7F800001, 0xBF808000, 0x7F7F8000], np.uint32).view(np.float32)[np.arange(70) % 5]
+    target = np.zeros((rows, 3 * 70), ml_dtypes.bfloat16)
+    source = np.asfortranarray(numbers) if is_transposed else numbers
+    split_numbers(source, target, native.SplitRecord(lower=lower, block=70), (0, 1))
+    blocks = [target[:, 70 * block : 70 * (block + 1)].astype(np.float32) for block in range(3)]
+    low, (finite_high, high) = blocks[lower], [block for at, block in enumerate(blocks) if at != lower]
+    np.testing.assert_array_equal(finite_high, np.where(np.isfinite(numbers), high, 0))
+    with np.errstate(invalid="ignore"):
+        nearest = numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+    overflows = np.isinf(nearest) & np.isfinite(numbers)
+    np.testing.assert_array_equal(high[~overflows], nearest[~overflows])
+    assert np.isfinite(high[overflows]).all() and overflows.sum() >= 2
+    finite = np.isfinite(numbers)
+    np.testing.assert_allclose((high.astype(np.float64) + low)[finite], numbers[finite], rtol=2**-16, atol=0)
+    assert not low[~finite].any()
 
 
 def test_what_two_steps_convert_does_not_meet() -> None:

@@ -55,5 +55,5 @@ LOWERING = Lowering(
     tuple(_library(name) for name in LIBRARIES),
     Implementation.parse("onednn.matmul", TARGET),
     build.build, build.build, build.build_openmp, build.copy_into, source_digest=cache(build.source_digest),
-    precisions=("bf16", "int8"),
+    precisions=("bf16", "bf16x3", "int8"),
 )  # fmt: skip

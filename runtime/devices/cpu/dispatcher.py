@@ -12,10 +12,12 @@ from runtime.devices.cpu import openmp
 from runtime.devices.cpu.native.build import build
 from runtime.errors import ArtefactError, KernelError
 
-INTERFACE = 8
+INTERFACE = 9
 """The version of the interface that dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
-LIBRARY, KERNEL, COPY, NOTHING, SEQUENCE = 0, 1, 2, 3, 4
+LIBRARY, KERNEL, COPY, NOTHING, SEQUENCE, SPLIT = 0, 1, 2, 3, 4, 5
+TERMS = 3
+"""The blocks of numbers that are split."""
 PATCH_POINTER, PATCH_MEMORY = 0, 1
 INTEGER, DLTENSOR_POINTER = 1, 7
 KERNEL_PREFIX = "__tvm_ffi_"
@@ -89,6 +91,21 @@ class CopyRecord(ctypes.Structure):
     ]
 
 
+class SplitRecord(ctypes.Structure):
+    """Where numbers lie, and where their two parts in bfloat16 go; in elements."""
+
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("lower", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * MOST_DIMENSIONS),
+        ("source_strides", ctypes.c_int64 * MOST_DIMENSIONS),
+        ("target_strides", ctypes.c_int64 * MOST_DIMENSIONS),
+        ("block", ctypes.c_int64),
+        ("source", ctypes.c_void_p),
+        ("target", ctypes.c_void_p),
+    ]
+
+
 class PatchRecord(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("area", ctypes.c_int32), ("offset", ctypes.c_int64), ("target", ctypes.c_void_p)]
 
@@ -130,6 +147,7 @@ class Dispatcher:
             "einsat_run": [pointer, int32, int32],
             "einsat_time": [pointer, ctypes.c_int64, times, pointer, ctypes.c_int64],
             "einsat_flush": [pointer, ctypes.c_int64],
+            "einsat_split": [ctypes.POINTER(SplitRecord)],
             "einsat_pass": [pointer, ctypes.c_int64, int32],
             "einsat_profile": [pointer, ctypes.c_int64, times],
             "einsat_subnormals": [int32],
@@ -148,6 +166,11 @@ class Dispatcher:
     def restore(self, control: int) -> None:
         """Restore the calling thread's floating-point control."""
         self.library.einsat_restore(control)
+
+    def split(self, record: SplitRecord) -> None:
+        """Split numbers now."""
+        if status := self.library.einsat_split(record):
+            raise KernelError(f"numbers could not be split: status {status}")
 
     def address(self, name: str) -> int:
         return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
@@ -204,6 +227,7 @@ class Table:
     """A program in native form: steps, and where to write the addresses of inputs and outputs before a run."""
 
     def __init__(self, dispatcher: Dispatcher, *, threads: int, keep_subnormals: bool = False) -> None:
+        self.dispatcher = dispatcher
         self._library = dispatcher.library
         self._keep: list[Any] = []
         self._names: list[str] = []
@@ -227,12 +251,16 @@ class Table:
         count = len(arguments) if isinstance(arguments, ctypes.Array) else 0
         self._steps.append(StepRecord(kind, count, function, address))
 
-    def add_calls(self, name: str, calls: Sequence[tuple[int, Any]]) -> None:
-        """Add one step that calls the library several times: with each primitive, its arguments."""
-        if len(calls) == 1:
+    def add_calls(self, name: str, calls: Sequence[tuple[int, Any] | SplitRecord]) -> None:
+        """Add one step that calls the library, each primitive with its arguments, and splits numbers."""
+        if len(calls) == 1 and isinstance(calls[0], tuple):
             self.add(name, LIBRARY, *calls[0])
             return
-        parts = [StepRecord(LIBRARY, len(arguments), primitive, self.keep(arguments)) for primitive, arguments in calls]
+        parts = [
+            StepRecord(SPLIT, 0, 0, self.keep(call)) if isinstance(call, SplitRecord) else
+            StepRecord(LIBRARY, len(call[1]), call[0], self.keep(call[1]))
+            for call in calls
+        ]  # fmt: skip
         self.add(name, SEQUENCE, 0, (StepRecord * len(parts))(*parts))
 
     def patch(self, kind: int, area: int, offset_bytes: int, target: int) -> None:

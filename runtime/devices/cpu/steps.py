@@ -119,7 +119,7 @@ class Builder:
 
     def _tensor(self, buffer: Buffer) -> int:
         address = self._record(buffer)
-        self._point(buffer, address)
+        self.point(buffer, address)
         return address
 
     def _record(self, buffer: Buffer) -> int:
@@ -132,7 +132,7 @@ class Builder:
         )  # fmt: skip
         return self.table.keep(record)
 
-    def _point(self, buffer: Buffer, slot: int) -> None:
+    def point(self, buffer: Buffer, slot: int) -> None:
         """Write a buffer's address to ``slot``, now or before each run."""
         area, address = self.storage.locate(buffer)
         if area is None:
@@ -152,8 +152,8 @@ class Builder:
             record.source_strides[axis], record.target_strides[axis] = from_stride * size_bytes, to_stride * size_bytes
         self.table.add(step.name, native.COPY, 0, record)
         address = ctypes.addressof(record)
-        self._point(source, address + native.CopyRecord.source.offset)
-        self._point(target, address + native.CopyRecord.target.offset)
+        self.point(source, address + native.CopyRecord.source.offset)
+        self.point(target, address + native.CopyRecord.target.offset)
 
 
 KINDS: Mapping[str, Callable[[Builder, Step], None]] = {

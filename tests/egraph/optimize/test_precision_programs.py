@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -560,7 +561,7 @@ def test_what_is_written_is_within_the_tolerance(
     usual = CostModel.cost_us
 
     def cost_us(model: CostModel, one: Candidate) -> float:
-        rounds, record = one.implementation.precision != "float32", model.record(one)
+        rounds, record = one.implementation.precision == "bf16", model.record(one)
         if rounds and record is not None and record.status == "failed":
             if convolutions:
                 pytest.skip(f"the library has no bf16 kernel on this processor: {record.message}")
@@ -589,6 +590,30 @@ def test_what_is_written_is_within_the_tolerance(
     assert Outcome.from_manifest(json.loads(json.dumps(outcome.to_manifest()))).precisions == found
     assert "error over time by precision" in (tmp_path / "layers.einsat" / "report.html").read_text()
     assert outcome.precision_text.startswith("kernels that round their operands" if typed else "nothing rounds")
+
+
+@pytest.mark.parametrize(("tolerance", "precisions"), [(1e-4, {"bf16x3"}), (4e-3, {"bf16", "bf16x3"})])
+def test_split_operands_are_within_tolerances_that_rounded_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerance: float, precisions: set[str]
+) -> None:
+    """Where they cost less than float32 and more than bf16. Simulations take them to be exact."""
+    usual, matching = CostModel.cost_us, importlib.import_module("lower.targets.cpu.onednn.match")
+    monkeypatch.setattr(matching, "x86_flags", lambda: frozenset({matching.SPLIT_FEATURE}))
+
+    def cost_us(model: CostModel, one: Candidate) -> float:
+        name = one.implementation.name
+        priced = {"products.matmul@bf16": 1.0, "products.matmul@bf16x3": 20.0, "products.matmul": 50.0}
+        return priced.get(name, 60.0 if one.implementation.is_library else usual(model, one))
+
+    monkeypatch.setattr(CostModel, "cost_us", cost_us)
+    options = Options(
+        build(tmp_path / "layers.onnx", convolutions=False), threads=1, budget_seconds=25, precision="auto",
+        tolerance=Tolerance(tolerance), derivations=False, database=tmp_path / "profiles",
+    )  # fmt: skip
+    outcome = optimize(options, Progress(-1, 25.0))
+    assert outcome.max_rel_err <= tolerance
+    assert {row.precision for row in outcome.kernels if row.precision != "float32"} == precisions
+    assert outcome.precisions["chosen"].rounding == 3 and outcome.precisions["rounded"].error < 2e-2
 
 
 def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

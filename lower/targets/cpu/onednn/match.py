@@ -71,6 +71,11 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights"), "matmul": ("src", "weights")}
 """The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
 
+ROUNDED, SPLIT = "bf16", "bf16x3"
+"""``SPLIT``: operands are sums of two numbers of ``ROUNDED`` each, and three products of these are computed as one of longer sums."""
+SPLIT_FEATURE = "amx_bf16"
+"""Instructions, by their name on x86, with which three such products are faster than one of float32."""
+
 READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
 """The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in."""
 PRODUCTS = ("MatMul", "Conv")
@@ -112,9 +117,15 @@ def match(
             return call
         if precision and (call.primitive not in READ_ROUNDED or matched.anchor.type.dtype != "float32"):
             return f"the library's {call.primitive} of {matched.anchor.type.dtype} rounds no operand"
-        if refused := types - {ELEMENT_TYPES[precision] if precision else READ_STORED.get(call.primitive)}:
+        rounded_to = ELEMENT_TYPES[ROUNDED if precision == SPLIT else precision] if precision else ""
+        readable = "" if precision == SPLIT else rounded_to or READ_STORED.get(call.primitive)
+        if refused := types - {readable}:
             return f"the library's {call.primitive} of {precision or PLAIN} reads and writes no {', '.join(sorted(refused))}"
-        return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
+        if precision == SPLIT:
+            if (unsplit := lacks_split() or _unsplit(call)) is not None:
+                return unsplit
+            call = replace(call, parameters={**call.parameters, "split": True})
+        return call.reading(rounded_to, READ_ROUNDED[call.primitive]) if precision else call
 
     return first_call(fragment, resolvers, destination or contiguous(fragment.type.sizes), lying(bases), completed)
 
@@ -186,6 +197,14 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations), pieces)
+
+
+def _unsplit(call: LibraryCall) -> Reason | None:
+    """Return why a convolution is not computed from operands that are split; None where it is."""
+    source, weights = call.arguments[:2]
+    if call.primitive != "convolution" or not weights.packed or len(weights.window.shape) > len(source.window.shape):
+        return "convolutions by constant weights alone, without groups, have operands that are split"
+    return None
 
 
 def _converted(operand: int, fragment: Node) -> dict[str, str]:
@@ -316,6 +335,13 @@ def x86_flags() -> frozenset[str]:
 def multiplies_bytes() -> bool:
     """Return whether the library's sums of products of bytes are exact on this processor."""
     return not x86_flags() or bool(X86_FEATURES & x86_flags())
+
+
+def lacks_split() -> Reason | None:
+    """Return why products of split operands are slow on this processor; None where they are not."""
+    if SPLIT_FEATURE in x86_flags():
+        return None
+    return f"the processor has no {SPLIT_FEATURE}, without which three products of {ROUNDED} take longer than one of float32"
 
 
 def is_integer(fragment: Node) -> bool:

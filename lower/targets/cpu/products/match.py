@@ -11,12 +11,15 @@ from egraph.tensor.storage import stored, stored_types
 from lower.calls.call import Base, LibraryCall
 from lower.calls.epilogue import spine, unsized
 from lower.targets.cpu.epilogue import misplaced, product_operands, steps_of
+from lower.targets.cpu.onednn.match import ROUNDED, SPLIT, lacks_split
 from lower.views import Reason, Window, contiguous, lying
 
 MATMUL = "products.matmul"
 OPERATORS = ("MatMul", "Conv")
-ROUNDED = "bf16"
-"""The precision that operands of products may be rounded to; pairs of them lie in 32 bits of a packed column."""
+PARTS: Mapping[str, int] = {ROUNDED: 1, SPLIT: 2}
+"""How many numbers of bfloat16 in a packed column stand for one of the matrix, by precision; pairs of them lie in 32 bits."""
+TILE_INPUTS = 32
+"""The inputs of a column of bfloat16 are filled up to a multiple of this, as products.c has it."""
 PANEL = 16
 """The columns of a panel, as products.c has them."""
 MOST_SUMMED = 1 << 14
@@ -33,10 +36,12 @@ def match(
 ) -> LibraryCall | Reason:
     """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
     precision = implementation.partition("@")[2]
-    if precision not in ("", ROUNDED):
-        return f"products are computed in float32 and {ROUNDED}"
+    if precision not in ("", *PARTS):
+        return f"products are computed in float32, {ROUNDED} and {SPLIT}"
+    if precision == SPLIT and (slow := lacks_split()) is not None:
+        return slow
     types, narrow, fragment = stored_types(fragment), stored(fragment).operands, stored(fragment).fragment
-    if others := types - {ELEMENT_TYPES[precision] if precision else ""}:
+    if others := types - {ELEMENT_TYPES.get(precision, "")}:
         return f"products of {precision or PLAIN} read and write no {', '.join(sorted(others))}"
     strange = next((node.type.dtype for node in walk((fragment,)) if node.type.dtype != PLAIN), None)
     if refused := f"it holds {strange}" if strange is not None else unsized(fragment):
@@ -58,7 +63,7 @@ def match(
     if refused := misplaced(matched.destination, arguments):
         return refused
     count = math.prod(matrices)
-    depth = -(-inputs // 2) if precision else inputs  # of a packed column, in 32 bits
+    depth = PARTS[precision] * -(-inputs // TILE_INPUTS) * TILE_INPUTS // 2 if precision else inputs  # of a packed column, in 32 bits
     elements = count * depth * -(-columns // PANEL) * PANEL * (2 if weights.operand in narrow else 1)
     suffix = f"_{precision}" if precision else ""
     pack: dict[str, Any] = {"operand": 1, "function": f"products_pack{suffix}", "elements": elements}

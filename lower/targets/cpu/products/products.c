@@ -10,8 +10,13 @@
  * strides, zero where they repeat; elements along the last axis lie side by side, or an operand repeats.
  *
  * ``products_pack_bf16`` and ``products_matmul_bf16`` round both operands to bfloat16, to the nearest, of two the even one, and add up in
- * float32. All tensors but sums may lie in bfloat16. Two inputs of a column share 32 bits of a panel, the first one the lower half. Rows of
- * x are rounded once for all panels. Where the processor has no instructions for bfloat16, halves are widened in registers.
+ * float32. All tensors but sums may lie in bfloat16. Two inputs of a column share 32 bits of a panel, the first one the lower half, and
+ * columns are filled up with zeros to whole tiles. Rows of x are rounded once for all panels. Where the processor has no instructions for
+ * bfloat16, halves are widened in registers.
+ *
+ * ``products_pack_bf16x3`` and ``products_matmul_bf16x3`` take every number for the sum of two of bfloat16, the nearest one and the one
+ * nearest to what that leaves, and add up three of the four products, without the least. A packed column has the former of all inputs, then
+ * the latter. Without tiles, numbers of x are not rounded at all.
  *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
@@ -29,18 +34,29 @@
 #define CHUNK (1 << 17)                                    /* numbers of x that the second cache holds beside a panel, about */
 #define SET_BYTES 2048                                     /* rows so far apart share few lines of the first cache */
 #define SERIAL_OPERATIONS 60000.0                          /* less than this is done before another thread has started */
+#define TILE_ROWS 16                                       /* rows of x, or 32-bit numbers of a column, in a tile of the processor */
+#define TILE_STEPS 32                                      /* tiles of a column that are added up before the next column's are */
+#define TILE_CHUNK (1 << 20)                               /* bytes of rounded rows that the second cache holds beside a few panels */
+#define TILE_SUMS (1 << 18)                                /* bytes of sums that it holds besides, where columns have more tiles */
+#define LINE_BYTES 64                                      /* of a cache; a tile's row is one */
 #define SERIAL_ROUNDED (1 << 14)                           /* fewer numbers are rounded before another thread has started */
 
 static const float zeros[MOST_PANELS * PANEL] __attribute__((aligned(64)));
 
-enum { SINGLE, WIDENED, DOTS }; /* how sums are computed: of float32, of bfloat16 that is widened, or by instructions for pairs of it */
+/* How sums are computed: of float32, of bfloat16 that is widened, or by instructions for pairs of it. */
+enum { SINGLE, WIDENED, DOTS };
 
 typedef struct Problem {
     Rows x, out;
     const char *packed;
-    char *rounded; /* the rows of x as sums of bfloat16 read them; 0 where those are read where they lie */
+    unsigned char *infinite; /* whether a row of x has numbers that are not finite; 0 where that does not matter */
+    /* The rows of x as sums of bfloat16 read them; 0 where those are read where they lie. For tiles, a line of inputs of all rows, then the
+     * next line; first all higher parts. */
+    char *rounded;
     int64_t inputs, columns, panels;
-    int64_t depth; /* 32-bit numbers of a packed column */
+    int64_t depth; /* 32-bit numbers of a packed column, in all its parts */
+    int64_t used;  /* of these, up to the last that is not filled up */
+    int parts;     /* numbers of bfloat16 that a number is the sum of; 0: it is one of float32 */
     int64_t rows, of_matrix; /* all of them, and those of one matrix */
     Steps steps;
     int (*compute)(const struct Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end);
@@ -74,6 +90,29 @@ static int multiplies_halves(void) {
 }
 #endif
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Whether there are instructions for tiles of bfloat16, and the system lets this process use them. Asked once. */
+static int multiplies_tiles(void) {
+    enum { REQUEST = 0x1023, TILE_DATA = 18, STATES = 3 << 17 };
+    static int known = 0;
+    unsigned a, b, c, d, low, high;
+    if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) {
+        int has = multiplies_halves() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & d >> 24 & 1; /* bf16, tiles */
+        if (has) {
+            __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+            has = (low & STATES) == STATES && !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
+        }
+        __atomic_store_n(&known, 1 + has, __ATOMIC_RELAXED);
+    }
+    return __atomic_load_n(&known, __ATOMIC_RELAXED) - 1;
+}
+#else
+static int multiplies_tiles(void) { return 0; }
+#endif
+
 #define KERNEL "products/products.c"
 #include "../instruction_sets.h"
 
@@ -104,34 +143,52 @@ static uint32_t bits_of(const char *from, int size) {
     return bits;
 }
 
-static int pack(const Value *arguments, int32_t count, int is_rounded) {
+/* The 32-bit numbers of a column's part. */
+static int64_t part_depth(int64_t inputs, int parts) {
+    return parts ? (inputs + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS) * TILE_ROWS : inputs;
+}
+
+/* A part of a number of W, by its bits: the nearest bfloat16, or the one nearest to what that leaves of a finite one. */
+static uint32_t part_of(uint32_t bits, int part) {
+    union { uint32_t bits; float number; } x = {bits}, high = {(uint32_t)half_of(bits) << 16};
+    if (!part) return high.bits >> 16;
+    x.number -= high.number;
+    return (high.bits & 0x7f800000) == 0x7f800000 ? 0 : half_of(x.bits);
+}
+
+static int pack(const Value *arguments, int32_t count, int parts) {
     if (count != 2) return 2;
     const Tensor *weights = arguments[0].tensor;
     const int axes = weights->rank - 2;
-    const int64_t inputs = weights->shape[axes], columns = weights->shape[axes + 1], step = weights->strides[axes + 1];
-    const int64_t depth = is_rounded ? (inputs + 1) / 2 : inputs;
+    const int64_t inputs = weights->shape[axes], columns = weights->shape[axes + 1];
+    const int64_t depth = part_depth(inputs, parts);
     const Rows rows = rows_of(weights, axes + 1);
+    const int64_t step = weights->strides[axes + 1] * rows.size;
     int64_t matrices = 1;
     for (int axis = 0; axis < axes; axis++) matrices *= weights->shape[axis];
-    const int64_t needed = matrices * depth * ((columns + PANEL - 1) / PANEL) * PANEL;
+    const int64_t needed = matrices * (parts ? parts : 1) * depth * ((columns + PANEL - 1) / PANEL) * PANEL;
     const Tensor *packed = arguments[1].tensor;
     if (packed->rank != 1 || packed->shape[0] * packed->bits != needed * 32) return 3;
     uint32_t *to = packed->data;
     for (int64_t matrix = 0; matrix < matrices; matrix++)
         for (int64_t column = 0; column < columns; column += PANEL)
-            for (int64_t k = 0; k < depth; k++, to += PANEL) {
-                const char *from = row_of(&rows, matrix * inputs + (is_rounded ? 2 * k : k)) + column * step * rows.size;
-                const char *next = is_rounded && 2 * k + 1 < inputs ? row_of(&rows, matrix * inputs + 2 * k + 1) + column * step * rows.size : 0;
-                for (int64_t i = 0; i < PANEL; i++) {
-                    const int64_t at = i * step * rows.size;
-                    to[i] = column + i < columns ? bits_of(from + at, rows.size) : 0;
-                    if (is_rounded) to[i] = half_of(to[i]) | (next && column + i < columns ? (uint32_t)half_of(bits_of(next + at, rows.size)) << 16 : 0);
+            for (int part = 0; part < (parts ? parts : 1); part++)
+                for (int64_t k = 0; k < depth; k++, to += PANEL) {
+                    memset(to, 0, PANEL * sizeof *to);
+                    for (int64_t half = 0; half < (parts ? 2 : 1); half++) {
+                        const int64_t input = parts ? 2 * k + half : k;
+                        if (input >= inputs) break;
+                        const char *from = row_of(&rows, matrix * inputs + input) + column * step;
+                        for (int64_t i = 0; i < least(PANEL, columns - column); i++) {
+                            const uint32_t bits = bits_of(from + i * step, rows.size);
+                            to[i] |= parts ? part_of(bits, part) << 16 * half : bits;
+                        }
+                    }
                 }
-            }
     return 0;
 }
 
-static int multiply(const Value *arguments, int32_t count, int is_rounded) {
+static int multiply(const Value *arguments, int32_t count, int parts) {
     const int integers = integers_of(arguments, count);
     if (integers < 2 || count - integers < 3) return 2;
     const Value *codes = arguments + count - integers;
@@ -145,19 +202,29 @@ static int multiply(const Value *arguments, int32_t count, int is_rounded) {
     if (codes->integer < 1 || problem.rows % codes->integer) return 4;
     problem.of_matrix = problem.rows / codes->integer;
     if (read_steps(&problem.steps, codes + 1, integers - 1, arguments, 2, axes) + 1 != count - integers) return 3;
-    problem.depth = is_rounded ? (problem.inputs + 1) / 2 : problem.inputs;
+    problem.parts = parts, problem.depth = (parts ? parts : 1) * part_depth(problem.inputs, parts);
+    problem.used = parts == 1 ? (problem.inputs + 1) / 2 : problem.depth;
     problem.compute = FOR_PROCESSOR(compute), problem.rows_at_once = FOR_PROCESSOR(rows_at_once);
     const int is_parallel =
         __TVMBackendParallelLaunch && (double)problem.rows * (double)problem.inputs * (double)problem.columns > SERIAL_OPERATIONS;
     const Environment alone = {0, 1};
-    if (is_rounded) {
+    if (parts) {
         problem.compute = FOR_PROCESSOR(compute_widened), problem.round = FOR_PROCESSOR(round), problem.rounded_bytes = 4;
+        int is_rounded = 0;
 #if defined(__x86_64__)
-        if (multiplies_halves()) problem.compute = compute_dots_avx512, problem.round = round_halves_avx512, problem.rounded_bytes = 2;
+        if (multiplies_tiles()) {
+            problem.compute = compute_tiles_avx512, problem.round = round_tiles_avx512;
+            problem.rounded_bytes = 2, problem.rows_at_once = 2 * TILE_ROWS;
+        } else if (parts == 1 && multiplies_halves()) {
+            problem.compute = compute_dots_avx512, problem.round = round_halves_avx512, problem.rounded_bytes = 2;
+            is_rounded = problem.x.size == 2 && problem.inputs % 2 == 0;
+        }
 #endif
-        if (problem.rounded_bytes != 2 || problem.x.size != 2 || problem.inputs % 2) {
-            problem.rounded = malloc((size_t)(problem.rows * 2 * problem.depth * problem.rounded_bytes));
+        if (!is_rounded) {
+            const size_t bytes = (size_t)(problem.rows * 2 * problem.depth * problem.rounded_bytes);
+            problem.rounded = aligned_alloc(LINE_BYTES, (bytes + (size_t)problem.rows + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
             if (!problem.rounded) return 5;
+            if (parts == 2) problem.infinite = (unsigned char *)problem.rounded + bytes;
             if (is_parallel && problem.rows * problem.inputs > SERIAL_ROUNDED) __TVMBackendParallelLaunch(round_share, &problem, 0);
             else round_share(0, &alone, &problem);
         }
@@ -177,6 +244,11 @@ EXPORT int products_pack_bf16(void *self, const Value *arguments, int32_t count,
     return pack(arguments, count, 1);
 }
 
+EXPORT int products_pack_bf16x3(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return pack(arguments, count, 2);
+}
+
 EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Value *result) {
     (void)self, (void)result;
     return multiply(arguments, count, 0);
@@ -185,6 +257,11 @@ EXPORT int products_matmul(void *self, const Value *arguments, int32_t count, Va
 EXPORT int products_matmul_bf16(void *self, const Value *arguments, int32_t count, Value *result) {
     (void)self, (void)result;
     return multiply(arguments, count, 1);
+}
+
+EXPORT int products_matmul_bf16x3(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return multiply(arguments, count, 2);
 }
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
@@ -225,15 +302,22 @@ TARGETED INLINE void NAME(put)(char *to, Vector x, int64_t count) {
         for (int64_t i = 0; i < count; i++) memcpy(to + 4 * i, (const char *)&x + 4 * i, 4);
 }
 
+/* Round rows. As float32, both parts of a finite number are all of it. */
 TARGETED INLINE void NAME(round_rows)(const Problem *problem, int64_t first, int64_t last, const int kind) {
-    const int64_t inputs = problem->inputs, rounded = 2 * problem->depth;
+    const int64_t inputs = problem->inputs, rounded = 2 * problem->used / problem->parts;
     for (int64_t row = first; row < last; row++) {
         const char *from = row_of(&problem->x, row);
         char *to = (char *)rounded_row(problem, row);
         for (int64_t k = 0; k < rounded; k += LANES) {
             const Vector x = k < inputs ? NAME(numbers)(&problem->x, from + k * problem->x.size, inputs - k) : NAME(all)(0.0f);
+            const Vector nearest = (Vector)NAME(nearest)(x);
             if (kind == DOTS) NAME(put_halves)(to + 2 * k, x, rounded - k, kind);
-            else NAME(put)(to + 4 * k, (Vector)NAME(nearest)(x), rounded - k);
+            else {
+                NAME(put)(to + 4 * k, problem->parts == 1 ? nearest : x, rounded - k);
+                if (problem->parts == 1) continue;
+                const Bits is_finite = (Bits)(x - x == 0.0f); /* beside a lower part of zero, others would become NaN */
+                NAME(put)(to + 4 * (rounded + k), (Vector)(is_finite & (Bits)x), rounded - k);
+            }
         }
     }
 }
@@ -245,19 +329,52 @@ TARGETED static void NAME(round)(const Problem *problem, int64_t first, int64_t 
 TARGETED static void NAME(round_halves)(const Problem *problem, int64_t first, int64_t last) {
     NAME(round_rows)(problem, first, last, DOTS);
 }
+
+/* Rows as tiles. Of numbers in two parts, the second one is the nearest to what the first one leaves, where that is finite. */
+TARGETED static void NAME(round_tiles)(const Problem *problem, int64_t first, int64_t last) {
+    const int64_t inputs = problem->inputs, step_bytes = problem->rows * TILE_ROWS * 4, size = problem->x.size;
+    const int64_t part_bytes = problem->depth / problem->parts / TILE_ROWS * step_bytes;
+    for (int64_t row = first, rows; row < last; row += rows) {
+        const char *from[TILE_ROWS];
+        char *to = problem->rounded + row * TILE_ROWS * 4;
+        rows = least(last - row, TILE_ROWS);
+        Bits infinite[TILE_ROWS];
+        for (int64_t r = 0; r < rows; r++) from[r] = row_of(&problem->x, row + r), infinite[r] = NAME(every)(0);
+        for (int64_t k = 0; k < inputs; k += 2 * LANES, to += step_bytes)
+            for (int64_t r = 0; r < rows; r++)
+                for (int half = 0; half < 2; half++) {
+                    const int64_t input = k + half * LANES;
+                    Vector x = NAME(all)(0.0f);
+                    if (input < inputs) x = NAME(numbers)(&problem->x, from[r] + input * size, inputs - input);
+                    Halfwords nearest, left;
+                    NARROW(nearest, x);
+                    *(Halfwords *)(to + r * TILE_ROWS * 4 + half * 2 * LANES) = nearest;
+                    if (problem->parts == 1) continue;
+                    const Vector wide = (Vector)(__builtin_convertvector(nearest, Bits) << 16);
+                    const Bits is_finite = (Bits)(wide - wide == 0.0f);
+                    infinite[r] |= ~is_finite;
+                    NARROW(left, (Vector)(is_finite & (Bits)(x - wide)));
+                    *(Halfwords *)(to + part_bytes + r * TILE_ROWS * 4 + half * 2 * LANES) = left;
+                }
+        for (int64_t r = 0; r < rows && problem->infinite; r++) {
+            problem->infinite[row + r] = 0;
+            for (int lane = 0; lane < LANES; lane++) problem->infinite[row + r] |= infinite[r][lane] != 0;
+        }
+    }
+}
 #endif
 
 /* out[row][..] = added[..] + sum of x[row][k] * packed[k][..] over all inputs, for a few rows and panels. */
 TARGETED INLINE void NAME(sums)(
-    const char *const *x, int64_t depth, const char *packed, const float *added, float *const *out, int64_t column, const int rows,
-    const int panels, const int kind) {
+    const char *const *x, int64_t used, int64_t depth, const char *packed, const float *added, float *const *out, int64_t column,
+    const int rows, const int panels, const int kind) {
     Vector sums[MOST_ROWS][MOST_PANELS * VECTORS];
     const float *from[MOST_ROWS];
     UNROLLED (int row = 0; row < rows; row++) {
         from[row] = (const float *)x[row];
         UNROLLED (int v = 0; v < panels * VECTORS; v++) sums[row][v] = LOAD(added + v * LANES);
     }
-    for (int64_t k = 0; k < depth; k++) {
+    for (int64_t k = 0; k < used; k++) {
         Vector columns[MOST_PANELS * VECTORS];
         UNROLLED (int v = 0; v < panels * VECTORS; v++)
             columns[v] = LOAD((const float *)packed + (v / VECTORS * depth + k) * PANEL + v % VECTORS * LANES);
@@ -287,19 +404,19 @@ TARGETED INLINE void NAME(sums)(
 #if LANES == 16
 #define CASE(rows) \
     case rows: \
-        if (panels == 1) NAME(sums)(x, depth, packed, added, out, column, rows, 1, kind); \
-        else if (panels == 2) NAME(sums)(x, depth, packed, added, out, column, rows, 2, kind); \
-        else NAME(sums)(x, depth, packed, added, out, column, rows, 3, kind); \
+        if (panels == 1) NAME(sums)(x, used, depth, packed, added, out, column, rows, 1, kind); \
+        else if (panels == 2) NAME(sums)(x, used, depth, packed, added, out, column, rows, 2, kind); \
+        else NAME(sums)(x, used, depth, packed, added, out, column, rows, 3, kind); \
         break;
 #else
 #define CASE(rows) \
-    case rows: NAME(sums)(x, depth, packed, added, out, column, rows, 1, kind); break;
+    case rows: NAME(sums)(x, used, depth, packed, added, out, column, rows, 1, kind); break;
 #endif
 
 /* Sums of up to ROWS rows. */
 TARGETED INLINE void NAME(block)(
-    const char *const *x, int64_t depth, const char *packed, const float *added, float *const *out, int64_t column, int64_t rows,
-    int64_t panels, const int kind) {
+    const char *const *x, int64_t used, int64_t depth, const char *packed, const float *added, float *const *out, int64_t column,
+    int64_t rows, int64_t panels, const int kind) {
     (void)panels;
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4)
@@ -351,8 +468,8 @@ TARGETED INLINE int NAME(compute_by)(const Problem *problem, int64_t first, int6
             for (int64_t row = 0, ready = 0, rows; row < lines; row += rows) {
                 rows = next_rows(lines - row, ROWS);
                 NAME(block)(
-                    x + row, depth, matrix + column * depth * 4, added, is_held ? held + row - ready : places + row, column, rows, count,
-                    kind);
+                    x + row, problem->used, depth, matrix + column * depth * 4, added, is_held ? held + row - ready : places + row, column,
+                    rows, count, kind);
                 const int64_t done = row + rows;
                 if (done - ready + ROWS <= BLOCKS * ROWS && done < lines) continue;
                 for (const Step *step = next; step < after; step++)
@@ -380,6 +497,178 @@ TARGETED static int NAME(compute_widened)(const Problem *problem, int64_t first,
 TARGETED static int NAME(compute_dots)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
     return NAME(compute_by)(problem, first, last, panel, end, DOTS);
 }
+
+#define TILE_LOAD(tile, from, distance) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"((int64_t)(distance)) : "memory")
+#define TILE_STORE(tile, to, distance) \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"((int64_t)(distance)) : "memory")
+#define TILE_DOT(sums, rows, columns) __asm__ volatile("tdpbf16ps %tmm" #columns ", %tmm" #rows ", %tmm" #sums)
+#define TILE_BYTES (TILE_ROWS * PANEL * 4)
+
+/* Tiles 0 to 3 are sums, of the first and the second rows by the first and the second panel; 4 and 5 rows, 6 and 7 panels. */
+TARGETED INLINE void NAME(shape_tiles)(int64_t rows) {
+    struct { uint8_t palette, start, unused[14]; uint16_t row_bytes[16]; uint8_t rows[16]; } shape = {1, 0, {0}, {0}, {0}};
+    const uint8_t first = (uint8_t)least(rows, TILE_ROWS), second = (uint8_t)(rows > TILE_ROWS ? rows - TILE_ROWS : TILE_ROWS);
+    const uint8_t each[8] = {first, first, second, second, first, second, TILE_ROWS, TILE_ROWS};
+    for (int tile = 0; tile < 8; tile++) shape.row_bytes[tile] = PANEL * 4, shape.rows[tile] = each[tile];
+    __asm__ volatile("ldtilecfg %0" : : "m"(shape));
+}
+
+/* What the next sums read of packed panels is on its way meanwhile: of every tile, lines from one to another. */
+typedef struct {
+    const char *from;
+    int first, last;
+} Ahead;
+
+TARGETED INLINE void NAME(fetch)(const Ahead *ahead, int64_t offset) {
+    for (int line = ahead->first; line < ahead->last; line++) __builtin_prefetch(ahead->from + offset + line * PANEL * 4, 0, 2);
+}
+
+/* Some tiles of rows and of panels, of all parts. */
+typedef struct {
+    const char *x, *packed;
+    int64_t x_bytes, x_part_bytes, panel_bytes, steps; /* from one tile to the next, from one part or panel to the next; how many tiles */
+    Ahead ahead;
+    int adds; /* to the sums that there are */
+} Run;
+
+/* sums[row][..] += sum of x[row][k] * packed[k][..], for up to 32 rows and two panels. */
+TARGETED INLINE void NAME(tile_sums)(const Run *run, float *sums, const int has_rows, const int has_panel, const int parts) {
+    const int64_t panel_bytes = run->panel_bytes, lower = panel_bytes / parts, x_bytes = run->x_bytes, steps = run->steps;
+    const int64_t distance = (has_panel ? 2 : 1) * PANEL * 4;
+    const char *x = run->x, *rest = x + run->x_part_bytes, *packed = run->packed;
+    const Ahead ahead = run->ahead;
+    char *second = (char *)sums + PANEL * 4, *third = (char *)sums + TILE_ROWS * distance, *fourth = third + PANEL * 4;
+    if (run->adds) {
+        TILE_LOAD(0, sums, distance);
+        if (has_panel) TILE_LOAD(1, second, distance);
+        if (has_rows) TILE_LOAD(2, third, distance);
+        if (has_rows && has_panel) TILE_LOAD(3, fourth, distance);
+    } else __asm__ volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
+#define DOTS_OF_TILES \
+    TILE_DOT(0, 4, 6); \
+    if (has_panel) TILE_DOT(1, 4, 7); \
+    if (has_rows) TILE_DOT(2, 5, 6); \
+    if (has_rows && has_panel) TILE_DOT(3, 5, 7);
+    for (int64_t at = 0; at < steps * TILE_BYTES; at += TILE_BYTES, x += x_bytes, rest += x_bytes) {
+        TILE_LOAD(6, packed + at, PANEL * 4);
+        if (has_panel) TILE_LOAD(7, packed + panel_bytes + at, PANEL * 4);
+        if (ahead.from) {
+            NAME(fetch)(&ahead, at);
+            if (has_panel) NAME(fetch)(&ahead, panel_bytes + at);
+        }
+        if (parts == 2) {
+            TILE_LOAD(4, rest, PANEL * 4);
+            if (has_rows) TILE_LOAD(5, rest + TILE_BYTES, PANEL * 4);
+            DOTS_OF_TILES
+            if (ahead.from) {
+                NAME(fetch)(&ahead, lower + at);
+                if (has_panel) NAME(fetch)(&ahead, panel_bytes + lower + at);
+            }
+        }
+        TILE_LOAD(4, x, PANEL * 4);
+        if (has_rows) TILE_LOAD(5, x + TILE_BYTES, PANEL * 4);
+        DOTS_OF_TILES
+        if (parts == 2) {
+            TILE_LOAD(6, packed + lower + at, PANEL * 4);
+            if (has_panel) TILE_LOAD(7, packed + panel_bytes + lower + at, PANEL * 4);
+            DOTS_OF_TILES
+        }
+    }
+    TILE_STORE(0, sums, distance);
+    if (has_panel) TILE_STORE(1, second, distance);
+    if (has_rows) TILE_STORE(2, third, distance);
+    if (has_rows && has_panel) TILE_STORE(3, fourth, distance);
+}
+
+TARGETED static void NAME(sums_of_tiles)(const Run *run, float *sums, int has_rows, int has_panel, int parts) {
+#define CASE(number, rows, panel, parts) \
+    case number: NAME(tile_sums)(run, sums, rows, panel, parts); break;
+    switch (4 * (parts - 1) + 2 * has_rows + has_panel) {
+        CASE(0, 0, 0, 1) CASE(1, 0, 1, 1) CASE(2, 1, 0, 1) CASE(3, 1, 1, 1)
+        CASE(4, 0, 0, 2) CASE(5, 0, 1, 2) CASE(6, 1, 0, 2) CASE(7, 1, 1, 2)
+    }
+#undef CASE
+}
+
+/* The sums of a row by panels, number by number: tiles make NaN of infinity beside a lower part of zero. */
+TARGETED static void NAME(infinite_sums)(const Problem *problem, int64_t row, const char *packed, float *sums, int64_t width) {
+    const int64_t part = problem->depth / 2 * PANEL * 2; /* numbers of bfloat16 */
+    const char *x = row_of(&problem->x, row);
+    for (int64_t column = 0; column < width; column++) {
+        const uint16_t *w = (const uint16_t *)(packed + column / PANEL * problem->depth * PANEL * 4) + column % PANEL * 2;
+        sums[column] = 0;
+        for (int64_t k = 0; k < problem->inputs; k++) {
+            const int64_t at = k / 2 * PANEL * 2 + k % 2;
+            const union { uint32_t bits; float number; } high = {(uint32_t)w[at] << 16}, low = {(uint32_t)w[part + at] << 16};
+            sums[column] += ((const float *)x)[k] * (high.number + low.number);
+        }
+    }
+}
+
+/* Apply the steps to sums of a few rows and panels, and write them. */
+TARGETED static void NAME(finish_tiles)(
+    const Problem *problem, const char *packed, float *sums, int64_t line, int64_t rows, int64_t column, int64_t width) {
+    const Step *steps = problem->steps.each, *after = steps + problem->steps.count;
+    const int64_t columns = least(width, problem->columns - column);
+    for (int64_t r = 0; r < rows && problem->infinite; r++)
+        if (problem->infinite[line + r]) NAME(infinite_sums)(problem, line + r, packed, sums + r * width, width);
+    for (const Step *step = steps; step < after; step++) NAME(apply)(step, sums, line, rows, column, columns, width, width);
+    for (int64_t r = 0; r < rows; r++, sums += width)
+        NAME(write)(sums, columns, row_of(&problem->out, line + r) + column * problem->out.size, problem->out.size, DOTS);
+}
+
+/* Rows by panels, as tiles. Where columns have many, sums of some are kept until those of the same columns have been added up for all rows:
+ * then these rows, and a few panels, are read from the second cache. */
+TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
+    enum { BLOCK = 2 * TILE_ROWS, PAIR = 2 };
+    const int64_t depth = problem->depth, all = depth / problem->parts / TILE_ROWS;
+    const int64_t most = (last - first) * depth * 4 > TILE_CHUNK ? least(all, TILE_STEPS) : all;
+    const int64_t fit = TILE_CHUNK / (most * problem->parts * TILE_ROWS * 4) / BLOCK * BLOCK, chunk = fit < BLOCK ? BLOCK : fit;
+    if (first >= last || panel >= end) return 0;
+    float held[BLOCK * PAIR * PANEL] __attribute__((aligned(64))), *kept = 0;
+    int64_t group = end - panel; /* panels */
+    if (most < all) {
+        const int64_t blocks = (least(chunk, last - first) + BLOCK - 1) / BLOCK, pairs = TILE_SUMS / (blocks * (int64_t)sizeof held);
+        group = least(group, PAIR * (pairs ? pairs : 1));
+        kept = aligned_alloc(LINE_BYTES, (size_t)(blocks * ((group + 1) / PAIR)) * sizeof held);
+        if (!kept) return 5;
+    }
+    Run run = {.x_bytes = problem->rows * TILE_ROWS * 4, .panel_bytes = depth * PANEL * 4};
+    run.x_part_bytes = all * run.x_bytes;
+    int64_t shaped = 0;
+    for (int64_t line = first, lines; line < last; line += lines) {
+        lines = least(least(last - line, problem->of_matrix - line % problem->of_matrix), chunk);
+        const char *matrix = problem->packed + line / problem->of_matrix * problem->panels * run.panel_bytes;
+        const int64_t blocks = (lines + BLOCK - 1) / BLOCK;
+        for (int64_t start = panel, stop; start < end; start = stop) {
+            stop = least(start + group, end);
+            for (int64_t done = 0; done < all; done += run.steps) {
+                run.steps = least(most, all - done), run.adds = done > 0;
+                for (int64_t at = start, count; at < stop; at += count) {
+                    count = least(stop - at, PAIR);
+                    run.packed = matrix + at * run.panel_bytes + done * TILE_BYTES;
+                    run.ahead.from = at + 2 * count <= problem->panels ? run.packed + count * run.panel_bytes : 0;
+                    for (int64_t row = 0, rows, block = 0; row < lines; row += rows, block++) {
+                        rows = least(lines - row, BLOCK);
+                        if (rows != shaped) NAME(shape_tiles)(shaped = rows);
+                        float *sums = kept ? kept + ((at - start) / PAIR * blocks + block) * BLOCK * PAIR * PANEL : held;
+                        run.ahead.first = (int)(block * TILE_ROWS / blocks), run.ahead.last = (int)((block + 1) * TILE_ROWS / blocks);
+                        run.x = problem->rounded + (done * problem->rows + line + row) * TILE_ROWS * 4;
+                        NAME(sums_of_tiles)(&run, sums, rows > TILE_ROWS, count > 1, problem->parts);
+                        if (done + run.steps == all) 
+                            NAME(finish_tiles)(
+                                problem, matrix + at * run.panel_bytes, sums, line + row, rows, at * PANEL, count * PANEL);
+                    }
+                }
+            }
+        }
+    }
+    __asm__ volatile("tilerelease");
+    free(kept);
+    return 0;
+}
+#undef DOTS_OF_TILES
 #endif
 #undef UNROLLED
 #undef VECTORS

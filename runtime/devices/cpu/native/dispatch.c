@@ -6,11 +6,15 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
 #define MAX_RANK 12
 
-enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3, STEP_SEQUENCE = 4 };
+enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3, STEP_SEQUENCE = 4, STEP_SPLIT = 5 };
 enum { PATCH_POINTER = 0, PATCH_MEMORY = 1 };
 
 /* How runs from a step on went lately. */
@@ -27,7 +31,7 @@ typedef struct {
     int32_t kind;
     int32_t count;
     void *function; /* library: the primitive; kernel: its C function */
-    void *arguments; /* sequence: the library's steps that it is made of */
+    void *arguments; /* sequence: the steps that it is made of */
     int32_t runs_alone; /* its regions' members were run one after another, or (-1) wait for each other; 0: not known */
     Pace pace;
 } Step;
@@ -53,6 +57,21 @@ typedef struct {
     char *target;
 } Copy;
 
+/* Numbers as sums of two bfloat16, which are written into TERMS blocks: the lower one into the first or the second, the higher one into the
+ * others.
+ * Sizes and strides in elements; the last axis is innermost in the target. */
+enum { TERMS = 3 };
+typedef struct {
+    int32_t rank;
+    int32_t lower; /* the block of the lower ones: the first or the second */
+    int64_t shape[MAX_RANK];
+    int64_t source_strides[MAX_RANK];
+    int64_t target_strides[MAX_RANK];
+    int64_t block; /* from one block of the target to the next */
+    const float *source;
+    uint16_t *target;
+} Split;
+
 /* Where the address of a model input or output has to be written before a run. */
 typedef struct {
     int32_t kind;
@@ -75,7 +94,7 @@ typedef struct {
 } Program;
 
 /* Raised whenever a structure above or a function below changes. */
-EXPORT int einsat_interface(void) { return 8; }
+EXPORT int einsat_interface(void) { return 9; }
 
 /* ------------------------------------------------------------------ threads */
 
@@ -174,7 +193,94 @@ static void copy_axis(const Copy *copy, int axis, const char *source, char *targ
     }
 }
 
-static inline int run_step(const Program *program, const Step *step) {
+enum { EXPONENT = 0x7f800000, SERIAL_SPLIT = 1 << 14 /* fewer numbers are split before another thread has started */ };
+
+/* The nearest bfloat16, given and returned by the bits of a float. What would round to infinity loses its last bits instead. */
+INLINE uint32_t nearest_half(uint32_t bits) {
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    uint32_t cut = (bits & 0xffff0000u) | ((bits & 0x7fffffff) > EXPONENT ? 0x400000 : 0);
+    return (rounded & EXPONENT) == EXPONENT || (bits & EXPONENT) == EXPONENT ? cut : rounded;
+}
+
+/* x = higher + lower, but for 2^-16 of it. What is no finite number is zero in all blocks but the last one: beside zeros in the other
+ * operand's blocks it would become NaN. */
+INLINE void split_number(float number, uint16_t *higher, uint16_t *lower, uint16_t *last) {
+    union { float number; uint32_t bits; } x = {number}, high = {.bits = nearest_half(x.bits)}, low = {x.number - high.number};
+    const int is_finite = (high.bits & EXPONENT) != EXPONENT;
+    *last = (uint16_t)(high.bits >> 16);
+    *higher = is_finite ? (uint16_t)(high.bits >> 16) : 0;
+    *lower = is_finite ? (uint16_t)(nearest_half(low.bits) >> 16) : 0;
+}
+
+INLINE void split_row(
+    int64_t count, const float *restrict source, uint16_t *restrict higher, uint16_t *restrict lower, uint16_t *restrict last) {
+    for (int64_t i = 0; i < count; i++) split_number(source[i], higher + i, lower + i, last + i);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bw,avx512vl"))) static void split_avx512(
+    int64_t count, const float *source, uint16_t *higher, uint16_t *lower, uint16_t *last) {
+    split_row(count, source, higher, lower, last);
+}
+
+/* Asked once: virtual machines take 10 us to answer. */
+static int has_avx512(void) {
+    static int known = -1;
+    unsigned a, b, c, d, low, high;
+    if (__atomic_load_n(&known, __ATOMIC_RELAXED) < 0) {
+        int has = __get_cpuid(1, &a, &b, &c, &d) && c >> 27 & 1; /* xgetbv */
+        if (has) {
+            __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+            has = (low & 0xe6) == 0xe6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 16 & b >> 30 & b >> 31 & 1; /* f, bw, vl */
+        }
+        __atomic_store_n(&known, has, __ATOMIC_RELAXED);
+    }
+    return __atomic_load_n(&known, __ATOMIC_RELAXED);
+}
+#endif
+
+static void split_side_by_side(int64_t count, const float *source, uint16_t *higher, uint16_t *lower, uint16_t *last) {
+#if defined(__x86_64__)
+    if (has_avx512()) {
+        split_avx512(count, source, higher, lower, last);
+        return;
+    }
+#endif
+    split_row(count, source, higher, lower, last);
+}
+
+static int split_share(int task, const void *environment, void *data) {
+    const Split *split = data;
+    const int last = split->rank - 1, tasks = ((const Environment *)environment)->num_task;
+    int64_t rows = 1;
+    for (int axis = 0; axis < last; axis++) rows *= split->shape[axis];
+    for (int64_t row = rows * task / tasks; row < rows * (task + 1) / tasks; row++) {
+        const float *source = split->source;
+        uint16_t *target = split->target;
+        for (int64_t axis = last - 1, rest = row; axis >= 0; rest /= split->shape[axis--]) {
+            source += rest % split->shape[axis] * split->source_strides[axis];
+            target += rest % split->shape[axis] * split->target_strides[axis];
+        }
+        uint16_t *lower = target + split->lower * split->block, *higher = target + (split->lower == 0) * split->block;
+        uint16_t *last_block = target + (TERMS - 1) * split->block;
+        const int64_t count = split->shape[last], step = split->source_strides[last], apart = split->target_strides[last];
+        if (step == 1 && apart == 1) {
+            split_side_by_side(count, source, higher, lower, last_block);
+            continue;
+        }
+        for (int64_t i = 0; i < count; i++, source += step, higher += apart, lower += apart, last_block += apart)
+            split_number(*source, higher, lower, last_block);
+    }
+    return 0;
+}
+
+EXPORT int einsat_split(Split *split) {
+    int64_t count = 1;
+    for (int axis = 0; axis < split->rank; axis++) count *= split->shape[axis];
+    return einsat_parallel_launch(split_share, split, count < SERIAL_SPLIT ? 1 : 0);
+}
+
+static int run_step(const Program *program, const Step *step) {
     switch (step->kind) {
         case STEP_LIBRARY: return program->execute(step->function, program->stream, step->count, step->arguments);
         case STEP_KERNEL: {
@@ -189,11 +295,12 @@ static inline int run_step(const Program *program, const Step *step) {
         case STEP_SEQUENCE: {
             const Step *part = step->arguments, *end = part + step->count;
             for (; part < end; part++) {
-                int status = program->execute(part->function, program->stream, part->count, part->arguments);
+                int status = run_step(program, part);
                 if (status) return status;
             }
             return 0;
         }
+        case STEP_SPLIT: return einsat_split(step->arguments);
         default: return 0;
     }
 }

@@ -12,9 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from runtime.devices.cpu.dispatcher import TERMS
 from runtime.devices.cpu.onednn import names
 from runtime.devices.cpu.onednn.library import Handle, Handles, Window, describe, dimensions
 from runtime.errors import KernelError
+
+SUMMED = 1
+"""The axis of both operands of a convolution along which their products are added up."""
+LOWER: Mapping[str, int] = {"src": 0, "weights": 1}
+"""Which of the blocks of a split operand has the lower parts: x w is about lower(x) higher(w) + higher(x) lower(w) + higher(x) higher(w),
+and the smaller products are added first."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Argument:
     """One argument of a primitive: ``number`` is the library's; ``packed`` when the library chose another layout or element type.
 
     ``plain`` says how the operand lies in the plan, where that is something else: it is packed at load, or by ``conversion``,
-    a primitive that runs before this one.
+    a primitive that runs before this one. Where the operand is split, ``plain`` says how its parts lie, which are made first.
     """
 
     number: int
@@ -31,6 +38,18 @@ class Argument:
     packed: bool = False
     plain: Handle = 0
     conversion: Handle = 0
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """How an operand is written as parts in bfloat16: block after block along one axis of the result."""
+
+    source: Window
+    target: Window
+    axis: int
+    lower: int
+    """The block of what the others leave."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,18 @@ class _Recipe:
     def read(self, role: str) -> Window:
         """Return how the primitive reads an operand: as it lies, or in another element type."""
         window = self.windows[self.positions[role]]
+        if self.is_split(role):
+            longer = tuple(TERMS * size if axis == SUMMED else size for axis, size in enumerate(window.shape))
+            return window.with_axes(longer, window.strides).of_type(self.types[role])
         return window.of_type(self.types[role]) if self.types.get(role, window.dtype) != window.dtype else window
+
+    def is_split(self, role: str) -> bool:
+        """Return whether the primitive reads an operand's parts, side by side along the axis that it sums over."""
+        return bool(self.spec.get("split")) and role in self.types
+
+    def split(self, role: str) -> Split:
+        window, parts = self.windows[self.positions[role]], self.read(role)
+        return Split(window, parts, SUMMED, LOWER[role])
 
     def role(self, name: str) -> Handle:
         if name not in self.descriptors:
@@ -130,6 +160,12 @@ def _argument(recipe: _Recipe, descriptor: Handle, role: str, position: int) -> 
     if number is None:
         raise KernelError(f"unknown role {role!r}")
     library, window = recipe.handles.library, recipe.windows[position]
+    if recipe.is_split(role):
+        chosen = recipe.descriptors[role]
+        if role in recipe.packed:
+            chosen = library.query_descriptor(descriptor, names.QUERY_MEMORY_DESCRIPTORS[role], 0)
+        split, plain = recipe.split(role), describe(recipe.handles, recipe.read(role))
+        return Argument(number, position, chosen, packed=role in recipe.packed, plain=plain, split=split)
     if role not in recipe.packed:
         if recipe.read(role) == window:
             return Argument(number, position, recipe.descriptors[role])

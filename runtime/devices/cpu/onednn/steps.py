@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from runtime.errors import KernelError
 from runtime.plan import Buffer, Step
 from runtime.storage import pointer
 
+Call: TypeAlias = "tuple[int, object] | native.SplitRecord"
+"""A primitive with its arguments, or what is split."""
 LINE_BYTES = 64
 """The alignment in bytes of operands, which must not share a cache line."""
 
@@ -37,6 +40,9 @@ class OneDnn:
         self._packed_allocator = Allocator()  # packed constants may outlive the arena of the program that packed them
         self._scratchpads: list[tuple[Handle, int]] = []
         """Memory in the scratchpad, and how far behind its start it lies, in bytes."""
+        self._splits: list[tuple[native.SplitRecord, int]] = []
+        """What is split into the scratchpad, and how far behind its start, in bytes."""
+        self._dispatcher = builder.table.dispatcher
         self._scratchpad_bytes = 0
         builder.table.call_library(
             execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"), stream=self.stream
@@ -56,16 +62,16 @@ class OneDnn:
         except KernelError as error:
             raise KernelError(error.what, where=f"step {index} {step.name}: {error.where}", fix=error.fix) from error
         builder.implementations[index] = primitive.implementation
-        calls: list[tuple[int, object]] = []
+        calls: list[Call] = []
         for piece in step.spec.get("pieces", [(0, 0)]):
             calls += self._calls(builder, step, primitive, inputs, output, piece)
         builder.table.add_calls(step.name, calls)
 
     def _calls(
         self, builder: Builder, step: Step, primitive: primitives.Primitive, inputs: Sequence[Buffer], output: Buffer, piece: Sequence[int]
-    ) -> list[tuple[int, object]]:
+    ) -> list[Call]:
         """Return the calls of one run of a primitive, whose source and result begin so many elements behind those of the step."""
-        calls: list[tuple[int, object]] = []
+        calls: list[Call] = []
         begins = {step.spec["arguments"].get("src"): piece[0]}
         scratchpad_bytes = primitive.scratchpad_bytes
         arguments = (ExecutionArgument * len(primitive.arguments))()
@@ -79,13 +85,19 @@ class OneDnn:
                     slot.memory = self._buffer_memory(builder, argument.descriptor, _from(output, piece[1]))
                 case position if argument.packed:
                     slot.memory = self._memory(argument.descriptor, self._pack(builder, inputs[position], argument))
-                case position if argument.conversion:
+                case position if argument.conversion or argument.split:
                     slot.memory = self._memory(argument.descriptor, 0)
                     start_bytes = -(-scratchpad_bytes // LINE_BYTES) * LINE_BYTES
                     self._scratchpads.append((slot.memory, start_bytes))
                     scratchpad_bytes = start_bytes + self.handles.library.size_bytes(argument.descriptor)
-                    source = self._buffer_memory(builder, argument.plain, _from(inputs[position], begins.get(position, 0)))
-                    calls.append((argument.conversion, _source_and_result(source, slot.memory)))
+                    source = _from(inputs[position], begins.get(position, 0))
+                    if argument.split:
+                        self._splits.append((record := _split_record(argument.split), start_bytes))
+                        builder.point(source, ctypes.addressof(record) + native.SplitRecord.source.offset)
+                        calls.append(record)
+                    else:
+                        given = self._buffer_memory(builder, argument.plain, source)
+                        calls.append((argument.conversion, _source_and_result(given, slot.memory)))
                 case position:
                     slot.memory = self._buffer_memory(builder, argument.descriptor, _from(inputs[position], begins.get(position, 0)))
         self._scratchpad_bytes = max(self._scratchpad_bytes, scratchpad_bytes)
@@ -96,6 +108,8 @@ class OneDnn:
         self.scratchpad = self._allocator.allocate(self._scratchpad_bytes)
         for memory, start_bytes in self._scratchpads:
             self.handles.library.call("memory_set_data_handle", memory, pointer(self.scratchpad) + start_bytes)
+        for record, start_bytes in self._splits:
+            record.target = pointer(self.scratchpad) + start_bytes
 
     def close(self) -> None:
         self.handles.close()
@@ -135,13 +149,31 @@ class OneDnn:
             "primitive_desc", "reorder_primitive_desc_create", argument.plain, engine, argument.descriptor, engine, None
         )
         reorder = temporary.create("primitive", "primitive_create", description)
-        source = temporary.create("memory", "memory_create", argument.plain, engine, builder.storage.locate(buffer)[1])
+        start = builder.storage.locate(buffer)[1]
+        if argument.split:
+            parts = self._packed_allocator.allocate(library.size_bytes(argument.plain))
+            record = _split_record(argument.split)
+            record.source, record.target = start, pointer(parts)
+            self._dispatcher.split(record)
+            start = pointer(parts)
+        source = temporary.create("memory", "memory_create", argument.plain, engine, start)
         target = temporary.create("memory", "memory_create", argument.descriptor, engine, pointer(array))
         library.call("primitive_execute", reorder, self.stream, 2, _source_and_result(source, target))
         temporary.close()
         self.packed.append((buffer, argument.descriptor, array))
         _share(library, key, argument.descriptor, array, builder.storage.weights[buffer.key])
         return pointer(array)
+
+
+def _split_record(split: primitives.Split) -> native.SplitRecord:
+    """Return what the dispatcher is told of an operand that is split, without its place: the last axis is innermost in the target."""
+    source, target = split.source, split.target
+    axes = sorted(range(len(source.shape)), key=lambda axis: (-target.strides[axis], axis))
+    record = native.SplitRecord(rank=len(axes), lower=split.lower, block=source.shape[split.axis] * target.strides[split.axis])
+    for at, axis in enumerate(axes):
+        record.shape[at] = source.shape[axis]
+        record.source_strides[at], record.target_strides[at] = source.strides[axis], target.strides[axis]
+    return record
 
 
 def _from(buffer: Buffer, elements: int) -> Buffer:
