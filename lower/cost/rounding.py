@@ -31,7 +31,7 @@ USUAL_PART = math.sqrt(1 / (8 * math.log(2)))
 MEASURED_IN = "bf16"
 """The precision that products are rounded to, one after another, to see how far outputs move; in others they move in proportion."""
 NEARLY_EXACT = frozenset({"bf16x3"})
-"""Precisions that are taken to be exact in simulations: in a tolerance that others need one for, errors of theirs are not seen."""
+"""Precisions that simulations take to be exact: beside errors that are simulated, theirs are not seen."""
 ROUNDED_OPERATORS = ("MatMul", "Conv", "ConvTranspose")
 """Operators whose operands kernels of a lower precision round."""
 LEAST_TOLERANCE = 1e-12

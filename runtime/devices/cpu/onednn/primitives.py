@@ -43,11 +43,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Split:
-    """How an operand is written as parts in bfloat16: block after block along one axis of the result."""
+    """How an operand is written as numbers of bfloat16 that add up to its own: block after block along ``SUMMED``."""
 
     source: Window
     target: Window
-    axis: int
     lower: int
     """The block of what the others leave."""
 
@@ -92,8 +91,8 @@ class _Recipe:
         return bool(self.spec.get("split")) and role in self.types
 
     def split(self, role: str) -> Split:
-        window, parts = self.windows[self.positions[role]], self.read(role)
-        return Split(window, parts, SUMMED, LOWER[role])
+        """Return how an operand becomes what the primitive reads."""
+        return Split(self.windows[self.positions[role]], self.read(role), LOWER[role])
 
     def role(self, name: str) -> Handle:
         if name not in self.descriptors:

@@ -151,7 +151,7 @@ class OneDnn:
         reorder = temporary.create("primitive", "primitive_create", description)
         start = builder.storage.locate(buffer)[1]
         if argument.split:
-            parts = self._packed_allocator.allocate(library.size_bytes(argument.plain))
+            parts = Allocator().allocate(library.size_bytes(argument.plain))
             record = _split_record(argument.split)
             record.source, record.target = start, pointer(parts)
             self._dispatcher.split(record)
@@ -166,10 +166,10 @@ class OneDnn:
 
 
 def _split_record(split: primitives.Split) -> native.SplitRecord:
-    """Return what the dispatcher is told of an operand that is split, without its place: the last axis is innermost in the target."""
-    source, target = split.source, split.target
+    """Return the dispatcher's record of an operand that is split, without its place; the axis that is innermost in the target is last."""
+    source, target, summed = split.source, split.target, primitives.SUMMED
     axes = sorted(range(len(source.shape)), key=lambda axis: (-target.strides[axis], axis))
-    record = native.SplitRecord(rank=len(axes), lower=split.lower, block=source.shape[split.axis] * target.strides[split.axis])
+    record = native.SplitRecord(rank=len(axes), lower=split.lower, block=source.shape[summed] * target.strides[summed])
     for at, axis in enumerate(axes):
         record.shape[at] = source.shape[axis]
         record.source_strides[at], record.target_strides[at] = source.strides[axis], target.strides[axis]
