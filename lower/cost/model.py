@@ -81,7 +81,10 @@ class CostModel:
         """Measured over expected times of kernels, by the binary order of the bytes that they move."""
         self._filled: dict[tuple[Node, Implementation, Window | Reason], float] = {}
         self._shares: dict[str, dict[KernelKey, float]] = {}
-        """The measured part of the time in float32 that kernels take in a precision."""
+        """The measured part of the time in float32 that kernels take, by implementation: products of three parts may be fast where
+        convolutions are slow."""
+        self._exact: dict[str, float] = {}
+        """What the fastest measured kernel of a fragment takes in float32."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
 
     def speculative(self) -> CostModel:
@@ -121,10 +124,12 @@ class CostModel:
         filed = self._records[key]
         if filed is not None and filed.median_us is not None:
             amount, precision = self.work(candidate.fragment), candidate.implementation.precision
-            if precision != PLAIN and key not in self._shares.get(precision, {}):
+            if precision == PLAIN:
+                self._exact[key[0]] = min(filed.median_us, self._exact.get(key[0], math.inf))
+            elif key not in self._shares.get(kind := candidate.implementation.with_plan("").name, {}):
                 exact = self.record(_exact(candidate))
                 if exact is not None and exact.median_us:
-                    self._shares.setdefault(precision, {})[key] = filed.median_us / exact.median_us
+                    self._shares.setdefault(kind, {})[key] = filed.median_us / exact.median_us
             if (of := self.family(candidate)) is not None:
                 self._relatives.setdefault(of, {})[key] = amount.size_bytes, filed.median_us
             elif candidate.implementation.is_generated:
@@ -263,7 +268,7 @@ class CostModel:
         if not relatives:
             implementation = candidate.implementation
             if implementation.precision != PLAIN and (exact_us := self._exact_us(candidate)) is not None:
-                return exact_us * self._expected_share(implementation.precision)
+                return exact_us * self._expected_share(implementation)
             faster = self._faster_than_estimated(amount) if implementation.is_generated else 1.0
             return self.expected_us(candidate) * (self.policy.opaque if implementation.is_opaque else faster)
         key = min(relatives, key=lambda relative: (abs(relatives[relative][0] - amount.size_bytes), relative))
@@ -272,17 +277,17 @@ class CostModel:
         return max(self.policy.least_of_relative * time_us, time_us + moving_us)
 
     def _exact_us(self, candidate: Candidate) -> float | None:
-        """Return what the same kernel takes in float32, by its own time or by a relative's; None where neither is measured."""
+        """Return what a kernel takes in float32: by its own time, a relative's, or other implementations'; None where none is known."""
         exact = _exact(candidate)
         record = self.record(exact)
         if record is not None:
             return record.median_us
-        return self.estimate_us(exact) if self.has_relatives(exact) else None
+        return self.estimate_us(exact) if self.has_relatives(exact) else self._exact.get(self.key(exact)[0])
 
-    def _expected_share(self, precision: str) -> float:
-        """Return which part of the time in float32 a kernel is expected to take in a precision, by those that were measured."""
-        measured = self._shares.get(precision, {})
-        return statistics.median(measured.values()) if len(measured) >= self.policy.enough_alike else EXPECTED_SHARE[precision]
+    def _expected_share(self, implementation: Implementation) -> float:
+        """Return which part of the time in float32 a kernel is expected to take, by those of the implementation that were measured."""
+        measured = self._shares.get(implementation.with_plan("").name, {}).values()
+        return statistics.median(measured) if len(measured) >= self.policy.enough_alike else EXPECTED_SHARE[implementation.precision]
 
     def _faster_than_estimated(self, amount: Work) -> float:
         order = amount.size_bytes.bit_length()

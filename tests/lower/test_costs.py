@@ -76,6 +76,11 @@ def test_a_kernel_that_rounds_is_estimated_by_its_twin_in_float32() -> None:
         model.file(Record("here", *model.key(one), "ok", (time_us,)))
     model.look_up({1: (*shapes, *lowered)})
     assert model.estimate_us(lowered[3]) == pytest.approx(120.0)
+    of_another = replace(PLAIN, implementation=Implementation.parse("products.matmul", PRODUCT.target))
+    lower = replace(of_another, implementation=of_another.implementation.in_precision("int8"))
+    assert model.estimate_us(lower) == pytest.approx(100.0 * EXPECTED_SHARE["int8"]), "nothing else is known than other kernels' times"
+    model.file(Record("here", *model.key(of_another), "ok", (90.0,)))
+    assert model.estimate_us(lower) == pytest.approx(90.0 * EXPECTED_SHARE["int8"]), "what one library gains says nothing of another"
 
 
 def test_a_measured_relative_tells_more_than_arithmetic() -> None:
