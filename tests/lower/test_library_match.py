@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -297,3 +298,25 @@ def test_functions_join_convolutions_where_they_are_computed_in_vectors(layout: 
     found = match(apply(function, plain_conv(x, w, layout)), "onednn.convolution")
     assert isinstance(found, LibraryCall) == fits
     assert fits or "one number at a time" in str(found)
+
+
+def test_what_convolutions_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source and weights of convolutions by constants, where these add up along one axis, on processors where that is fast."""
+
+    def convolution(*, group: int = 1, constant: bool = True) -> Node:
+        source, weights = placeholder(0, float32(1, 8, 6, 6)), placeholder(1, float32(8, 8 // group, 3, 3), constant=constant)
+        return apply("Conv", source, weights, pads=(1,) * 4, strides=(1, 1), dilations=(1, 1), group=group, layout="NCHW")
+
+    def split(fragment: Node, implementation: str = "onednn.convolution") -> LibraryCall | str:
+        return match(fragment, f"{implementation}@bf16x3")
+
+    library_match = importlib.import_module("lower.targets.cpu.onednn.match")
+    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.SPLIT_FEATURE}))
+    call = split(convolution())
+    assert isinstance(call, LibraryCall) and call.spec()["split"] and call.spec()["types"] == {"src": "bfloat16", "weights": "bfloat16"}
+    for fragment in (convolution(group=2), convolution(constant=False)):
+        assert "without groups" in str(split(fragment))
+    product = apply("MatMul", placeholder(0, float32(4, 8)), placeholder(1, float32(8, 8), constant=True))
+    assert "convolutions by constant weights alone" in str(split(product, "onednn.matmul"))
+    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({"avx512_bf16"}))
+    assert "no amx_bf16" in str(split(convolution()))

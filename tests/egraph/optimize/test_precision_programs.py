@@ -279,6 +279,36 @@ def test_kernels_of_equal_blocks_return_to_float32_one_by_one(four_blocks: tuple
     assert 0 < min(len(rounding_kernels(program)) for program in fewer.programs) < 5
 
 
+def test_split_operands_are_exact_in_simulations() -> None:
+    """Only what rounds to bf16 has a switch; so programs that differ in other kernels alone are equally far off."""
+    graph = network()
+    exact = choose(graph, "onednn")
+    both = in_precision(exact, lambda number: "bf16" if number % 2 else "bf16x3")
+    half = in_precision(exact, lambda number: "bf16" if number % 2 else "float32")
+    feeds = feeds_of(graph)
+    simulated, alone = Simulation(both, [feeds], 1), Simulation(half, [feeds], 1)
+    assert len(simulated.nodes) == 2 < len(rounding_kernels(both)) == 4
+    assert simulated.nodes == alone.nodes and simulated.together == alone.together > 0
+    rounding = Rounding(lambda: [(feeds, [])], 1)
+    assert rounding._simulated_error(both, lambda: math.inf) == alone.together
+    assert Rounding(lambda: [(feeds, [])], 1)._simulated_error(in_precision(exact, lambda _: "bf16x3"), lambda: math.inf) is None
+
+
+def test_it_is_learned_of_what_rounds_alone_how_far_it_moves_outputs(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
+    """A kernel whose operands are split returns to nothing: it moves nothing that is seen."""
+    searched, _, _ = four_blocks
+    (selection,), frozen = searched.choice.selections, searched.saturation.frozen
+    first = next(number for number, one in selection.chosen.items() if one.implementation.precision == "bf16")
+    kept = selection.chosen[first]
+    split = replace(selection, chosen={**selection.chosen, first: replace(kept, implementation=kept.implementation.in_precision("bf16x3"))})
+    moved = []
+    for each in (selection, split):
+        rounding = Rounding(lambda: [({}, [])], 1)
+        rounding.foresee(searched.outline, frozen, each, cast(Any, Prices(ErrorModel(Tolerance(0.1)))), lambda: math.inf)
+        moved.append(len(rounding.moved))
+    assert 0 < moved[1] < moved[0]
+
+
 def test_it_is_foreseen_how_far_a_choice_is_off(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
     """Before anything is compiled; where all together are within the tolerance, nothing is accounted. Then nothing is extracted again."""
     searched, _, alone = four_blocks
