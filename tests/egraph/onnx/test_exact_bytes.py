@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from egraph.onnx import importer
 from egraph.onnx.exact_bytes import exact_file, separate_file, with_exact_bytes
 from egraph.optimize.artefact import save_unchanged
 from egraph.optimize.check_noise import open_exported, open_onnxruntime
-from runtime import Session
+from runtime import Session, opaque
 from runtime.opaque import EXACT_BYTES
 
 HEADER = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]> products '
@@ -145,3 +146,18 @@ def test_convolutions_of_signed_bytes_open_although_the_option_refuses_them(tmp_
     save_unchanged(importer.load(model).graph, tmp_path / "model.onnx", tmp_path / "kept")
     for result in (*open_onnxruntime(tmp_path / "model.onnx", 1).run(None, {"a": a}), *Session(tmp_path / "kept").run(None, {"a": a})):
         np.testing.assert_array_equal(result, np.clip(np.rint(sums / 8192), -128, 127))
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "saturates"),
+    [("flags\t: avx2 avx512_vnni", False), ("flags\t: avx2 avx_vnni", False), ("flags\t: avx2 avx512f", True), ("Features\t: asimd", True)],
+)
+def test_the_option_is_set_where_sums_would_saturate(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, saturates: bool) -> None:
+    """Elsewhere onnxruntime's own kernels are exact, and with the option twice as slow."""
+    entries: list[tuple[str, str]] = []
+    monkeypatch.setattr(opaque, "Path", lambda name: SimpleNamespace(read_text=lambda: f"processor\t: 0\n{cpuinfo}\n"))
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda model, options, providers: "session")
+    opaque.saturates_bytes.cache_clear()
+    assert opaque.open_session(b"", SimpleNamespace(add_session_config_entry=lambda *entry: entries.append(entry))) == "session"
+    assert entries == ([EXACT_BYTES] if saturates else [])
+    opaque.saturates_bytes.cache_clear()
