@@ -50,8 +50,8 @@ typedef struct Problem {
     Rows x, out;
     const char *packed;
     unsigned char *infinite; /* whether a row of x has numbers that are not finite; 0 where that does not matter */
-    /* The rows of x as sums of bfloat16 read them; 0 where those are read where they lie. For tiles, a line of inputs of all rows, then the
-     * next line; first all higher parts. */
+    /* The rows of x in bfloat16, or as float32 rounded to it; 0 where rows are read where they lie. For tiles, 32 inputs of all rows lie
+     * before the next 32, and all higher parts before the lower ones. */
     char *rounded;
     int64_t inputs, columns, panels;
     int64_t depth; /* 32-bit numbers of a packed column, in all its parts */
@@ -514,7 +514,7 @@ TARGETED INLINE void NAME(shape_tiles)(int64_t rows) {
     __asm__ volatile("ldtilecfg %0" : : "m"(shape));
 }
 
-/* What the next sums read of packed panels is on its way meanwhile: of every tile, lines from one to another. */
+/* The packed panels to prefetch while sums are computed; of each of their tiles, the lines from the first to the one before the last. */
 typedef struct {
     const char *from;
     int first, last;
@@ -524,12 +524,14 @@ TARGETED INLINE void NAME(fetch)(const Ahead *ahead, int64_t offset) {
     for (int line = ahead->first; line < ahead->last; line++) __builtin_prefetch(ahead->from + offset + line * PANEL * 4, 0, 2);
 }
 
-/* Some tiles of rows and of panels, of all parts. */
+/* The operands of one block of sums: tiles of rows and of packed panels, along the axis that is summed. */
 typedef struct {
     const char *x, *packed;
-    int64_t x_bytes, x_part_bytes, panel_bytes, steps; /* from one tile to the next, from one part or panel to the next; how many tiles */
+    int64_t x_bytes, x_part_bytes; /* from a tile of rows to the next, and to the same one of the lower part */
+    int64_t panel_bytes;           /* from a panel to the next */
+    int64_t steps;                 /* tiles of each row and column */
     Ahead ahead;
-    int adds; /* to the sums that there are */
+    int adds; /* whether they are added to the block's earlier sums */
 } Run;
 
 /* sums[row][..] += sum of x[row][k] * packed[k][..], for up to 32 rows and two panels. */
@@ -618,8 +620,8 @@ TARGETED static void NAME(finish_tiles)(
         NAME(write)(sums, columns, row_of(&problem->out, line + r) + column * problem->out.size, problem->out.size, DOTS);
 }
 
-/* Rows by panels, as tiles. Where columns have many, sums of some are kept until those of the same columns have been added up for all rows:
- * then these rows, and a few panels, are read from the second cache. */
+/* Rows by panels, as tiles, blocked for the second cache: where all inputs of the rows do not fit, TILE_STEPS tiles of inputs are multiplied
+ * for all rows and a group of panels, and the sums are kept, before the next ones. */
 TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, int64_t last, int64_t panel, int64_t end) {
     enum { BLOCK = 2 * TILE_ROWS, PAIR = 2 };
     const int64_t depth = problem->depth, all = depth / problem->parts / TILE_ROWS;
@@ -656,7 +658,7 @@ TARGETED static int NAME(compute_tiles)(const Problem *problem, int64_t first, i
                         run.ahead.first = (int)(block * TILE_ROWS / blocks), run.ahead.last = (int)((block + 1) * TILE_ROWS / blocks);
                         run.x = problem->rounded + (done * problem->rows + line + row) * TILE_ROWS * 4;
                         NAME(sums_of_tiles)(&run, sums, rows > TILE_ROWS, count > 1, problem->parts);
-                        if (done + run.steps == all) 
+                        if (done + run.steps == all)
                             NAME(finish_tiles)(
                                 problem, matrix + at * run.panel_bytes, sums, line + row, rows, at * PANEL, count * PANEL);
                     }
