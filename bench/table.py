@@ -29,7 +29,7 @@ Not counted: loading, compiling, optimising (reported on their own). Medians of 
 peers' ratios turn by turn (Hodges and Lehmann's middle), which a machine whose speed changes every few seconds moves less.
 torch_compile is inductor with frozen weights,
 where that computes the same, and without max-autotune, tvm is TVM without tuning, both with constants folded by onnxruntime. Sums of
-products of bytes are exact in onnxruntime (its own option), as they are not by default on processors without VNNI. `error`: the
+products of bytes are exact in onnxruntime, on processors without VNNI by its own option. `error`: the
 largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs
 at batch 1 and on one at more. `over rules only`: against our own optimiser with --no-derivations; `predicted gain`: what
 the sums of kernels' costs of both say of that; `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +12,7 @@ from runtime.devices import Arithmetic
 from runtime.dtypes import ELEMENT_TYPES, NUMPY_NATIVE, PACKED_BITS, element_type, numpy_dtype
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.plan import Step
+from runtime.processor import x86_flags
 
 Value: TypeAlias = Any
 """An ndarray, or what onnxruntime returns for sequences, maps and optionals."""
@@ -29,16 +28,6 @@ BYTE_FEATURES = frozenset({"avx512_vnni", "avx_vnni"})
 took 23 ms rather than 11, a BERT 110 rather than 38."""
 
 
-@functools.cache
-def saturates_bytes() -> bool:
-    """Return whether onnxruntime's sums of products of bytes may saturate by default on this processor."""
-    try:
-        flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return True
-    return BYTE_FEATURES.isdisjoint(flags.split())
-
-
 def open_session(model: str | bytes, options: Any) -> Any:
     """Open a model in onnxruntime with exact sums of bytes; without its option for that where it refuses the model because of it.
 
@@ -46,7 +35,7 @@ def open_session(model: str | bytes, options: Any) -> Any:
     """
     import onnxruntime
 
-    if saturates_bytes():
+    if BYTE_FEATURES.isdisjoint(x86_flags()):
         options.add_session_config_entry(*EXACT_BYTES)
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

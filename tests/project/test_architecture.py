@@ -33,7 +33,9 @@ EDGES: dict[str, tuple[str, ...]] = {
     "runtime.profile.__main__": ("runtime", "runtime.devices.cpu"),
     "lower": ("egraph.tensor", "runtime.plan"),
     "lower.cost": ("egraph.tensor", "lower.filling", "lower.roofline", "lower.targets", "lower.views", "runtime.profile"),
-    "lower.targets.cpu": ("egraph.tensor", "lower", "runtime.cache", "runtime.child", "runtime.cores", "runtime.devices.cpu.native"),
+    "lower.targets.cpu": (
+        "egraph.tensor", "lower", "runtime.cache", "runtime.child", "runtime.cores", "runtime.processor", "runtime.devices.cpu.native",
+    ),
     "lower.targets.reference": ("egraph.tensor", "lower"),
     "lower.targets.cuda": ("egraph.tensor", "lower", "runtime.plan", "runtime.devices.cuda"),
     "egraph.optimize": (

@@ -15,7 +15,7 @@ from egraph.onnx import importer
 from egraph.onnx.exact_bytes import exact_file, separate_file, with_exact_bytes
 from egraph.optimize.artefact import save_unchanged
 from egraph.optimize.check_noise import open_exported, open_onnxruntime
-from runtime import Session, opaque
+from runtime import Session, opaque, processor
 from runtime.opaque import EXACT_BYTES
 
 HEADER = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]> products '
@@ -155,9 +155,8 @@ def test_convolutions_of_signed_bytes_open_although_the_option_refuses_them(tmp_
 def test_the_option_is_set_where_sums_would_saturate(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, saturates: bool) -> None:
     """Elsewhere onnxruntime's own kernels are exact, and with the option twice as slow."""
     entries: list[tuple[str, str]] = []
-    monkeypatch.setattr(opaque, "Path", lambda name: SimpleNamespace(read_text=lambda: f"processor\t: 0\n{cpuinfo}\n"))
+    monkeypatch.setattr(processor, "Path", lambda name: SimpleNamespace(read_text=lambda: f"processor\t: 0\n{cpuinfo}\n"))
+    monkeypatch.setattr(opaque, "x86_flags", processor.x86_flags.__wrapped__)
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda model, options, providers: "session")
-    opaque.saturates_bytes.cache_clear()
     assert opaque.open_session(b"", SimpleNamespace(add_session_config_entry=lambda *entry: entries.append(entry))) == "session"
     assert entries == ([EXACT_BYTES] if saturates else [])
-    opaque.saturates_bytes.cache_clear()

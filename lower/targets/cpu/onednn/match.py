@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -22,9 +21,9 @@ from lower.calls.contractions import convolution, convolution_as_matmul, matmul,
 from lower.calls.epilogue import Resolver, Spine, first_call, unsized
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import precisions_in_bytes, quantised
-from lower.targets.cpu.generator.library import processor
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling
 from lower.views import Reason, Window, contiguous, image_orders, in_one_order, lying
+from runtime.processor import x86_flags
 
 LANES, MOST_LANES = 16, 64
 SAFE_BLOCK_BYTES = 1 << 19
@@ -122,8 +121,8 @@ def match(
         if refused := types - {readable}:
             return f"the library's {call.primitive} of {precision or PLAIN} reads and writes no {', '.join(sorted(refused))}"
         if precision == SPLIT:
-            if (unsplit := lacks_split() or _unsplit(call)) is not None:
-                return unsplit
+            if (reason := split_is_slow() or _unsplittable(call)) is not None:
+                return reason
             call = replace(call, parameters={**call.parameters, "split": True})
         return call.reading(rounded_to, READ_ROUNDED[call.primitive]) if precision else call
 
@@ -199,7 +198,7 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations), pieces)
 
 
-def _unsplit(call: LibraryCall) -> Reason | None:
+def _unsplittable(call: LibraryCall) -> Reason | None:
     """Return why a convolution is not computed from operands that are split; None where it is."""
     source, weights = call.arguments[:2]
     if call.primitive != "convolution" or not weights.packed or len(weights.window.shape) > len(source.window.shape):
@@ -326,18 +325,12 @@ def _bias_window(window: Window, anchor: Anchor) -> Window:
     return Window(window.offset, (size,), (1,))
 
 
-@lru_cache(maxsize=1)
-def x86_flags() -> frozenset[str]:
-    """Return what instructions the processor has, by their names on x86; nothing elsewhere."""
-    return frozenset(next((line for line in processor() if line.startswith("flags")), "").split())
-
-
 def multiplies_bytes() -> bool:
     """Return whether the library's sums of products of bytes are exact on this processor."""
     return not x86_flags() or bool(X86_FEATURES & x86_flags())
 
 
-def lacks_split() -> Reason | None:
+def split_is_slow() -> Reason | None:
     """Return why products of split operands are slow on this processor; None where they are not."""
     if SPLIT_FEATURE in x86_flags():
         return None

@@ -11,7 +11,7 @@ from egraph.tensor.storage import stored, stored_types
 from lower.calls.call import Base, LibraryCall
 from lower.calls.epilogue import spine, unsized
 from lower.targets.cpu.epilogue import misplaced, product_operands, steps_of
-from lower.targets.cpu.onednn.match import ROUNDED, SPLIT, lacks_split
+from lower.targets.cpu.onednn.match import ROUNDED, SPLIT, split_is_slow
 from lower.views import Reason, Window, contiguous, lying
 
 MATMUL = "products.matmul"
@@ -38,7 +38,7 @@ def match(
     precision = implementation.partition("@")[2]
     if precision not in ("", *PARTS):
         return f"products are computed in float32, {ROUNDED} and {SPLIT}"
-    if precision == SPLIT and (slow := lacks_split()) is not None:
+    if precision == SPLIT and (slow := split_is_slow()) is not None:
         return slow
     types, narrow, fragment = stored_types(fragment), stored(fragment).operands, stored(fragment).fragment
     if others := types - {ELEMENT_TYPES.get(precision, "")}:
