@@ -34,6 +34,8 @@ Network = tuple[Any, tuple[Any, ...]]
 """A torch module in evaluation mode and example inputs."""
 VERSIONS = ("torch", "transformers", "onnxscript", "onnx", "onnxruntime")
 SOURCES = ("unseen.py", "torch_networks.py", "unit_scale.py")
+SPREAD = 0.1
+"""The standard deviation of drawn biases, and of drawn factors about 1."""
 WORDS = 128
 """Tokens of a sentence."""
 
@@ -238,12 +240,26 @@ QUANTISED: Mapping[str, tuple[str, str]] = {
 """Quantised networks: of which network, and in which of onnxruntime's forms."""
 
 
+def draw_constants(module: Any) -> None:
+    """Draw the parameters that a network begins with as one number throughout: biases of 0, factors of 1, layer scales of 1e-6.
+
+    Trained ones are none of these. With a layer scale of 1e-6 a block adds nothing to the output, and its roundings are not seen.
+    """
+    import torch
+
+    for parameter in module.parameters():
+        if parameter.numel() > 1 and parameter.min() == parameter.max():
+            noise = SPREAD * torch.randn_like(parameter)
+            parameter.data = noise if parameter.max() == 0 else 1 + noise
+
+
 def exported(name: str) -> onnx.ModelProto:
-    """Return a network as torch's exporter writes it, activations scaled to unit size."""
+    """Return a network as torch's exporter writes it, no parameter constant, activations scaled to unit size."""
     import torch
 
     torch.manual_seed(0)
     module, inputs = NETWORKS[name]()
+    draw_constants(module)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, on what is not ours to change
         logging.disable(logging.WARNING)

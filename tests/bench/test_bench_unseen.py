@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from bench.models import MODELS
-from bench.unseen import NETWORKS, QUANTISED, UNSEEN, network
+from bench.unseen import NETWORKS, QUANTISED, UNSEEN, draw_constants, network
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers", "onnxscript"))
 
@@ -37,3 +37,16 @@ def test_a_network_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     onnx.checker.check_model(model)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx")}
     assert network("graph_attention") == model and {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_no_parameter_of_a_network_is_constant() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.LayerNorm(64), torch.nn.Linear(64, 64))
+    torch.nn.init.zeros_(module[1].bias)
+    scale = torch.nn.Parameter(torch.full((64,), 1e-6))
+    module.register_parameter("scale", scale)
+    weight = module[1].weight.detach().clone()
+    draw_constants(module)
+    assert all(parameter.min() < parameter.max() for parameter in module.parameters())
+    assert abs(float(scale.detach().mean()) - 1) < 0.1 and abs(float(module[1].bias.detach().mean())) < 0.1
+    assert torch.equal(module[1].weight.detach(), weight)

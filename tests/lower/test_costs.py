@@ -78,7 +78,10 @@ def test_a_kernel_that_rounds_is_estimated_by_its_twin_in_float32() -> None:
     assert model.estimate_us(lowered[3]) == pytest.approx(120.0)
     of_another = replace(PLAIN, implementation=Implementation.parse("products.matmul", PRODUCT.target))
     lower = replace(of_another, implementation=of_another.implementation.in_precision("int8"))
-    assert model.estimate_us(lower) == pytest.approx(100.0 * EXPECTED_SHARE["int8"]), "nothing else is known than other kernels' times"
+    slower = replace(PLAIN, implementation=Implementation.parse("onednn.convolution", PRODUCT.target))
+    model.file(Record("here", *model.key(slower), "ok", (300.0,)))
+    model.look_up({1: (slower,)})
+    assert model.estimate_us(lower) == pytest.approx(100.0 * EXPECTED_SHARE["int8"]), "the fastest other one counts"
     model.file(Record("here", *model.key(of_another), "ok", (90.0,)))
     assert model.estimate_us(lower) == pytest.approx(90.0 * EXPECTED_SHARE["int8"]), "what one library gains says nothing of another"
 
