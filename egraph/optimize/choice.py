@@ -19,29 +19,25 @@ from lower.cost.model import CostModel
 
 @dataclass(frozen=True)
 class Mixed:
-    """A selection that rounds, some of whose kernels return to float32: one by one in the model's program, not in all equal blocks."""
+    """A selection that rounds, some of whose kernels do not: one by one in the model's program, not in all equal blocks."""
 
     selection: Selection
-    exact_us: Mapping[int, float]
-    """What these kernels take in float32, by their positions in the program."""
+    returned: Mapping[int, tuple[str, float]]
+    """The precision that these kernels return to and what they take in it in microseconds, by their positions in the program."""
     is_by_rules: bool = False
     """Whether the selection is from the e-graph that rules alone made."""
 
     def program(self, saturation: Saturation, outline: Outline) -> Program:
-        """Return the program with these kernels in float32."""
+        """Return the program with these kernels in the precisions that they return to."""
         frozen = saturation.by_rules if self.is_by_rules else saturation.frozen
         assert frozen is not None
-        return returned(outline.program(frozen, self.selection), self.exact_us)
-
-
-def returned(program: Program, exact_us: Mapping[int, float]) -> Program:
-    """Return a program whose kernels at these positions do not round any more; ``exact_us``: what they take then."""
-    kernels = list(program.kernels)
-    for position, cost_us in exact_us.items():
-        kernel = kernels[position]
-        kernels[position] = replace(kernel, implementation=kernel.implementation.in_precision(PLAIN), cost_us=cost_us)
-    more_us = math.fsum(cost_us - program.kernels[position].cost_us for position, cost_us in exact_us.items())
-    return replace(program, kernels=tuple(kernels), cost_us=program.cost_us + more_us)
+        program = outline.program(frozen, self.selection)
+        kernels, more_us = list(program.kernels), list[float]()
+        for position, (precision, cost_us) in self.returned.items():
+            kernel = kernels[position]
+            kernels[position] = replace(kernel, implementation=kernel.implementation.in_precision(precision), cost_us=cost_us)
+            more_us.append(cost_us - kernel.cost_us)
+        return replace(program, kernels=tuple(kernels), cost_us=program.cost_us + math.fsum(more_us))
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ def choice_text(choice: Choice) -> str:
     """Return what was chosen as text for the profile database."""
     texts: list[object] = ["".join(map(format_selection, selections)) for selections in (choice.selections, choice.by_rules)]
     if mixed := choice.mixed:
-        texts += [format_selection(mixed.selection), sorted(mixed.exact_us.items()), mixed.is_by_rules]
+        texts += [format_selection(mixed.selection), sorted((at, *returned) for at, returned in mixed.returned.items()), mixed.is_by_rules]
     return json.dumps(texts)
 
 
@@ -138,10 +134,13 @@ def read_choice(earlier: Earlier, saturation: Saturation, model: CostModel) -> C
     by_rules = read_selections(by_rules_text, saturation.by_rules, model) if saturation.by_rules else ()
     mixed: Mixed | None = None
     if mixed_texts:
-        whole_text, exact_us, *place = mixed_texts
+        whole_text, returned, *place = mixed_texts
         frozen = saturation.by_rules if any(place) else saturation.frozen
         if frozen is None or not (whole := read_selections(whole_text, frozen, model)):
             return None
-        mixed = Mixed(whole[0], dict(exact_us), any(place))
+        try:
+            mixed = Mixed(whole[0], {at: (precision, cost_us) for at, precision, cost_us in returned}, any(place))
+        except ValueError:
+            return None  # written by another version
     is_whole = (selections or not text) and (by_rules or not by_rules_text)
     return Choice(selections, by_rules, earlier.refused, is_earlier=True, mixed=mixed) if is_whole else None

@@ -3,8 +3,8 @@
 Programs are simulated on all inputs of the check before they are compiled (:mod:`egraph.optimize.simulation`), and those that are too far
 off are left out. Where the cheapest is, it is found out how far each of its products alone moves the outputs, and by how much the program
 is farther off than these say together. Then programs are extracted again, with the tolerance as a constraint, and kernels return to
-float32 one by one: those that move outputs most for the time that they save. A program that was compiled is measured on the same inputs,
-and is left out, too, where it is too far off.
+float32, or to what is nearly exact, one by one: those that move outputs most for the time that they save. A program that was compiled is
+measured on the same inputs, and is left out, too, where it is too far off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from egraph.optimize.search_phases import LEAST_ACCURACY_GAIN, MOST_SLOWDOWN
 from egraph.optimize.simulation import Simulation, products, program_error, rounding_kernels, simulated_kernels
 from egraph.optimize.storage import extracted_digest
 from egraph.optimize.trial import Entry, Trial
-from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Node, Program, Selection, format_fragment
+from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Kernel, Node, Program, Selection, format_fragment
 from egraph.tensor.storage import without_stored
 from lower.cost.model import FAILED_COST_US, CostModel
 from lower.cost.rounding import LEAST_TOLERANCE, MEASURED_IN, NEARLY_EXACT, UNIT_ROUNDOFF, ErrorModel, rounded_node
@@ -45,6 +45,8 @@ SIMULATED = 5
 """Choices of kernels that round, at most, of which it is simulated how far they are off together."""
 ROUNDS = 4
 """Programs that are found to be too far off, at most; then none rounds its operands any more."""
+NEGLIGIBLE = 0.1
+"""Errors that are this part of the tolerance add 0.5 % to one that fills it, since squares add up."""
 NOTHING_FITS = 1e6
 """A scale of errors with which no kernel that rounds is accepted."""
 LEAST_SAVED_US = 1e-3
@@ -268,9 +270,10 @@ class Rounding:
         return simulation.together
 
     def with_mixed(self, searched: Search, model: CostModel, finalists: int) -> Search:
-        """Return programs with one more, whose kernels return to float32 one by one, where equal blocks would return together.
+        """Return programs with one more, whose kernels round one by one, where those of equal blocks would round together or not at all.
 
-        Those that save most time for the part of the accepted error that they use up go on rounding.
+        Those that save most time for the part of the accepted error that they use up go on rounding. Others return to float32, or to what
+        is nearly exact.
         """
         mixed = self._mixed(searched, model)
         if mixed and mixed.program(searched.saturation, searched.outline).cost_us >= self.accepted_us:
@@ -290,17 +293,33 @@ class Rounding:
         if errors is None or self.whole is None or frozen is None or not self.knows(searched) or errors.scale >= NOTHING_FITS:
             return None
         kernels = searched.outline.program(frozen, self.whole).kernels
-        exact = {at: kernels[at].implementation.in_precision(PLAIN) for at in self.moved}
-        exact_us = {at: model.cost_us(Candidate(kernels[at].fragment, (), (), implementation)) for at, implementation in exact.items()}
-        saved_us = {at: exact_us[at] - kernels[at].cost_us for at in self.moved}
-        rounding = self._most_within_tolerance(errors, saved_us)
-        is_by_rules = frozen is not searched.saturation.frozen
-        mixed = Mixed(self.whole, {at: exact_us[at] for at in sorted(self.moved) if at not in rounding}, is_by_rules)
+        instead = {at: self._instead(kernels[at], self.moved[at], errors, model) for at in self.moved}
+        rounding = self._most_within_tolerance(errors, {at: cost_us - kernels[at].cost_us for at, (_, cost_us) in instead.items()})
+        returned = {at: instead[at] for at in sorted(self.moved) if at not in rounding}
+        mixed = Mixed(self.whole, returned, is_by_rules=frozen is not searched.saturation.frozen)
         program = mixed.program(searched.saturation, searched.outline)
-        if not rounding or any(cost_us >= FAILED_COST_US for cost_us in mixed.exact_us.values()):
+        if not rounding or any(cost_us >= FAILED_COST_US for _, cost_us in returned.values()):
             return None
         self.mixed[program_digest(program)] = frozenset(rounding)
         return mixed
+
+    def _instead(self, kernel: Kernel, moved: float, errors: ErrorModel, model: CostModel) -> tuple[str, float]:
+        """Return the precision that a kernel returns to and its time in it: one that is nearly exact where that is faster, else float32.
+
+        ``moved``: how far it moves the outputs now. Simulations do not see the errors of what is nearly exact: if all kernels had this
+        one's, they must be negligible beside what is accepted.
+        """
+        computed = kernel.implementation
+        exact = Candidate(kernel.fragment, (), (), computed.in_precision(PLAIN))
+        fastest = PLAIN, model.cost_us(exact)
+        for precision in sorted(NEARLY_EXACT.intersection(model.target.precisions)):
+            candidate = replace(exact, implementation=computed.in_precision(precision))
+            error = moved * UNIT_ROUNDOFF[precision] / UNIT_ROUNDOFF[computed.precision]
+            record = model.record(candidate)
+            if record is None or record.median_us is None or error * math.sqrt(len(self.moved)) > NEGLIGIBLE * errors.tolerance.relative:
+                continue
+            fastest = min(fastest, (precision, record.median_us), key=lambda each: each[1])
+        return fastest
 
     def _most_within_tolerance(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
         """Return the kernels that go on rounding: as many as a simulation says to be within the tolerance, found by bisection.

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egraph.tensor import Graph, Node, Program, TensorType, attributes, make
+from egraph.tensor import Graph, Node, Program, TensorType, attributes, make, walk
 from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from lower.attention.match import AttentionCall, match
-from tests.support.lowering import Model, check, choose, float32
+from lower.candidates import candidates
+from lower.compile import CompileOptions, compile_program
+from lower.targets import lowering
+from lower.targets.cpu import attention
+from lower.targets.cpu.onednn.match import TILE_FEATURE
+from runtime.devices.cpu.native.build import build
+from runtime.executable import Executable
+from tests.support.lowering import Model, check, choose, float32, freeze
 
 SIZES = (1, 2, 3, 5, 7, 16, 17, 31, 49, 64, 67, 130)
+PROCESSORS: dict[str, tuple[str, ...]] = {"this one": (), "without tiles": ("-U__linux__",), "without vectors": ("-U__x86_64__",)}
+"""Flags with which attention.c has code for processors that lack some of this one's instructions."""
 
 
 def constant(m: Model, value: object) -> Node:
@@ -106,6 +118,96 @@ def test_attention_over_whole_operands(
         check(graph, is_one_kernel(graph), Path(folder), threads)
 
 
+def run_rounded(graph: Graph, feeds: dict[str, np.ndarray], folder: Path, *, threads: int, processor: str) -> np.ndarray:
+    """Run attention in bf16 by the code for a processor."""
+    program = is_one_kernel(graph)
+    kernels = (
+        each if each.implementation.is_free else replace(each, implementation=each.implementation.in_precision("bf16"))
+        for each in program.kernels
+    )
+    plan = compile_program(replace(program, kernels=tuple(kernels)), folder, CompileOptions(threads=threads))
+    assert [step.spec["function"] for step in plan.steps] == ["attention_bf16"]
+    weights = {buffer.key: graph.tensors[buffer.key] for buffer in plan.buffers if buffer.area == "weight"}
+    library = build(Path(attention.__file__).with_name("attention.c"), PROCESSORS[processor])
+    executable = Executable(plan, weights, threads=threads, libraries=lambda file: library)
+    result: np.ndarray = executable.run(feeds)[plan.outputs[0].name]
+    executable.close()
+    return result
+
+
+def in_bfloat16(array: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+@settings(max_examples=90, deadline=None, derandomize=True)
+@given(
+    st.sampled_from([(), (3,), (2, 3)]), st.tuples(*[st.sampled_from((*SIZES, 33, 200))] * 4), st.sampled_from(MASKS),
+    st.sampled_from(["", "queries", "both", "scores"]), st.booleans(), st.sampled_from(["", "", "rows", "condition"]),
+    st.sampled_from([1, 2]), st.sampled_from(list(PROCESSORS)),
+)  # fmt: skip
+def test_attention_of_rounded_operands(
+    batch: tuple[int, ...], sizes: tuple[int, int, int, int], mask: str, factor: str, guarded: bool, after: str, threads: int,
+    processor: str,
+) -> None:  # fmt: skip
+    """bf16(g(softmax(f(bf16(q) bf16(k)^T)))) bf16(v): a few probabilities may lie so that others of their neighbours are nearest."""
+    rows, columns, depth, width = sizes
+    m = Model()
+    if factor == "scores" and len(batch) < 1:
+        batch = (1,)
+    q, k, v = m.input(*batch, rows, depth), m.input(*batch, columns, depth), m.input(*batch, columns, width)
+    y = attended(m, q, k, v, mask, factor, guarded=guarded, after=after)
+    graph = m.graph(y)
+    feeds = {node.string("name"): m.random.standard_normal(node.type.sizes).astype(np.float32) for node in m.inputs}
+    with tempfile.TemporaryDirectory() as folder:
+        got = run_rounded(graph, feeds, Path(folder), threads=threads, processor=processor)
+    leaves = {node: in_bfloat16(feeds[node.string("name")]) if node in (q, k, v) else feeds[node.string("name")] for node in m.inputs}
+    leaves |= {node: m.tensors[node.string("digest")] for node in walk((y,)) if node.op == "Constant"}
+    (probabilities,) = evaluate((y.inputs[0],), leaves)
+    p, values = in_bfloat16(probabilities).astype(np.float64), leaves[v].astype(np.float64)
+    largest = np.max(p[..., :, :, None] * np.abs(values)[..., None, :, :], axis=-2)
+    bound = 5e-5 * (p @ np.abs(values)) + 2.0**-6 * largest + 1e-7
+    assert np.all(np.abs(got - p @ values) <= bound)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_operands_are_rounded_to_the_nearest(tmp_path: Path, processor: str) -> None:
+    """Of one key, values are the result; of two, scores that differ by what only rounding makes equal give the mean."""
+    m = Model()
+    graph = m.graph(attended(m, m.input(3, 1), m.input(1, 1), m.input(1, 4), "", "", guarded=False))
+    values = np.array([[1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-7, 1 + 2.0**-8 + 2.0**-20]], np.float32)
+    feeds = {"x0": np.ones((3, 1), np.float32), "x1": np.ones((1, 1), np.float32), "x2": values}
+    got = run_rounded(graph, feeds, tmp_path / "values", threads=1, processor=processor)
+    np.testing.assert_array_equal(got, np.tile([[1.0, 1 + 2.0**-6, -1 - 2.0**-7, 1 + 2.0**-7]], (3, 1)))
+
+    m = Model()
+    graph = m.graph(attended(m, m.input(2, 3), m.input(2, 3), m.input(2, 1), "", "", guarded=False))
+    queries = np.array([[1024.0, 0.0, 0.0], [0.0, 1024.0 * (1 + 2.0**-9), 1024.0]], np.float32)
+    keys = np.array([[1 + 2.0**-9, 1.0, 0.0], [1.0, 0.0, 1.0]], np.float32)
+    feeds = {"x0": queries, "x1": keys, "x2": np.array([[0.0], [1.0]], np.float32)}
+    got = run_rounded(graph, feeds, tmp_path / "scores", threads=1, processor=processor)
+    np.testing.assert_array_equal(got, [[0.5], [0.5]])
+
+
+@pytest.mark.parametrize("has_tiles", [False, True])
+def test_rounding_is_offered_where_the_processor_has_tiles(monkeypatch: pytest.MonkeyPatch, has_tiles: bool) -> None:
+    monkeypatch.setattr(attention, "x86_flags", lambda: frozenset({TILE_FEATURE} if has_tiles else ()))
+    m = Model()
+    q, k, v = m.input(2, 9, 4), m.input(2, 9, 4), m.input(2, 9, 4)
+    y = apply("Transpose", attended(m, q, k, v, "", "", guarded=False), perm=(1, 0, 2))
+    frozen, _ = freeze(m.graph(y))
+    for precisions in ((), ("bf16x3",), ("bf16",)):
+        laid = candidates(frozen, replace(lowering("cpu").target, precisions=precisions))
+        kernels = [(each.implementation.text, each.fragment.op) for offered in laid.values() for each in offered]
+        assert {op for text, op in kernels if text == "attention.blocks"} == {"MatMul", "Transpose"}
+        rounding = {op for text, op in kernels if text == "attention.blocks@bf16"}
+        assert rounding == ({"MatMul", "Transpose"} if has_tiles and "bf16" in precisions else set())
+    fragment = apply("MatMul", apply("Softmax", apply("MatMul", q, transposed(k)), axis=2), v)
+    reason = attention.reads(fragment, "attention.blocks@bf16")
+    assert isinstance(reason, str) and ("no amx_bf16" in reason) is not has_tiles
+    assert "float32 and bf16" in str(attention.reads(fragment, "attention.blocks@bf16x3"))
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("rows", "count", "depth"), [(1, 1, 1), (5, 3, 7), (49, 6, 32), (67, 2, 64), (300, 2, 20)])
 def test_attention_over_parts_of_one_product(tmp_path: Path, mask: str, rows: int, count: int, depth: int) -> None:
@@ -144,7 +246,6 @@ def test_reshapes_of_the_batch_stand_between(tmp_path: Path) -> None:
 
 
 def run(m: Model, y: Node, feeds: dict[str, np.ndarray], folder: Path) -> np.ndarray:
-    from lower.compile import CompileOptions, compile_program
     from runtime import Session
 
     graph = m.graph(y)

@@ -311,7 +311,7 @@ def test_what_convolutions_split(monkeypatch: pytest.MonkeyPatch) -> None:
         return match(fragment, f"{implementation}@bf16x3")
 
     library_match = importlib.import_module("lower.targets.cpu.onednn.match")
-    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.SPLIT_FEATURE}))
+    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.TILE_FEATURE}))
     call = split(convolution())
     assert isinstance(call, LibraryCall) and call.spec()["split"] and call.spec()["types"] == {"src": "bfloat16", "weights": "bfloat16"}
     for fragment in (convolution(group=2), convolution(constant=False)):

@@ -190,7 +190,7 @@ def stored_kernel(y: Node, stored: frozenset[str], operands: Mapping[str, Node])
 @pytest.fixture
 def splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have products of split operands everywhere: they are right on every processor, and offered where they are fast."""
-    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.SPLIT_FEATURE}))
+    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.TILE_FEATURE}))
 
 
 def run_rounded(

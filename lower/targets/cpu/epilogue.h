@@ -5,7 +5,6 @@
 #define MOST_STEPS 16
 #define Octets NAME(Octets)
 #define OctetsU NAME(OctetsU)
-#define Halfwords NAME(Halfwords)
 
 enum { ADD, SUBTRACT, MULTIPLY, DIVIDE, RELU, CLIP, LOGISTIC, SWISH, HARD_LOGISTIC, HARD_SWISH, ROUND, LINEAR, TANH, GELU, GELU_TANH };
 enum { SIGNED, UNSIGNED, FLOAT, BFLOAT = 4 }; /* DLDataTypeCode */
@@ -87,7 +86,6 @@ static int integers_of(const Value *arguments, int count) {
 
 typedef int8_t Octets __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef uint8_t OctetsU __attribute__((vector_size(LANES), aligned(1), may_alias));
-typedef uint16_t Halfwords __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 
 TARGETED INLINE Bits NAME(every)(int32_t value) {
     Bits result;

@@ -44,6 +44,7 @@ EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, v
 
 #define Vector NAME(Vector)
 #define Bits NAME(Bits)
+#define Halfwords NAME(Halfwords)
 #define LOAD(pointer) (*(const Vector *)(pointer))
 #define STORE(pointer, value) (*(Vector *)(pointer) = (value))
 
@@ -74,6 +75,7 @@ static int instructions(void) {
 
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Bits __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t Halfwords __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 
 TARGETED INLINE Vector NAME(all)(float value) {
     Vector result;

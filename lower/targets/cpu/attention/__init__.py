@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from egraph.tensor import Kernel, Node
 from lower.attention.match import AttentionCall, match
 from lower.attention.tiles import attention_tiles
 from lower.calls.launch import launch_matched
-from lower.targets import Library
+from lower.candidates.tile import Tile, Tiling
+from lower.targets import Launch, Library, reads_as_computed
+from lower.targets.cpu.onednn.match import ROUNDED, TILE_FEATURE
+from lower.views import Reason
+from runtime.processor import x86_flags
 
-LAUNCH = partial(launch_matched, match=match, recipe=AttentionCall.spec)
-LIBRARY = Library("attention", attention_tiles, LAUNCH, source=Path(__file__).with_name("attention.c"))
+if TYPE_CHECKING:
+    from lower.steps import StepWriter
+
+
+def rounding_is_slow() -> Reason | None:
+    """Return why products of rounded operands are no faster on this processor; None where they are."""
+    if TILE_FEATURE in x86_flags():
+        return None
+    return f"the processor has no {TILE_FEATURE}, without which attention in {ROUNDED} takes longer than in float32"
+
+
+def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
+    """Yield attention in float32, and where that may be faster, with operands that are rounded."""
+    rounds = ROUNDED in tiling.target.precisions and rounding_is_slow() is None
+    for number, tile in attention_tiles(tiling):
+        yield number, tile
+        if rounds:
+            yield number, replace(tile, implementation=tiling.implementation(tile.implementation.in_precision(ROUNDED).text))
+
+
+def launch(writer: StepWriter, kernel: Kernel) -> Launch:
+    """Return the launch of a kernel: of the function of its precision."""
+    suffix = f"_{ROUNDED}" if kernel.implementation.precision == ROUNDED else ""
+
+    def recipe(call: AttentionCall) -> Mapping[str, Any]:
+        spec = call.spec()
+        return {**spec, "function": f"{spec['function']}{suffix}"}
+
+    return launch_matched(writer, kernel, match, recipe)
+
+
+def reads(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
+    """Return why operands and results do not lie in what they are rounded to: they are read and written in float32."""
+    precision = implementation.partition("@")[2]
+    if precision not in ("", ROUNDED):
+        return f"attention is computed in float32 and {ROUNDED}"
+    return (rounding_is_slow() if precision else None) or reads_as_computed(fragment, implementation)
+
+
+LIBRARY = Library("attention", tiles, launch, source=Path(__file__).with_name("attention.c"), reads=reads)

@@ -5,14 +5,19 @@
  * one code a step of f, one a step of g.
  * All tensors have the same axes of the batch and any strides, zero where they repeat; columns of v and of the result lie side by side.
  *
+ * ``attention_bf16`` rounds the operands of both products to bfloat16, to the nearest, and adds up in float32: q, k and v, and what the
+ * second product reads of g. Where the processor has tiles, these are multiplied by them; elsewhere as numbers of float32.
+ *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
+#include "../tiles.h"
 #ifndef LANES
 #include <math.h>
 
 #define ROWS 6         /* rows of one block of registers */
 #define VECTORS (LANES == 16 ? 4 : 2) /* of its columns */
 #define BLOCK_ROWS 24  /* rows whose scores are held at once */
+#define BLOCK_TILES 32 /* the same as tiles, two of rows */
 #define CHUNK_KEYS 128 /* rows of v that stay in the first cache while they are added up */
 #define MOST_STEPS 8
 #define SERIAL_OPERATIONS 200000.0 /* less than this is done before another thread has started */
@@ -32,7 +37,8 @@ typedef struct {
     const Tensor *q, *k, *v, *out, *replacement;
     Step steps[MOST_STEPS];
     int before, step_count, axes; /* before: steps of f; axes: those of the batch */
-    int64_t batch, m, n, d, e;
+    int rounds;                   /* whether operands are rounded to bfloat16 */
+    int64_t batch, m, n, d, e, rows_at_once;
     void (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last, float *memory);
     int64_t (*memory_size)(const void *problem);
 } Problem;
@@ -72,7 +78,7 @@ static int64_t parts_of(const Problem *problem, int threads) {
     int64_t best = 1;
     double least = 1e9;
     for (int64_t parts = 1; parts <= 4 * threads; parts++) {
-        int64_t rows = padded((problem->m + parts - 1) / parts, ROWS), real = (problem->m + rows - 1) / rows;
+        int64_t rows = padded((problem->m + parts - 1) / parts, problem->rows_at_once), real = (problem->m + rows - 1) / rows;
         if (parts > 1 && rows < LEAST_SHARE) break;
         int64_t shares = real * problem->batch, rounds = (shares + threads - 1) / threads;
         double time = (double)rounds * (double)(rows + 12); /* packing takes as long as a few rows */
@@ -84,7 +90,7 @@ static int64_t parts_of(const Problem *problem, int threads) {
 static int work(int task, const Environment *environment, void *data) {
     Problem *problem = data;
     int64_t tasks = environment->num_task, parts = parts_of(problem, (int)((tasks + TASKS_PER_THREAD - 1) / TASKS_PER_THREAD));
-    int64_t rows = padded((problem->m + parts - 1) / parts, ROWS);
+    int64_t rows = padded((problem->m + parts - 1) / parts, problem->rows_at_once);
     parts = (problem->m + rows - 1) / rows;
     int64_t shares = parts * problem->batch, end = shares * (task + 1) / tasks;
     float *memory = 0;
@@ -97,8 +103,7 @@ static int work(int task, const Environment *environment, void *data) {
     return 0;
 }
 
-EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *result) {
-    (void)self, (void)result;
+static int attend(const Value *arguments, int32_t count, int rounds) {
     int integers = 0;
     while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
     if (integers < 2 || integers - 2 > MOST_STEPS) return 2;
@@ -122,10 +127,26 @@ EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *r
     problem.m = problem.q->shape[rank - 2], problem.d = problem.q->shape[rank - 1];
     problem.n = problem.v->shape[rank - 2], problem.e = problem.v->shape[rank - 1];
     problem.compute = FOR_PROCESSOR(compute), problem.memory_size = FOR_PROCESSOR(memory_size);
+    problem.rounds = rounds, problem.rows_at_once = ROWS;
+#if defined(__x86_64__)
+    if (rounds && multiplies_tiles()) {
+        problem.compute = compute_tiles_avx512, problem.memory_size = memory_size_of_tiles_avx512, problem.rows_at_once = BLOCK_TILES;
+    }
+#endif
     double operations = (double)problem.batch * (double)problem.m * (double)problem.n * (double)(problem.d + problem.e + 16);
     if (__TVMBackendParallelLaunch && operations > SERIAL_OPERATIONS) return __TVMBackendParallelLaunch(work, &problem, 0);
     Environment alone = {0, 1};
     return work(0, &alone, &problem);
+}
+
+EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return attend(arguments, count, 0);
+}
+
+EXPORT int attention_bf16(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    return attend(arguments, count, 1);
 }
 
 #else /* ------------------------------------------------------------------ once for each set of instructions */
@@ -306,11 +327,65 @@ TARGETED static float NAME(powers)(float *row, int64_t width) {
     return NAME(across)(sum, 0);
 }
 
-/* Numbers of memory that a matrix of the batch needs: packed keys, values in rows, scores and sums of a block of rows. */
+/* Round numbers to bfloat16; there are whole vectors of them. */
+TARGETED static void NAME(round)(float *numbers, int64_t count) {
+    for (int64_t i = 0; i < count; i += LANES) STORE(numbers + i, (Vector)NAME(nearest)(LOAD(numbers + i)));
+}
+
+/* Copy numbers that lie `inner` apart, rounded, and fill up the last vector with zeros. */
+TARGETED static void NAME(copy_rounded)(const float *from, int64_t inner, int64_t count, float *to) {
+    for (int64_t i = 0; i < count; i++) to[i] = from[i * inner];
+    for (int64_t i = count; i < padded(count, LANES); i++) to[i] = 0.0f;
+    NAME(round)(to, padded(count, LANES));
+}
+
+/* Numbers of memory that a matrix of the batch needs: packed keys, values in rows, scores, sums and rounded queries of a block of rows. */
 static int64_t NAME(memory_size)(const void *data) {
     const Problem *problem = data;
     const int64_t pitch = padded(problem->n, VECTORS * LANES), wide = padded(problem->e, LANES);
-    return pitch * problem->d + problem->n * wide + BLOCK_ROWS * (pitch + wide);
+    const int64_t rounded = problem->rounds ? padded(problem->d, LANES) : 0;
+    return pitch * problem->d + problem->n * wide + BLOCK_ROWS * (pitch + wide + rounded);
+}
+
+/* Find a matrix of the batch in the operands of all steps. */
+static void NAME(find_operands)(const Problem *problem, int64_t batch, Step *steps) {
+    for (int step = 0; step < problem->step_count; step++) {
+        Step *one = steps + step;
+        *one = problem->steps[step];
+        one->operands = (const float *)one->operand->data + offset_of(one->operand, problem->out, problem->axes, batch);
+        if (one->condition)
+            one->conditions = (const uint8_t *)one->condition->data + offset_of(one->condition, problem->out, problem->axes, batch);
+    }
+}
+
+/* Make g(softmax(f(..))) of the scores of one row, of which the steps that were taken are done; the row has whole vectors. */
+TARGETED static void NAME(probabilities)(const Problem *problem, const Step *steps, int taken, int64_t i, float *row) {
+    const int64_t n = problem->n, width = padded(n, LANES);
+    for (int step = taken; step < problem->before; step++) NAME(apply)(steps + step, problem->axes, n, i, row);
+    for (int64_t j = n; j < width; j++) row[j] = -INFINITY;
+    float sum = NAME(powers)(row, width);
+    if (problem->replacement && sum != sum) {
+        const float value = *(const float *)problem->replacement->data;
+        for (int64_t j = 0; j < n; j++) row[j] = value;
+    } else {
+        const float scale = 1.0f / sum;
+        for (int64_t j = 0; j < width; j += LANES) STORE(row + j, LOAD(row + j) * scale);
+    }
+    for (int step = problem->before; step < problem->step_count; step++) NAME(apply)(steps + step, problem->axes, n, i, row);
+}
+
+/* Write rows of the result. */
+TARGETED static void NAME(write)(const Problem *problem, int64_t batch, int64_t first, int64_t rows, const float *sums, int64_t pitch) {
+    const Tensor *out = problem->out;
+    float *target = (float *)out->data + offset_of(out, out, problem->axes, batch);
+    const int64_t inner = out->strides[problem->axes + 1];
+    for (int64_t r = 0; r < rows; r++) {
+        float *to = target + (first + r) * out->strides[problem->axes];
+        if (inner == 1)
+            for (int64_t c = 0; c < problem->e; c++) to[c] = sums[r * pitch + c];
+        else
+            for (int64_t c = 0; c < problem->e; c++) to[c * inner] = sums[r * pitch + c];
+    }
 }
 
 TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t first, int64_t last, float *memory) {
@@ -319,6 +394,7 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
     const int64_t n = problem->n, d = problem->d, e = problem->e, panel_keys = VECTORS * LANES;
     const int64_t pitch = padded(n, panel_keys), wide = padded(e, LANES);
     float *keys = memory, *values = keys + pitch * d, *scores = values + n * wide, *sums = scores + BLOCK_ROWS * pitch;
+    float *rounded = sums + BLOCK_ROWS * wide;
 
     const Tensor *q = problem->q, *k = problem->k, *v = problem->v, *out = problem->out;
     NAME(pack_keys)((const float *)k->data + offset_of(k, out, axes, batch), k->strides[axes], k->strides[axes + 1], n, d, keys);
@@ -330,43 +406,34 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
         for (; c < e; c++) values[j * wide + c] = source[c * v->strides[axes + 1]];
         for (; c < wide; c++) values[j * wide + c] = 0.0f;
     }
+    if (problem->rounds) NAME(round)(keys, pitch * d), NAME(round)(values, n * wide);
 
     Step steps[MOST_STEPS];
-    for (int step = 0; step < problem->step_count; step++) {
-        Step *one = steps + step;
-        *one = problem->steps[step];
-        one->operands = (const float *)one->operand->data + offset_of(one->operand, out, axes, batch);
-        if (one->condition) one->conditions = (const uint8_t *)one->condition->data + offset_of(one->condition, out, axes, batch);
-    }
+    NAME(find_operands)(problem, batch, steps);
     float factor;
     const int taken = leading_factor(problem, &factor);
 
     const float *queries = (const float *)q->data + offset_of(q, out, axes, batch);
-    float *target = (float *)out->data + offset_of(out, out, axes, batch);
     for (int64_t i = first; i < last; i += BLOCK_ROWS) {
         const int rows = (int)(last - i < BLOCK_ROWS ? last - i : BLOCK_ROWS);
         const float *pointers[BLOCK_ROWS];
+        int64_t inner = q->strides[axes + 1];
         for (int r = 0; r < rows; r++) pointers[r] = queries + (i + r) * q->strides[axes];
+        for (int r = 0; r < rows && problem->rounds; r++) {
+            float *to = rounded + r * padded(d, LANES);
+            NAME(copy_rounded)(pointers[r], inner, d, to);
+            pointers[r] = to;
+        }
+        if (problem->rounds) inner = 1;
         for (int64_t j = 0; j < n; j += panel_keys) {
             const int vectors = (int)(padded(n - j < panel_keys ? n - j : panel_keys, LANES) / LANES);
             for (int r = 0; r < rows; r += ROWS)
-                NAME(panel_of)(pointers + r, q->strides[axes + 1], keys + j * d, d, factor, scores + r * pitch + j, pitch,
+                NAME(panel_of)(pointers + r, inner, keys + j * d, d, factor, scores + r * pitch + j, pitch,
                                rows - r < ROWS ? rows - r : ROWS, vectors);
         }
         for (int r = 0; r < rows; r++) {
-            float *row = scores + r * pitch;
-            for (int step = taken; step < problem->before; step++) NAME(apply)(steps + step, axes, n, i + r, row);
-            const int64_t width = padded(n, LANES);
-            for (int64_t j = n; j < width; j++) row[j] = -INFINITY;
-            float sum = NAME(powers)(row, width);
-            if (problem->replacement && sum != sum) {
-                const float value = *(const float *)problem->replacement->data;
-                for (int64_t j = 0; j < n; j++) row[j] = value;
-            } else {
-                const float scale = 1.0f / sum;
-                for (int64_t j = 0; j < width; j += LANES) STORE(row + j, LOAD(row + j) * scale);
-            }
-            for (int step = problem->before; step < problem->step_count; step++) NAME(apply)(steps + step, axes, n, i + r, row);
+            NAME(probabilities)(problem, steps, taken, i + r, scores + r * pitch);
+            if (problem->rounds) NAME(round)(scores + r * pitch, padded(n, LANES));
         }
         memset(sums, 0, (size_t)(rows * wide) * sizeof(float));
         for (int64_t j = 0; j < n; j += CHUNK_KEYS) {
@@ -378,14 +445,111 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
                                      rows - r < ROWS ? rows - r : ROWS, (int)(left < VECTORS ? left : VECTORS));
                 }
         }
-        for (int r = 0; r < rows; r++) {
-            float *to = target + (i + r) * out->strides[axes];
-            const int64_t inner = out->strides[axes + 1];
-            if (inner == 1)
-                for (int64_t c = 0; c < e; c++) to[c] = sums[r * wide + c];
-            else
-                for (int64_t c = 0; c < e; c++) to[c * inner] = sums[r * wide + c];
-        }
+        NAME(write)(problem, batch, i, rows, sums, wide);
     }
 }
+
+#if LANES == 16
+/* Write up to 32 numbers that lie `inner` apart as a row of a tile, filled up with zeros. */
+TARGETED INLINE void NAME(put_line)(const float *from, int64_t inner, int64_t count, char *to) {
+    for (int half = 0; half < 2; half++, from += LANES * inner, count -= LANES, to += 2 * LANES) {
+        Vector x = NAME(all)(0.0f);
+        if (count >= LANES && inner == 1) x = LOAD(from);
+        else
+            for (int i = 0; i < LANES && i < count; i++) x[i] = from[i * inner];
+        Halfwords nearest;
+        NARROW(nearest, x);
+        *(Halfwords *)to = nearest;
+    }
+}
+
+/* Pack k as tiles of columns: one panel of keys after the other; what is beyond the last key or number is zero. */
+TARGETED static void NAME(pack_key_tiles)(const float *k, int64_t step, int64_t inner, int64_t n, int64_t d, char *packed) {
+    float lines[PANEL * TILE_ROWS] __attribute__((aligned(LINE_BYTES)));
+    for (int64_t j = 0; j < n; j += PANEL)
+        for (int64_t c = 0; c < d; c += 2 * TILE_ROWS, packed += TILE_BYTES) {
+            for (int64_t i = 0; i < PANEL; i++)
+                NAME(put_line)(k + (j + i) * step + c * inner, inner, j + i < n ? d - c : 0, (char *)(lines + i * TILE_ROWS));
+            NAME(transpose)(lines, TILE_ROWS, (float *)packed, PANEL);
+        }
+}
+
+/* Pack v as tiles of columns: one panel of its columns after the other. */
+TARGETED static void NAME(pack_value_tiles)(const float *v, int64_t step, int64_t inner, int64_t n, int64_t e, char *packed) {
+    for (int64_t c = 0; c < e; c += PANEL)
+        for (int64_t j = 0; j < padded(n, 2 * TILE_ROWS); j += 2, packed += LINE_BYTES) {
+            char halves[2][LINE_BYTES];
+            for (int64_t i = 0; i < 2; i++)
+                NAME(put_line)(v + (j + i) * step + c * inner, inner, j + i >= n ? 0 : e - c < PANEL ? e - c : PANEL, halves[i]);
+            const Bits first = __builtin_convertvector(*(const Halfwords *)halves[0], Bits);
+            const Bits second = __builtin_convertvector(*(const Halfwords *)halves[1], Bits);
+            STORE((float *)packed, (Vector)(first | second << 16));
+        }
+}
+
+/* Numbers of memory that a matrix of the batch needs: tiles of keys and values, and of a block of rows tiles of queries and of
+ * probabilities, scores, and sums. */
+static int64_t NAME(memory_size_of_tiles)(const void *data) {
+    const Problem *problem = data;
+    const int64_t inputs = padded(problem->d, 2 * TILE_ROWS), keys = padded(problem->n, 2 * TILE_ROWS), wide = padded(problem->e, PANEL);
+    return (padded(problem->n, PANEL) * inputs + wide * keys + BLOCK_TILES * (inputs + keys)) / 2 + BLOCK_TILES * (keys + wide);
+}
+
+/* sums = x * columns, for all panels of these and up to 32 rows. */
+TARGETED static void NAME(by_panels)(const Run *operands, const char *columns, float *sums, int64_t panels, int has_rows) {
+    Run run = *operands;
+    for (int64_t panel = 0; panel < panels; panel += 2) {
+        run.packed = columns + panel * run.panel_bytes;
+        NAME(sums_of_tiles)(&run, sums + panel * PANEL, has_rows, panel + 1 < panels, 1);
+    }
+}
+
+TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_t first, int64_t last, float *memory) {
+    const Problem *problem = data;
+    const int axes = problem->axes;
+    const int64_t n = problem->n, d = problem->d, pitch = padded(n, 2 * TILE_ROWS), wide = padded(problem->e, PANEL);
+    const int64_t input_tiles = padded(d, 2 * TILE_ROWS) / (2 * TILE_ROWS), key_tiles = pitch / (2 * TILE_ROWS);
+    char *keys = (char *)memory, *values = keys + padded(n, PANEL) / PANEL * input_tiles * TILE_BYTES;
+    char *rounded = values + wide / PANEL * key_tiles * TILE_BYTES, *weights = rounded + input_tiles * BLOCK_TILES * LINE_BYTES;
+    float *scores = (float *)(weights + key_tiles * BLOCK_TILES * LINE_BYTES), *sums = scores + BLOCK_TILES * pitch;
+
+    const Tensor *q = problem->q, *k = problem->k, *v = problem->v, *out = problem->out;
+    const float *queries = (const float *)q->data + offset_of(q, out, axes, batch);
+    NAME(pack_key_tiles)((const float *)k->data + offset_of(k, out, axes, batch), k->strides[axes], k->strides[axes + 1], n, d, keys);
+    NAME(pack_value_tiles)(
+        (const float *)v->data + offset_of(v, out, axes, batch), v->strides[axes], v->strides[axes + 1], n, problem->e, values);
+
+    Step steps[MOST_STEPS];
+    NAME(find_operands)(problem, batch, steps);
+    float factor;
+    const int taken = leading_factor(problem, &factor);
+
+    const Run of_scores = {.x = rounded, .x_bytes = BLOCK_TILES * LINE_BYTES, .panel_bytes = input_tiles * TILE_BYTES,
+                           .steps = input_tiles, .distance = pitch * 4};
+    const Run of_sums = {.x = weights, .x_bytes = BLOCK_TILES * LINE_BYTES, .panel_bytes = key_tiles * TILE_BYTES,
+                         .steps = key_tiles, .distance = wide * 4};
+    int64_t shaped = 0;
+    for (int64_t i = first, rows; i < last; i += rows) {
+        rows = last - i < BLOCK_TILES ? last - i : BLOCK_TILES;
+        if (rows != shaped) NAME(shape_tiles)(shaped = rows);
+        for (int64_t tile = 0; tile < input_tiles; tile++)
+            for (int64_t r = 0; r < rows; r++)
+                NAME(put_line)(
+                    queries + (i + r) * q->strides[axes] + 2 * TILE_ROWS * tile * q->strides[axes + 1], q->strides[axes + 1],
+                    d - 2 * TILE_ROWS * tile, rounded + (tile * BLOCK_TILES + r) * LINE_BYTES);
+        NAME(by_panels)(&of_scores, keys, scores, (n + PANEL - 1) / PANEL, rows > TILE_ROWS);
+        for (int64_t r = 0; r < rows; r++) {
+            float *row = scores + r * pitch;
+            for (int64_t j = 0; j < n && factor != 1.0f; j += LANES) STORE(row + j, LOAD(row + j) * factor);
+            NAME(probabilities)(problem, steps, taken, i + r, row);
+            for (int64_t tile = 0; tile < key_tiles; tile++)
+                NAME(put_line)(
+                    row + 2 * TILE_ROWS * tile, 1, n - 2 * TILE_ROWS * tile, weights + (tile * BLOCK_TILES + r) * LINE_BYTES);
+        }
+        NAME(by_panels)(&of_sums, values, sums, wide / PANEL, rows > TILE_ROWS);
+        NAME(write)(problem, batch, i, rows, sums, wide);
+    }
+    __asm__ volatile("tilerelease");
+}
+#endif
 #endif

@@ -72,7 +72,7 @@ READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights")
 
 ROUNDED, SPLIT = "bf16", "bf16x3"
 """``SPLIT``: operands are sums of two numbers of ``ROUNDED`` each, and three products of these are computed as one of longer sums."""
-SPLIT_FEATURE = "amx_bf16"
+TILE_FEATURE = "amx_bf16"
 """Instructions, by their name on x86, with which three such products are faster than one of float32."""
 
 READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
@@ -332,9 +332,9 @@ def multiplies_bytes() -> bool:
 
 def split_is_slow() -> Reason | None:
     """Return why products of split operands are slow on this processor; None where they are not."""
-    if SPLIT_FEATURE in x86_flags():
+    if TILE_FEATURE in x86_flags():
         return None
-    return f"the processor has no {SPLIT_FEATURE}, without which three products of {ROUNDED} take longer than one of float32"
+    return f"the processor has no {TILE_FEATURE}, without which three products of {ROUNDED} take longer than one of float32"
 
 
 def is_integer(fragment: Node) -> bool:
