@@ -35,7 +35,7 @@ from runtime.devices import HOST, device
 from runtime.errors import ArtefactError, LibraryMissing
 from runtime.feeds import DRAWN, FeedSpec, random_feeds, random_weights
 from runtime.input_file import Declared, read_inputs
-from runtime.judge import ONLY_REFERENCE, Expected, WrongResult, judge, reference_results
+from runtime.judge import ONLY_REFERENCE, ROUNDS_INSIDE, Expected, WrongResult, judge, reference_results
 from runtime.measure import Engine
 from runtime.opaque import FLUSH_ENTRY, open_session
 
@@ -134,7 +134,7 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
     else:
         expected = reference_results(Path(path), feeds, weights, threads)
         for result, expected_result in zip(results, expected or (), strict=expected is not None):
-            judge(result, expected_result)
+            judge(result, expected_result, rounds_inside=(Path(path) / ROUNDS_INSIDE).exists())
 
     def run_many(count: int) -> list[int]:
         return session.run_native(count, evict=True, weights_from_memory=weights_from_memory)

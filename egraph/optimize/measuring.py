@@ -12,14 +12,16 @@ from typing import Protocol
 
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize.kernels import compile_batch, feed_specs, in_bytes, in_float32, kernel_program, reference_graph, rounded
+from egraph.optimize.simulation import products
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, KernelKey, is_measurable
+from lower.cost.rounding import MEASURED_IN
 from lower.roofline import DeviceSpeed, Work, work
 from lower.targets import Lowering, lowering_for
-from runtime.judge import REFERENCE_MODEL
+from runtime.judge import REFERENCE_MODEL, ROUNDS_INSIDE
 from runtime.measure import FROM_MEMORY, Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 from runtime.profile.versions import from_memory
@@ -198,6 +200,8 @@ def write_reference(program: Program, implementation: Implementation, folder: Pa
         if not implementation.is_opaque:
             reference = rounded(in_float32(reference_graph(in_bytes(program).graph)), implementation.precision)
         (folder / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
+        if implementation.precision == MEASURED_IN and len(products(program.kernels[0])) > 1:
+            (folder / ROUNDS_INSIDE).touch()
 
 
 def job_of(model: CostModel, candidate: Candidate, policy: MeasurePolicy = MeasurePolicy()) -> Job:

@@ -36,6 +36,8 @@ class AttentionCall:
     steps_before: int
     """Steps of f; those of g follow in ``codes``."""
     codes: tuple[int, ...]
+    factors: tuple[int, int]
+    """Steps of f that scale the queries, which are the first ones, and the keys, which follow: by one number each."""
 
     def spec(self) -> dict[str, object]:
         """Return the call as a plan step's recipe."""
@@ -48,6 +50,7 @@ class _Probabilities:
 
     queries: Read
     keys: Read
+    factors: tuple[int, int]
     replacement: Read | None
     steps_before: int
 
@@ -139,7 +142,8 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     if len(written.shape) > MOST_AXES:
         return f"{len(written.shape)} axes are more than {MOST_AXES}"
     numbered = tuple(Argument("", index, window) for (index, _), window in zip(operands, windows_read, strict=True))
-    return AttentionCall(numbered, written, replacement is not None, probabilities.steps_before, tuple(reader.codes))
+    steps_before, factors = probabilities.steps_before, probabilities.factors
+    return AttentionCall(numbered, written, replacement is not None, steps_before, tuple(reader.codes), factors)
 
 
 def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:
@@ -197,8 +201,8 @@ def is_guard(node: Node) -> bool:
     return node.inputs[0].inputs[0] is node.inputs[2] and node.type == node.inputs[2].type
 
 
-def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
-    """Read the steps between product and softmax, the last first, and the product."""
+def _scores(reader: _Reader, node: Node) -> tuple[Read, Read, tuple[int, int]] | Reason:
+    """Read the steps between product and softmax, the last first, and the product; return its operands and how many factors each has."""
     steps: list[Step] = []
     holders = holding(node, frozenset({"MatMul"}))
     while node.op != "MatMul":
@@ -212,10 +216,12 @@ def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
         node = step[1]
     factors: list[tuple[int, Read]] = []
     operands: list[Read] = []
+    counts: list[int] = []
     if min(operand.type.rank for operand in node.inputs) < 2:
         return "a vector is no matrix"
     batch = node.type.sizes[:-2]
     for operand in node.inputs:
+        counts.append(-len(factors))
         while True:
             view = operand
             while view.op in VIEWS:
@@ -232,12 +238,14 @@ def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
         if isinstance(window, str):
             return window
         operands.append(window)
+        counts[-1] += len(factors)
     for code, factor in factors:
         reader.codes.append(code)
         reader.read.append(factor)
     reader.take(steps)
     queries, keys = operands
-    return queries, keys
+    of_queries, of_keys = counts
+    return queries, keys, (of_queries, of_keys)
 
 
 def _code(op: str, position: int) -> int | None:

@@ -39,13 +39,12 @@ def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
 
 def launch(writer: StepWriter, kernel: Kernel) -> Launch:
     """Return the launch of a kernel: of the function of its precision."""
-    suffix = f"_{ROUNDED}" if kernel.implementation.precision == ROUNDED else ""
+    rounds = kernel.implementation.precision == ROUNDED
+    return launch_matched(writer, kernel, match, _rounding if rounds else AttentionCall.spec)
 
-    def recipe(call: AttentionCall) -> Mapping[str, Any]:
-        spec = call.spec()
-        return {**spec, "function": f"{spec['function']}{suffix}"}
 
-    return launch_matched(writer, kernel, match, recipe)
+def _rounding(call: AttentionCall) -> Mapping[str, Any]:
+    return {"function": f"attention_{ROUNDED}", "integers": [int(call.is_guarded), call.steps_before, *call.factors, *call.codes]}
 
 
 def reads(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:

@@ -6,7 +6,8 @@
  * All tensors have the same axes of the batch and any strides, zero where they repeat; columns of v and of the result lie side by side.
  *
  * ``attention_bf16`` rounds the operands of both products to bfloat16, to the nearest, and adds up in float32: q, k and v, and what the
- * second product reads of g. Where the processor has tiles, these are multiplied by them; elsewhere as numbers of float32.
+ * second product reads of g. Two more integers, before the codes, say how many steps, the first ones, scale q, and how many k after
+ * these: one number each, before rounding. Where the processor has tiles, these multiply; elsewhere numbers of float32 are multiplied.
  *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
@@ -38,6 +39,7 @@ typedef struct {
     Step steps[MOST_STEPS];
     int before, step_count, axes; /* before: steps of f; axes: those of the batch */
     int rounds;                   /* whether operands are rounded to bfloat16 */
+    int of_queries, of_keys;      /* the first steps, of f: they scale q, and then k */
     int64_t batch, m, n, d, e, rows_at_once;
     void (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last, float *memory);
     int64_t (*memory_size)(const void *problem);
@@ -52,16 +54,29 @@ static int64_t offset_of(const Tensor *tensor, const Tensor *shaped, int axes, i
     return offset;
 }
 
-/* Take steps whose operands repeat everywhere and only multiply the products as one factor; return how many these are. */
+/* A number after a step that multiplies by one number, or divides. */
+static float scaled(float number, const Step *by) {
+    const float value = *(const float *)by->operand->data;
+    return by->kind == MULTIPLY ? number * value : number / value;
+}
+
+/* What steps make of 1, each of which scales by one number. */
+static float factor_of(const Problem *problem, int first, int count) {
+    float factor = 1.0f;
+    for (int step = first; step < first + count; step++) factor = scaled(factor, problem->steps + step);
+    return factor;
+}
+
+/* Take steps, behind those of q and k, whose operands repeat everywhere and only multiply the products as one factor; return the first that
+ * is not taken. */
 static int leading_factor(const Problem *problem, float *factor) {
-    int taken = 0;
+    int taken = problem->of_queries + problem->of_keys;
     for (*factor = 1.0f; taken < problem->before; taken++) {
         const Step *one = problem->steps + taken;
         if (one->kind != MULTIPLY && one->kind != DIVIDE) break;
         for (int axis = 0; axis < problem->axes + 2; axis++)
             if (one->operand->strides[axis]) return taken;
-        const float value = *(const float *)one->operand->data;
-        const float product = one->kind == MULTIPLY ? *factor * value : *factor / value;
+        const float product = scaled(*factor, one);
         if (!(__builtin_fabsf(product) > 1e-18f && __builtin_fabsf(product) < 1e18f)) break; /* it could overflow where no score does */
         *factor = product;
     }
@@ -106,11 +121,14 @@ static int work(int task, const Environment *environment, void *data) {
 static int attend(const Value *arguments, int32_t count, int rounds) {
     int integers = 0;
     while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
-    if (integers < 2 || integers - 2 > MOST_STEPS) return 2;
-    int at = 3, guarded = (int)arguments[count - integers].integer;
-    const Value *codes = arguments + count - integers + 2;
-    Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - 2};
-    problem.before = (int)codes[-1].integer;
+    const int leading = rounds ? 4 : 2; /* integers before the codes */
+    if (integers < leading || integers - leading > MOST_STEPS) return 2;
+    const Value *codes = arguments + count - integers;
+    int at = 3, guarded = (int)codes[0].integer;
+    Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - leading};
+    problem.before = (int)codes[1].integer;
+    if (rounds) problem.of_queries = (int)codes[2].integer, problem.of_keys = (int)codes[3].integer;
+    codes += leading;
     for (int step = 0; step < problem.step_count; step++) {
         Step *one = problem.steps + step;
         one->kind = (int)codes[step].integer;
@@ -327,16 +345,16 @@ TARGETED static float NAME(powers)(float *row, int64_t width) {
     return NAME(across)(sum, 0);
 }
 
-/* Round numbers to bfloat16; there are whole vectors of them. */
-TARGETED static void NAME(round)(float *numbers, int64_t count) {
-    for (int64_t i = 0; i < count; i += LANES) STORE(numbers + i, (Vector)NAME(nearest)(LOAD(numbers + i)));
+/* Scale numbers and round them to bfloat16; there are whole vectors of them. */
+TARGETED static void NAME(round)(float *numbers, int64_t count, float factor) {
+    for (int64_t i = 0; i < count; i += LANES) STORE(numbers + i, (Vector)NAME(nearest)(LOAD(numbers + i) * factor));
 }
 
-/* Copy numbers that lie `inner` apart, rounded, and fill up the last vector with zeros. */
-TARGETED static void NAME(copy_rounded)(const float *from, int64_t inner, int64_t count, float *to) {
+/* Copy numbers that lie `inner` apart, scaled and rounded, and fill up the last vector with zeros. */
+TARGETED static void NAME(copy_rounded)(const float *from, int64_t inner, int64_t count, float *to, float factor) {
     for (int64_t i = 0; i < count; i++) to[i] = from[i * inner];
     for (int64_t i = count; i < padded(count, LANES); i++) to[i] = 0.0f;
-    NAME(round)(to, padded(count, LANES));
+    NAME(round)(to, padded(count, LANES), factor);
 }
 
 /* Numbers of memory that a matrix of the batch needs: packed keys, values in rows, scores, sums and rounded queries of a block of rows. */
@@ -406,7 +424,9 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
         for (; c < e; c++) values[j * wide + c] = source[c * v->strides[axes + 1]];
         for (; c < wide; c++) values[j * wide + c] = 0.0f;
     }
-    if (problem->rounds) NAME(round)(keys, pitch * d), NAME(round)(values, n * wide);
+    const float of_queries = factor_of(problem, 0, problem->of_queries);
+    const float of_keys = factor_of(problem, problem->of_queries, problem->of_keys);
+    if (problem->rounds) NAME(round)(keys, pitch * d, of_keys), NAME(round)(values, n * wide, 1.0f);
 
     Step steps[MOST_STEPS];
     NAME(find_operands)(problem, batch, steps);
@@ -421,7 +441,7 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
         for (int r = 0; r < rows; r++) pointers[r] = queries + (i + r) * q->strides[axes];
         for (int r = 0; r < rows && problem->rounds; r++) {
             float *to = rounded + r * padded(d, LANES);
-            NAME(copy_rounded)(pointers[r], inner, d, to);
+            NAME(copy_rounded)(pointers[r], inner, d, to, of_queries);
             pointers[r] = to;
         }
         if (problem->rounds) inner = 1;
@@ -433,7 +453,7 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
         }
         for (int r = 0; r < rows; r++) {
             NAME(probabilities)(problem, steps, taken, i + r, scores + r * pitch);
-            if (problem->rounds) NAME(round)(scores + r * pitch, padded(n, LANES));
+            if (problem->rounds) NAME(round)(scores + r * pitch, padded(n, LANES), 1.0f);
         }
         memset(sums, 0, (size_t)(rows * wide) * sizeof(float));
         for (int64_t j = 0; j < n; j += CHUNK_KEYS) {
@@ -450,26 +470,27 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
 }
 
 #if LANES == 16
-/* Write up to 32 numbers that lie `inner` apart as a row of a tile, filled up with zeros. */
-TARGETED INLINE void NAME(put_line)(const float *from, int64_t inner, int64_t count, char *to) {
+/* Write up to 32 numbers that lie `inner` apart, scaled, as a row of a tile, filled up with zeros. */
+TARGETED INLINE void NAME(put_line)(const float *from, int64_t inner, int64_t count, float factor, char *to) {
     for (int half = 0; half < 2; half++, from += LANES * inner, count -= LANES, to += 2 * LANES) {
         Vector x = NAME(all)(0.0f);
         if (count >= LANES && inner == 1) x = LOAD(from);
         else
             for (int i = 0; i < LANES && i < count; i++) x[i] = from[i * inner];
         Halfwords nearest;
-        NARROW(nearest, x);
+        NARROW(nearest, x * factor);
         *(Halfwords *)to = nearest;
     }
 }
 
 /* Pack k as tiles of columns: one panel of keys after the other; what is beyond the last key or number is zero. */
-TARGETED static void NAME(pack_key_tiles)(const float *k, int64_t step, int64_t inner, int64_t n, int64_t d, char *packed) {
+TARGETED static void NAME(pack_key_tiles)(
+    const float *k, int64_t step, int64_t inner, int64_t n, int64_t d, float factor, char *packed) {
     float lines[PANEL * TILE_ROWS] __attribute__((aligned(LINE_BYTES)));
     for (int64_t j = 0; j < n; j += PANEL)
         for (int64_t c = 0; c < d; c += 2 * TILE_ROWS, packed += TILE_BYTES) {
             for (int64_t i = 0; i < PANEL; i++)
-                NAME(put_line)(k + (j + i) * step + c * inner, inner, j + i < n ? d - c : 0, (char *)(lines + i * TILE_ROWS));
+                NAME(put_line)(k + (j + i) * step + c * inner, inner, j + i < n ? d - c : 0, factor, (char *)(lines + i * TILE_ROWS));
             NAME(transpose)(lines, TILE_ROWS, (float *)packed, PANEL);
         }
 }
@@ -480,7 +501,7 @@ TARGETED static void NAME(pack_value_tiles)(const float *v, int64_t step, int64_
         for (int64_t j = 0; j < padded(n, 2 * TILE_ROWS); j += 2, packed += LINE_BYTES) {
             char halves[2][LINE_BYTES];
             for (int64_t i = 0; i < 2; i++)
-                NAME(put_line)(v + (j + i) * step + c * inner, inner, j + i >= n ? 0 : e - c < PANEL ? e - c : PANEL, halves[i]);
+                NAME(put_line)(v + (j + i) * step + c * inner, inner, j + i >= n ? 0 : e - c < PANEL ? e - c : PANEL, 1.0f, halves[i]);
             const Bits first = __builtin_convertvector(*(const Halfwords *)halves[0], Bits);
             const Bits second = __builtin_convertvector(*(const Halfwords *)halves[1], Bits);
             STORE((float *)packed, (Vector)(first | second << 16));
@@ -515,7 +536,10 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
 
     const Tensor *q = problem->q, *k = problem->k, *v = problem->v, *out = problem->out;
     const float *queries = (const float *)q->data + offset_of(q, out, axes, batch);
-    NAME(pack_key_tiles)((const float *)k->data + offset_of(k, out, axes, batch), k->strides[axes], k->strides[axes + 1], n, d, keys);
+    const float of_queries = factor_of(problem, 0, problem->of_queries);
+    const float of_keys = factor_of(problem, problem->of_queries, problem->of_keys);
+    NAME(pack_key_tiles)(
+        (const float *)k->data + offset_of(k, out, axes, batch), k->strides[axes], k->strides[axes + 1], n, d, of_keys, keys);
     NAME(pack_value_tiles)(
         (const float *)v->data + offset_of(v, out, axes, batch), v->strides[axes], v->strides[axes + 1], n, problem->e, values);
 
@@ -536,7 +560,7 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
             for (int64_t r = 0; r < rows; r++)
                 NAME(put_line)(
                     queries + (i + r) * q->strides[axes] + 2 * TILE_ROWS * tile * q->strides[axes + 1], q->strides[axes + 1],
-                    d - 2 * TILE_ROWS * tile, rounded + (tile * BLOCK_TILES + r) * LINE_BYTES);
+                    d - 2 * TILE_ROWS * tile, of_queries, rounded + (tile * BLOCK_TILES + r) * LINE_BYTES);
         NAME(by_panels)(&of_scores, keys, scores, (n + PANEL - 1) / PANEL, rows > TILE_ROWS);
         for (int64_t r = 0; r < rows; r++) {
             float *row = scores + r * pitch;
@@ -544,7 +568,7 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
             NAME(probabilities)(problem, steps, taken, i + r, row);
             for (int64_t tile = 0; tile < key_tiles; tile++)
                 NAME(put_line)(
-                    row + 2 * TILE_ROWS * tile, 1, n - 2 * TILE_ROWS * tile, weights + (tile * BLOCK_TILES + r) * LINE_BYTES);
+                    row + 2 * TILE_ROWS * tile, 1, n - 2 * TILE_ROWS * tile, 1.0f, weights + (tile * BLOCK_TILES + r) * LINE_BYTES);
         }
         NAME(by_panels)(&of_sums, values, sums, wide / PANEL, rows > TILE_ROWS);
         NAME(write)(problem, batch, i, rows, sums, wide);
