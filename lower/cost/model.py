@@ -2,15 +2,15 @@
 
 Estimates only rank what is not measured yet; extraction is repeated until everything it chose has been measured
 (or time is up), so a wrong estimate costs a measurement and not a wrong choice. Kernels around one costly operator
-are a family: they take about the same time, whatever is fused above it. What has a measured relative is estimated by
-it, give or take the operands that it reads besides; everything else by its arithmetic and its bytes.
+are a family: they take about the same time, whatever is fused above it. So do kernels of attention of the same sizes. What has a
+measured relative is estimated by it, give or take the operands that it reads besides; everything else by its arithmetic and its bytes.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -37,8 +37,8 @@ KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
 Offered: TypeAlias = Mapping[int, tuple[Candidate, ...]]
 """Candidates by class."""
-Family: TypeAlias = tuple[Implementation, Node, tuple[object, ...]]
-"""Implementation, the costly operator over what it reads, and the transposes above it."""
+Family: TypeAlias = tuple[Implementation, Hashable, tuple[object, ...]]
+"""Implementation, the costly operator over what it reads, and the transposes above it; or what its library says instead of these."""
 
 CHEAP = ("elementwise", "view", "movement")
 
@@ -149,8 +149,11 @@ class CostModel:
         """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
         part = (candidate.fragment, candidate.implementation)
         if part not in self._families:
+            library = self._lowering.library_of(candidate.implementation)
+            alike = library.alike(candidate.fragment) if library is not None else None
             has_one = candidate.implementation.is_library or any(node.op == "Expression" for node in walk((candidate.fragment,)))
-            self._families[part] = family(candidate) if has_one else None
+            common = family(candidate) if has_one else None
+            self._families[part] = common if alike is None else (candidate.implementation, alike, ())
         return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -52,6 +52,11 @@ def reads_as_computed(_fragment: Node, implementation: str) -> Mapping[int, froz
     return f"{implementation} reads and writes values in the types that they are computed in"
 
 
+def by_costly_operator(_: Node) -> Hashable | None:
+    """Say nothing of what decides the time of a kernel: it is its costly operator over what it reads."""
+    return None
+
+
 def as_given(_: Node) -> Mapping[int, tuple[int, ...]]:
     """Return that all constants are stored as they are given."""
     return {}
@@ -77,6 +82,8 @@ class Library:
     """Whether it has several plans for one call, each of which may be measured and chosen."""
     constant_orders: Orders = as_given
     """In which order of axes a fragment's constants are stored."""
+    alike: Callable[[Node], Hashable | None] = by_costly_operator
+    """What decides a kernel's time, by its fragment, where that is less than its costly operator over what it reads."""
     kind: str = ""
     """The kind of its steps where these are neither the library's own nor C functions: of generated code, the generator's."""
 

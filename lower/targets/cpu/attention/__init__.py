@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,4 +56,13 @@ def reads(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] |
     return (rounding_is_slow() if precision else None) or reads_as_computed(fragment, implementation)
 
 
-LIBRARY = Library("attention", tiles, launch, source=Path(__file__).with_name("attention.c"), reads=reads)
+def alike(fragment: Node) -> Hashable | None:
+    """Return sizes and steps, which decide the time: through which views operands are read, and the result is written, hardly does."""
+    call = match(fragment)
+    if isinstance(call, str):
+        return None
+    (*batch, rows, depth), (*_, keys, width) = call.arguments[0].window.shape, call.arguments[2].window.shape
+    return math.prod(batch), rows, keys, depth, width, call.is_guarded, call.codes[sum(call.factors) :]
+
+
+LIBRARY = Library("attention", tiles, launch, source=Path(__file__).with_name("attention.c"), reads=reads, alike=alike)
