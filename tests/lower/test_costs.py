@@ -60,6 +60,41 @@ def test_a_family_of_operators_below_each_other_is_what_the_last_of_them_compute
     assert family(_candidate(chained(apply("Relu", _product())))) != family(plain) != family(PLAIN)
 
 
+def _transposed(x: Node, *perm: int) -> Node:
+    return apply("Transpose", x, perm=perm)
+
+
+def _attention(q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
+    scores = apply("MatMul", q, _transposed(k, *range(k.type.rank - 2), k.type.rank - 1, k.type.rank - 2))
+    scores = scores if mask is None else apply("Add", scores, mask)
+    return apply("MatMul", apply("Softmax", scores, axis=scores.type.rank - 1), v)
+
+
+def test_attention_of_the_same_sizes_and_steps_is_a_family() -> None:
+    """Whatever views operands are read through, the result is written through, and whatever scales queries and keys."""
+
+    def part(at: int) -> Node:
+        cut = apply("Slice", leaf(0, 1, 9, 36), starts=(0, 0, 12 * at), ends=(1, 9, 12 * at + 12), steps=(1, 1, 1))
+        return _transposed(apply("Reshape", cut, shape=(1, 9, 3, 4)), 0, 2, 1, 3)
+
+    model, blocks = _model(), Implementation.parse("attention.blocks", PRODUCT.target)
+    q, k, v = (leaf(at, 3, 9, 4) for at in range(3))
+    plain = _candidate(_attention(q, k, v), blocks)
+    scaled = _candidate(_attention(apply("Mul", q, leaf(3)), apply("Div", k, leaf(3)), v), blocks)
+    of_one = _candidate(_transposed(_attention(part(0), part(1), part(2)), 0, 2, 1, 3), blocks)
+    assert model.family(plain) == model.family(scaled) == model.family(of_one) is not None
+    for other in (
+        _candidate(_attention(q, k, v, leaf(3, 9, 9)), blocks), replace(plain, implementation=blocks.in_precision("bf16")),
+        *(_candidate(_attention(*(leaf(at, *shape) for at, shape in enumerate(shapes))), blocks)
+          for shapes in (((2, 9, 4),) * 3, ((3, 8, 4), (3, 9, 4), (3, 9, 4)), ((3, 9, 4), (3, 8, 4), (3, 8, 4)),
+                         ((3, 9, 5), (3, 9, 5), (3, 9, 4)), ((3, 9, 4), (3, 9, 4), (3, 9, 5)))),
+    ):  # fmt: skip
+        assert model.family(other) not in (model.family(plain), None)
+    model.file(Record("here", *model.key(scaled), "ok", (70.0,)))
+    model.look_up({1: (plain, scaled)})
+    assert model.estimate_us(plain) == pytest.approx(70.0, abs=0.1)
+
+
 def test_a_kernel_that_rounds_is_estimated_by_its_twin_in_float32() -> None:
     """By an expected part of its time, or of a relative's; once some are measured in the precision, by the part that they took."""
     shapes = [_candidate(_product(columns=columns)) for columns in (32, 64, 96, 128)]

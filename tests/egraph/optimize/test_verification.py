@@ -9,7 +9,7 @@ import pytest
 
 from egraph.optimize.estimated import compile_options
 from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, leaf_values, reference_graph
-from egraph.optimize.measuring import Job, Measurer
+from egraph.optimize.measuring import Job, Measurer, write_reference
 from egraph.optimize.outcome import summary
 from egraph.optimize.search_phases import refused
 from egraph.tensor import OPAQUE, Candidate, Node, TensorType, format_fragment, placeholder
@@ -21,7 +21,7 @@ from lower.targets import lowering
 from lower.targets.cpu.onednn.match import match
 from runtime import Session
 from runtime.feeds import PERIOD, FeedSpec, random_feeds
-from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
+from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, ROUNDS_INSIDE, WrongResult, judge
 from runtime.measure import Effort, Load, Worker
 from runtime.profile import Database, Record
 from tests.support.fragments import leaf
@@ -56,10 +56,29 @@ def test_measuring_files_a_verified_time(tmp_path: Path) -> None:
     assert [record.status for record in database.records()] == ["ok", "ok"]
 
 
-def test_attention_that_rounds_probabilities_is_right() -> None:
-    """Scores are as large as of 64 numbers that nothing scales: few probabilities count, and some of these go the other way."""
+def attention() -> Node:
+    """Scores are as large as of 64 numbers that nothing scales: few probabilities count."""
     q, k, v = leaf(0, 4, 128, 64), leaf(1, 4, 64, 128), leaf(2, 4, 128, 64)
-    fragment = apply("MatMul", apply("Softmax", apply("MatMul", q, k), axis=2), v)
+    return apply("MatMul", apply("Softmax", apply("MatMul", q, k), axis=2), v)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "implementation", "rounds_inside"),
+    [
+        (attention(), "attention.blocks@bf16", True),
+        (attention(), "attention.blocks", False),
+        (dense("Relu"), "products.matmul@bf16", False),
+    ],
+)
+def test_what_rounds_inside_is_said_beside_its_reference(tmp_path: Path, fragment: Node, implementation: str, rounds_inside: bool) -> None:
+    chosen = lowering("cpu").implementation(implementation)
+    write_reference(kernel_program(fragment, chosen, seed=0), chosen, tmp_path, compile_options(1))
+    assert (tmp_path / REFERENCE_MODEL).exists() and (tmp_path / ROUNDS_INSIDE).exists() is rounds_inside
+
+
+def test_attention_that_rounds_probabilities_is_right() -> None:
+    """Some probabilities go the other way."""
+    fragment = attention()
     database = Database.in_memory()
     with Worker() as worker:
         measurer = Measurer(database, "cpu", compile_options(1), worker, effort=Effort(seconds=0.001))

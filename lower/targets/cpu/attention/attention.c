@@ -54,6 +54,17 @@ static int64_t offset_of(const Tensor *tensor, const Tensor *shaped, int axes, i
     return offset;
 }
 
+/* Find a matrix of the batch in the operands of all steps. */
+static void find_operands(const Problem *problem, int64_t batch, Step *steps) {
+    for (int step = 0; step < problem->step_count; step++) {
+        Step *one = steps + step;
+        *one = problem->steps[step];
+        one->operands = (const float *)one->operand->data + offset_of(one->operand, problem->out, problem->axes, batch);
+        if (one->condition)
+            one->conditions = (const uint8_t *)one->condition->data + offset_of(one->condition, problem->out, problem->axes, batch);
+    }
+}
+
 /* A number after a step that multiplies by one number, or divides. */
 static float scaled(float number, const Step *by) {
     const float value = *(const float *)by->operand->data;
@@ -128,6 +139,7 @@ static int attend(const Value *arguments, int32_t count, int rounds) {
     Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - leading};
     problem.before = (int)codes[1].integer;
     if (rounds) problem.of_queries = (int)codes[2].integer, problem.of_keys = (int)codes[3].integer;
+    if (problem.of_queries + problem.of_keys > problem.before || problem.before > problem.step_count) return 2;
     codes += leading;
     for (int step = 0; step < problem.step_count; step++) {
         Step *one = problem.steps + step;
@@ -365,17 +377,6 @@ static int64_t NAME(memory_size)(const void *data) {
     return pitch * problem->d + problem->n * wide + BLOCK_ROWS * (pitch + wide + rounded);
 }
 
-/* Find a matrix of the batch in the operands of all steps. */
-static void NAME(find_operands)(const Problem *problem, int64_t batch, Step *steps) {
-    for (int step = 0; step < problem->step_count; step++) {
-        Step *one = steps + step;
-        *one = problem->steps[step];
-        one->operands = (const float *)one->operand->data + offset_of(one->operand, problem->out, problem->axes, batch);
-        if (one->condition)
-            one->conditions = (const uint8_t *)one->condition->data + offset_of(one->condition, problem->out, problem->axes, batch);
-    }
-}
-
 /* Make g(softmax(f(..))) of the scores of one row, of which the steps that were taken are done; the row has whole vectors. */
 TARGETED static void NAME(probabilities)(const Problem *problem, const Step *steps, int taken, int64_t i, float *row) {
     const int64_t n = problem->n, width = padded(n, LANES);
@@ -429,7 +430,7 @@ TARGETED static void NAME(compute)(const void *data, int64_t batch, int64_t firs
     if (problem->rounds) NAME(round)(keys, pitch * d, of_keys), NAME(round)(values, n * wide, 1.0f);
 
     Step steps[MOST_STEPS];
-    NAME(find_operands)(problem, batch, steps);
+    find_operands(problem, batch, steps);
     float factor;
     const int taken = leading_factor(problem, &factor);
 
@@ -544,7 +545,7 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
         (const float *)v->data + offset_of(v, out, axes, batch), v->strides[axes], v->strides[axes + 1], n, problem->e, values);
 
     Step steps[MOST_STEPS];
-    NAME(find_operands)(problem, batch, steps);
+    find_operands(problem, batch, steps);
     float factor;
     const int taken = leading_factor(problem, &factor);
 
