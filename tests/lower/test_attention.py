@@ -140,6 +140,19 @@ def in_bfloat16(array: np.ndarray) -> np.ndarray:
         return array.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
+def rounded(m: Model, y: Node, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return attention whose products have rounded operands, and by how much results may be off where few numbers go the other way."""
+    leaves = {node: feeds[node.string("name")] for node in m.inputs}
+    leaves |= {node: m.tensors[node.string("digest")] for node in walk((y,)) if node.op == "Constant"}
+    (product,) = (node for node in walk((y.inputs[0],)) if node.op == "MatMul")
+    scores = make("Placeholder", (), attributes(index=0, constant=False), product.type)
+    new = rewrite((y.inputs[0],), lambda old, below: scores if old is product else make(old.op, below, old.attributes, old.type))
+    leaves[scores] = np.matmul(*map(in_bfloat16, evaluate(product.inputs, leaves)))
+    p, values = (in_bfloat16(each).astype(np.float64) for each in evaluate((new[y.inputs[0]], y.inputs[1]), leaves))
+    largest = np.max(p[..., :, :, None] * np.abs(values)[..., None, :, :], axis=-2)
+    return p @ values, 5e-5 * (p @ np.abs(values)) + 2.0**-4 * largest + 1e-7
+
+
 @settings(max_examples=90, deadline=None, derandomize=True)
 @given(
     st.sampled_from([(), (3,), (2, 3)]), st.tuples(*[st.sampled_from((*SIZES, 33, 200))] * 4), st.sampled_from(MASKS),
@@ -161,17 +174,21 @@ def test_attention_of_rounded_operands(
     feeds = {node.string("name"): m.random.standard_normal(node.type.sizes).astype(np.float32) for node in m.inputs}
     with tempfile.TemporaryDirectory() as folder:
         got = run_rounded(graph, feeds, Path(folder), threads=threads, processor=processor)
-    leaves = {node: feeds[node.string("name")] for node in m.inputs}
-    leaves |= {node: m.tensors[node.string("digest")] for node in walk((y,)) if node.op == "Constant"}
-    (product,) = (node for node in walk((y.inputs[0],)) if node.op == "MatMul")
-    scores = make("Placeholder", (), attributes(index=0, constant=False), product.type)
-    new = rewrite((y.inputs[0],), lambda old, below: scores if old is product else make(old.op, below, old.attributes, old.type))
-    leaves[scores] = np.matmul(*map(in_bfloat16, evaluate(product.inputs, leaves)))
-    (probabilities,) = evaluate((new[y.inputs[0]],), leaves)
-    p, values = in_bfloat16(probabilities).astype(np.float64), in_bfloat16(leaves[v]).astype(np.float64)
-    largest = np.max(p[..., :, :, None] * np.abs(values)[..., None, :, :], axis=-2)
-    bound = 5e-5 * (p @ np.abs(values)) + 2.0**-4 * largest + 1e-7
-    assert np.all(np.abs(got - p @ values) <= bound)
+    expected, bound = rounded(m, y, feeds)
+    assert np.all(np.abs(got - expected) <= bound)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize(("rows", "columns"), [(40, 33), (33, 40)])
+def test_rounded_operands_are_read_where_they_lie(tmp_path: Path, processor: str, rows: int, columns: int) -> None:
+    """Numbers of queries and keys that lie apart, of two whole vectors, and values as a part of something wider."""
+    m = Model()
+    q, k = transposed(m.input(3, 40, rows)), transposed(m.input(3, 40, columns))
+    y = attended(m, q, k, cut(m.input(3, columns, 50), 2, 7, 42), "", "queries", guarded=False)
+    feeds = {node.string("name"): m.random.standard_normal(node.type.sizes).astype(np.float32) for node in m.inputs}
+    got = run_rounded(m.graph(y), feeds, tmp_path, threads=2, processor=processor)
+    expected, bound = rounded(m, y, feeds)
+    assert np.all(np.abs(got - expected) <= bound)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
