@@ -192,7 +192,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="to what products and convolutions may round their operands (sums stay float32): 'fp32' to nothing (default), 'bf16' or, on "
         "GPUs, 'tf32' or 'fp16' (infinite beyond 65504) wherever that is faster, 'auto' to tf32 or bf16 as --tolerance allows, where "
         "processors have AMX also to two numbers of bf16 each (bf16x3: an error of about 1e-5), 'int8' also to bytes, in products by "
-        "weights, within the ranges of your --inputs; what is beyond --tolerance is never written",
+        "weights, within the ranges of your --inputs; what is beyond --tolerance on the inputs of the check is never written",
     )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument
