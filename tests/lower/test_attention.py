@@ -193,7 +193,10 @@ def test_rounded_operands_are_read_where_they_lie(tmp_path: Path, processor: str
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_operands_are_rounded_to_the_nearest(tmp_path: Path, processor: str) -> None:
-    """Of one key, values are the result; of two, scores that differ by what only rounding makes equal give the mean."""
+    """Of one key, values are the result; of two, scores that differ by what only rounding makes equal give the mean.
+
+    Of three equal keys, probabilities are thirds, which are rounded up.
+    """
     m = Model()
     graph = m.graph(attended(m, m.input(3, 1), m.input(1, 1), m.input(1, 4), "", "", guarded=False))
     values = np.array([[1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-7, 1 + 2.0**-8 + 2.0**-20]], np.float32)
@@ -208,6 +211,12 @@ def test_operands_are_rounded_to_the_nearest(tmp_path: Path, processor: str) -> 
     feeds = {"x0": queries, "x1": keys, "x2": np.array([[0.0], [1.0]], np.float32)}
     got = run_rounded(graph, feeds, tmp_path / "scores", threads=1, processor=processor)
     np.testing.assert_array_equal(got, [[0.5], [0.5]])
+
+    m = Model()
+    graph = m.graph(attended(m, m.input(1, 2), m.input(3, 2), m.input(3, 1), "", "", guarded=False))
+    feeds = {"x0": np.zeros((1, 2), np.float32), "x1": np.ones((3, 2), np.float32), "x2": np.ones((3, 1), np.float32)}
+    got = run_rounded(graph, feeds, tmp_path / "probabilities", threads=1, processor=processor)
+    np.testing.assert_array_equal(got, [[1 + 2.0**-9]])
 
 
 @pytest.mark.parametrize("has_tiles", [False, True])
