@@ -547,6 +547,20 @@ def test_kernels_return_to_what_is_nearly_exact_where_that_is_faster(
     older = choice.text.replace(f', "{precision}", ', ", ")
     assert older != choice.text and read_choice(Earlier(0, 0, 1.0, older, ()), searched.saturation, model) is None
 
+    model.target = replace(model.target, precisions=("bf16",))
+    alone = rounding.with_mixed(searched, model, 4).choice.mixed
+    assert alone is not None and {asked for asked, _ in alone.returned.values()} == {"float32"}, "bf16x3 was not asked for"
+
+
+def test_nothing_goes_on_rounding_that_takes_longer_than_what_is_nearly_exact(
+    four_blocks: tuple[Search, Entry, dict[Node, float]],
+) -> None:
+    searched, entry, _ = four_blocks
+    model: Any = Prices(ErrorModel(Tolerance(0.1)), split_us=1e-9)
+    rounding = Rounding(lambda: [({}, [])], 1)
+    assert rounding.raise_kernels(searched, entry, 0.5, model, lambda: math.inf)
+    assert rounding.with_mixed(searched, model, 4) is searched
+
 
 def test_bisection_keeps_what_was_within_the_tolerance(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
     """More than five kernels together are ten times as far off as they say alone; by bisection five are found, and the scale is theirs."""
