@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 
 from egraph.onnx import importer
 from egraph.onnx.exact_bytes import exact_file, separate_file, with_exact_bytes
+from egraph.optimize import check_noise
 from egraph.optimize.artefact import save_unchanged
 from egraph.optimize.check_noise import open_exported, open_onnxruntime
 from runtime import Session, opaque, processor
@@ -160,3 +161,19 @@ def test_the_option_is_set_where_sums_would_saturate(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda model, options, providers: "session")
     assert opaque.open_session(b"", SimpleNamespace(add_session_config_entry=lambda *entry: entries.append(entry))) == "session"
     assert entries == ([EXACT_BYTES] if saturates else [])
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+def test_signed_bytes_become_unsigned_where_sums_would_saturate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saturates: bool) -> None:
+    """Elsewhere onnxruntime would leave its fast kernels for it."""
+    constant = "<int8[3,4] b = {1,2,3,4,5,6,7,8,9,10,11,12}>"
+    proto = parser.parse_model(HEADER + f"(uint8[2,3] a) => (int32[2,4] y) {constant} {{ y = MatMulInteger(a, b) }}")
+    onnx.save(proto, path := tmp_path / "model.onnx")
+    opened: list[str | bytes] = []
+    monkeypatch.setattr(check_noise, "saturates", lambda: saturates)
+    monkeypatch.setattr(check_noise, "open_session", lambda model, options: opened.append(model))
+    open_onnxruntime(path, 1)
+    open_onnxruntime(proto.SerializeToString(), 1)
+    unsigned = with_exact_bytes(proto).SerializeToString()
+    assert unsigned != proto.SerializeToString()
+    assert opened == ([unsigned, unsigned] if saturates else [str(path), proto.SerializeToString()])
