@@ -73,7 +73,7 @@ READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights")
 ROUNDED, SPLIT = "bf16", "bf16x3"
 """``SPLIT``: operands are sums of two numbers of ``ROUNDED`` each, and three products of these are computed as one of longer sums."""
 TILE_FEATURE = "amx_bf16"
-"""Instructions, by their name on x86, with which three such products are faster than one of float32."""
+"""Instructions, by their name on x86, that multiply tiles of ``ROUNDED``: with them three such products are faster than one of float32."""
 
 READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
 """The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in."""
