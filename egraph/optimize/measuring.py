@@ -18,7 +18,6 @@ from egraph.tensor import Candidate, Implementation, Node, Program, Target, Tens
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, KernelKey, is_measurable
-from lower.cost.rounding import MEASURED_IN
 from lower.roofline import DeviceSpeed, Work, work
 from lower.targets import Lowering, lowering_for
 from runtime.judge import REFERENCE_MODEL, ROUNDS_INSIDE
@@ -196,11 +195,12 @@ def write_reference(program: Program, implementation: Implementation, folder: Pa
     """Write the standard model beside a compiled kernel that says what it must compute."""
     if options.export_graph is not None:
         # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
-        reference = program.graph
+        plain = reference = program.graph
         if not implementation.is_opaque:
-            reference = rounded(in_float32(reference_graph(in_bytes(program).graph)), implementation.precision)
+            plain = in_float32(reference_graph(in_bytes(program).graph))
+            reference = rounded(plain, implementation.precision)
         (folder / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
-        if implementation.precision == MEASURED_IN and len(products(program.kernels[0])) > 1:
+        if reference is not plain and len(products(program.kernels[0])) > 1:
             (folder / ROUNDS_INSIDE).touch()
 
 

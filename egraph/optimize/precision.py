@@ -293,9 +293,9 @@ class Rounding:
         if errors is None or self.whole is None or frozen is None or not self.knows(searched) or errors.scale >= NOTHING_FITS:
             return None
         kernels = searched.outline.program(frozen, self.whole).kernels
-        instead = {at: self._instead(kernels[at], self.moved[at], errors, model) for at in self.moved}
-        rounding = self._most_within_tolerance(errors, {at: cost_us - kernels[at].cost_us for at, (_, cost_us) in instead.items()})
-        returned = {at: instead[at] for at in sorted(self.moved) if at not in rounding}
+        more_exact = {at: self._more_exact(kernels[at], self.moved[at], errors, model) for at in self.moved}
+        rounding = self._most_within_tolerance(errors, {at: cost_us - kernels[at].cost_us for at, (_, cost_us) in more_exact.items()})
+        returned = {at: more_exact[at] for at in sorted(self.moved) if at not in rounding}
         mixed = Mixed(self.whole, returned, is_by_rules=frozen is not searched.saturation.frozen)
         program = mixed.program(searched.saturation, searched.outline)
         if not rounding or any(cost_us >= FAILED_COST_US for _, cost_us in returned.values()):
@@ -303,7 +303,7 @@ class Rounding:
         self.mixed[program_digest(program)] = frozenset(rounding)
         return mixed
 
-    def _instead(self, kernel: Kernel, moved: float, errors: ErrorModel, model: CostModel) -> tuple[str, float]:
+    def _more_exact(self, kernel: Kernel, moved: float, errors: ErrorModel, model: CostModel) -> tuple[str, float]:
         """Return the precision that a kernel returns to and its time in it: one that is nearly exact where that is faster, else float32.
 
         ``moved``: how far it moves the outputs now. Simulations do not see the errors of what is nearly exact: if all kernels had this

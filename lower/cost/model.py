@@ -150,10 +150,11 @@ class CostModel:
         part = (candidate.fragment, candidate.implementation)
         if part not in self._families:
             library = self._lowering.library_of(candidate.implementation)
-            alike = library.alike(candidate.fragment) if library is not None else None
-            has_one = candidate.implementation.is_library or any(node.op == "Expression" for node in walk((candidate.fragment,)))
-            common = family(candidate) if has_one else None
-            self._families[part] = common if alike is None else (candidate.implementation, alike, ())
+            if library is not None and (of_library := library.family(candidate.fragment)) is not None:
+                self._families[part] = candidate.implementation, of_library, ()
+            else:
+                has_one = candidate.implementation.is_library or any(node.op == "Expression" for node in walk((candidate.fragment,)))
+                self._families[part] = family(candidate) if has_one else None
         return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:

@@ -52,8 +52,8 @@ def reads_as_computed(_fragment: Node, implementation: str) -> Mapping[int, froz
     return f"{implementation} reads and writes values in the types that they are computed in"
 
 
-def by_costly_operator(_: Node) -> Hashable | None:
-    """Say nothing of what decides the time of a kernel: it is its costly operator over what it reads."""
+def usual_family(_: Node) -> Hashable | None:
+    """Return None: kernels of the same costly operator over the same operands are a family."""
     return None
 
 
@@ -82,8 +82,8 @@ class Library:
     """Whether it has several plans for one call, each of which may be measured and chosen."""
     constant_orders: Orders = as_given
     """In which order of axes a fragment's constants are stored."""
-    alike: Callable[[Node], Hashable | None] = by_costly_operator
-    """What decides a kernel's time, by its fragment, where that is less than its costly operator over what it reads."""
+    family: Callable[[Node], Hashable | None] = usual_family
+    """What decides a kernel's time, by its fragment: kernels of which it is equal take about the same. None: the usual family's."""
     kind: str = ""
     """The kind of its steps where these are neither the library's own nor C functions: of generated code, the generator's."""
 

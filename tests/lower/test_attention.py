@@ -20,8 +20,7 @@ from lower.attention.match import AttentionCall, match
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering
-from lower.targets.cpu import attention
-from lower.targets.cpu.onednn.match import TILE_FEATURE
+from lower.targets.cpu import attention, tiles
 from runtime.devices.cpu.native.build import build
 from runtime.executable import Executable
 from tests.support.lowering import Model, check, choose, float32, freeze
@@ -221,7 +220,7 @@ def test_operands_are_rounded_to_the_nearest(tmp_path: Path, processor: str) -> 
 
 @pytest.mark.parametrize("has_tiles", [False, True])
 def test_rounding_is_offered_where_the_processor_has_tiles(monkeypatch: pytest.MonkeyPatch, has_tiles: bool) -> None:
-    monkeypatch.setattr(attention, "x86_flags", lambda: frozenset({TILE_FEATURE} if has_tiles else ()))
+    monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({tiles.TILE_FEATURE} if has_tiles else ()))
     m = Model()
     q, k, v = m.input(2, 9, 4), m.input(2, 9, 4), m.input(2, 9, 4)
     y = apply("Transpose", attended(m, q, k, v, "", "", guarded=False), perm=(1, 0, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -28,6 +27,7 @@ from lower.calls.call import LibraryCall
 from lower.candidates.tile import Tiling
 from lower.compile import CompileOptions, plan_program
 from lower.targets import lowering
+from lower.targets.cpu import tiles
 from lower.targets.cpu.onednn.match import IMPLEMENTATIONS, match
 from lower.views import Window
 from tests.support.lowering import float32
@@ -310,13 +310,12 @@ def test_what_convolutions_split(monkeypatch: pytest.MonkeyPatch) -> None:
     def split(fragment: Node, implementation: str = "onednn.convolution") -> LibraryCall | str:
         return match(fragment, f"{implementation}@bf16x3")
 
-    library_match = importlib.import_module("lower.targets.cpu.onednn.match")
-    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.TILE_FEATURE}))
+    monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({tiles.TILE_FEATURE}))
     call = split(convolution())
     assert isinstance(call, LibraryCall) and call.spec()["split"] and call.spec()["types"] == {"src": "bfloat16", "weights": "bfloat16"}
     for fragment in (convolution(group=2), convolution(constant=False)):
         assert "without groups" in str(split(fragment))
     product = apply("MatMul", placeholder(0, float32(4, 8)), placeholder(1, float32(8, 8), constant=True))
     assert "convolutions by constant weights alone" in str(split(product, "onednn.matmul"))
-    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({"avx512_bf16"}))
     assert "no amx_bf16" in str(split(convolution()))

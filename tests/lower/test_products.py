@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +24,7 @@ from lower.calls.call import LibraryCall
 from lower.compile import CompileOptions, compile_program
 from lower.cost.rounding import largest_error
 from lower.targets import lowering
-from lower.targets.cpu import products
+from lower.targets.cpu import products, tiles
 from lower.targets.cpu.products.match import MATMUL, match, operand_precisions
 from lower.views import Window
 from runtime import Session
@@ -44,7 +43,6 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 ROUNDED, SPLIT = f"{MATMUL}@bf16", f"{MATMUL}@bf16x3"
 PROCESSORS: dict[str, tuple[str, ...]] = {"this one": (), "without tiles": ("-U__linux__",), "without vectors": ("-U__x86_64__",)}
 """Flags with which products.c has code for processors that lack some of this one's instructions."""
-library_match = importlib.import_module("lower.targets.cpu.onednn.match")
 ENDS = ("nothing", "bias", "bias and function", "residual", "column of rows", "bias, residual and function")
 
 
@@ -190,7 +188,7 @@ def stored_kernel(y: Node, stored: frozenset[str], operands: Mapping[str, Node])
 @pytest.fixture
 def splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have products of split operands everywhere: they are right on every processor, and offered where they are fast."""
-    monkeypatch.setattr(library_match, "x86_flags", lambda: frozenset({library_match.TILE_FEATURE}))
+    monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({tiles.TILE_FEATURE}))
 
 
 def run_rounded(
@@ -284,7 +282,7 @@ def test_what_is_split_keeps_its_value(tmp_path: Path, splits: None, side: str, 
 
 def test_split_operands_are_offered_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for flags, is_offered in ((frozenset({"avx512_bf16"}), False), (frozenset({"amx_bf16"}), True)):
-        monkeypatch.setattr(library_match, "x86_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(tiles, "x86_flags", lambda flags=flags: flags)
         call = match(fragment(), SPLIT)
         assert isinstance(call, LibraryCall) is is_offered and (is_offered or "no amx_bf16" in str(call))
     assert operand_precisions(fragment(), SPLIT) == dict.fromkeys((0, 1), frozenset({"bf16x3"}))

@@ -16,6 +16,7 @@ from runtime.devices.cpu.dispatcher import Dispatcher
 from runtime.devices.cpu.program import CpuProgram, load_dispatcher
 from runtime.devices.host import CommonDevice
 from runtime.plan import Plan
+from runtime.processor import cpuinfo
 
 LIBRARIES = ("onednn-cpu-gomp", "onnxruntime")
 """Packages whose version changes what a kernel costs where it runs."""
@@ -23,13 +24,8 @@ LIBRARIES = ("onednn-cpu-gomp", "onnxruntime")
 
 def processor_name() -> str:
     """Return the processor's marketing name, or the architecture where the system does not report it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return " ".join(line.split(":", 1)[1].split())
-    except OSError:
-        return platform.processor() or platform.machine()
-    return platform.processor() or platform.machine()
+    named = next((line for line in cpuinfo() if line.startswith("model name")), "")
+    return " ".join(named.partition(":")[2].split()) if named else platform.processor() or platform.machine()
 
 
 SHARED_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")

@@ -156,7 +156,7 @@ def test_convolutions_of_signed_bytes_open_although_the_option_refuses_them(tmp_
 def test_the_option_is_set_where_sums_would_saturate(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, saturates: bool) -> None:
     """Elsewhere onnxruntime's own kernels are exact, and with the option twice as slow."""
     entries: list[tuple[str, str]] = []
-    monkeypatch.setattr(processor, "Path", lambda name: SimpleNamespace(read_text=lambda: f"processor\t: 0\n{cpuinfo}\n"))
+    monkeypatch.setattr(processor, "cpuinfo", lambda: ("processor\t: 0", cpuinfo))
     monkeypatch.setattr(opaque, "x86_flags", processor.x86_flags.__wrapped__)
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda model, options, providers: "session")
     assert opaque.open_session(b"", SimpleNamespace(add_session_config_entry=lambda *entry: entries.append(entry))) == "session"

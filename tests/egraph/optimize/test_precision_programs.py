@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -53,6 +52,7 @@ from lower.cost.rounding import ErrorModel
 from lower.targets import lowering
 from lower.targets.cpu import onednn as library
 from lower.targets.cpu import products as own_products
+from lower.targets.cpu import tiles
 from runtime import Session
 from runtime.errors import KernelError
 from tests.support.commands import first_program
@@ -671,8 +671,7 @@ def test_what_is_written_is_within_the_tolerance(
 @pytest.fixture
 def with_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let this processor have tiles of bfloat16, as far as what is offered goes; what was refused before is asked for again."""
-    matching = importlib.import_module("lower.targets.cpu.onednn.match")
-    monkeypatch.setattr(matching, "x86_flags", lambda: frozenset({matching.TILE_FEATURE}))
+    monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({tiles.TILE_FEATURE}))
     matches = [each.TILES.keywords["matcher"].match for each in (library, own_products)]
     for match in matches:
         match.cache_clear()

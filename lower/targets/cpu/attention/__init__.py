@@ -14,9 +14,8 @@ from lower.attention.tiles import attention_tiles
 from lower.calls.launch import launch_matched
 from lower.candidates.tile import Tile, Tiling
 from lower.targets import Launch, Library, reads_as_computed
-from lower.targets.cpu.onednn.match import ROUNDED, TILE_FEATURE
+from lower.targets.cpu.tiles import ROUNDED, without_tiles
 from lower.views import Reason
-from runtime.processor import x86_flags
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
 
 def rounding_is_slow() -> Reason | None:
     """Return why products of rounded operands are no faster on this processor; None where they are."""
-    if TILE_FEATURE in x86_flags():
-        return None
-    return f"the processor has no {TILE_FEATURE}, without which attention in {ROUNDED} takes longer than in float32"
+    return without_tiles(f"attention in {ROUNDED} takes longer than in float32")
 
 
 def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
@@ -56,7 +53,7 @@ def reads(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] |
     return (rounding_is_slow() if precision else None) or reads_as_computed(fragment, implementation)
 
 
-def alike(fragment: Node) -> Hashable | None:
+def family(fragment: Node) -> Hashable | None:
     """Return sizes and steps, which decide the time: through which views operands are read, and the result is written, hardly does."""
     call = match(fragment)
     if isinstance(call, str):
@@ -65,4 +62,4 @@ def alike(fragment: Node) -> Hashable | None:
     return math.prod(batch), rows, keys, depth, width, call.is_guarded, call.codes[sum(call.factors) :]
 
 
-LIBRARY = Library("attention", tiles, launch, source=Path(__file__).with_name("attention.c"), reads=reads, alike=alike)
+LIBRARY = Library("attention", tiles, launch, source=Path(__file__).with_name("attention.c"), reads=reads, family=family)

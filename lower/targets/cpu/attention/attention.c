@@ -18,7 +18,7 @@
 #define ROWS 6         /* rows of one block of registers */
 #define VECTORS (LANES == 16 ? 4 : 2) /* of its columns */
 #define BLOCK_ROWS 24  /* rows whose scores are held at once */
-#define BLOCK_TILES 32 /* the same as tiles, two of rows */
+#define TILED_ROWS 32  /* the same where tiles are multiplied: two of them */
 #define CHUNK_KEYS 128 /* rows of v that stay in the first cache while they are added up */
 #define MOST_STEPS 8
 #define SERIAL_OPERATIONS 200000.0 /* less than this is done before another thread has started */
@@ -160,7 +160,7 @@ static int attend(const Value *arguments, int32_t count, int rounds) {
     problem.rounds = rounds, problem.rows_at_once = ROWS;
 #if defined(__x86_64__)
     if (rounds && multiplies_tiles()) {
-        problem.compute = compute_tiles_avx512, problem.memory_size = memory_size_of_tiles_avx512, problem.rows_at_once = BLOCK_TILES;
+        problem.compute = compute_tiles_avx512, problem.memory_size = memory_size_of_tiles_avx512, problem.rows_at_once = TILED_ROWS;
     }
 #endif
     double operations = (double)problem.batch * (double)problem.m * (double)problem.n * (double)(problem.d + problem.e + 16);
@@ -514,7 +514,7 @@ TARGETED static void NAME(pack_value_tiles)(const float *v, int64_t step, int64_
 static int64_t NAME(memory_size_of_tiles)(const void *data) {
     const Problem *problem = data;
     const int64_t inputs = padded(problem->d, 2 * TILE_ROWS), keys = padded(problem->n, 2 * TILE_ROWS), wide = padded(problem->e, PANEL);
-    return (padded(problem->n, PANEL) * inputs + wide * keys + BLOCK_TILES * (inputs + keys)) / 2 + BLOCK_TILES * (keys + wide);
+    return (padded(problem->n, PANEL) * inputs + wide * keys + TILED_ROWS * (inputs + keys)) / 2 + TILED_ROWS * (keys + wide);
 }
 
 /* sums = x * columns, for all panels of these and up to 32 rows. */
@@ -532,8 +532,8 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
     const int64_t n = problem->n, d = problem->d, pitch = padded(n, 2 * TILE_ROWS), wide = padded(problem->e, PANEL);
     const int64_t input_tiles = padded(d, 2 * TILE_ROWS) / (2 * TILE_ROWS), key_tiles = pitch / (2 * TILE_ROWS);
     char *keys = (char *)memory, *values = keys + padded(n, PANEL) / PANEL * input_tiles * TILE_BYTES;
-    char *rounded = values + wide / PANEL * key_tiles * TILE_BYTES, *weights = rounded + input_tiles * BLOCK_TILES * LINE_BYTES;
-    float *scores = (float *)(weights + key_tiles * BLOCK_TILES * LINE_BYTES), *sums = scores + BLOCK_TILES * pitch;
+    char *rounded = values + wide / PANEL * key_tiles * TILE_BYTES, *weights = rounded + input_tiles * TILED_ROWS * LINE_BYTES;
+    float *scores = (float *)(weights + key_tiles * TILED_ROWS * LINE_BYTES), *sums = scores + TILED_ROWS * pitch;
 
     const Tensor *q = problem->q, *k = problem->k, *v = problem->v, *out = problem->out;
     const float *queries = (const float *)q->data + offset_of(q, out, axes, batch);
@@ -549,19 +549,19 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
     float factor;
     const int taken = leading_factor(problem, &factor);
 
-    const Run of_scores = {.x = rounded, .x_bytes = BLOCK_TILES * LINE_BYTES, .panel_bytes = input_tiles * TILE_BYTES,
+    const Run of_scores = {.x = rounded, .x_bytes = TILED_ROWS * LINE_BYTES, .panel_bytes = input_tiles * TILE_BYTES,
                            .steps = input_tiles, .distance = pitch * 4};
-    const Run of_sums = {.x = weights, .x_bytes = BLOCK_TILES * LINE_BYTES, .panel_bytes = key_tiles * TILE_BYTES,
+    const Run of_sums = {.x = weights, .x_bytes = TILED_ROWS * LINE_BYTES, .panel_bytes = key_tiles * TILE_BYTES,
                          .steps = key_tiles, .distance = wide * 4};
     int64_t shaped = 0;
     for (int64_t i = first, rows; i < last; i += rows) {
-        rows = last - i < BLOCK_TILES ? last - i : BLOCK_TILES;
+        rows = last - i < TILED_ROWS ? last - i : TILED_ROWS;
         if (rows != shaped) NAME(shape_tiles)(shaped = rows);
         for (int64_t tile = 0; tile < input_tiles; tile++)
             for (int64_t r = 0; r < rows; r++)
                 NAME(put_line)(
                     queries + (i + r) * q->strides[axes] + 2 * TILE_ROWS * tile * q->strides[axes + 1], q->strides[axes + 1],
-                    d - 2 * TILE_ROWS * tile, of_queries, rounded + (tile * BLOCK_TILES + r) * LINE_BYTES);
+                    d - 2 * TILE_ROWS * tile, of_queries, rounded + (tile * TILED_ROWS + r) * LINE_BYTES);
         NAME(by_panels)(&of_scores, keys, scores, (n + PANEL - 1) / PANEL, rows > TILE_ROWS);
         for (int64_t r = 0; r < rows; r++) {
             float *row = scores + r * pitch;
@@ -569,7 +569,7 @@ TARGETED static void NAME(compute_tiles)(const void *data, int64_t batch, int64_
             NAME(probabilities)(problem, steps, taken, i + r, row);
             for (int64_t tile = 0; tile < key_tiles; tile++)
                 NAME(put_line)(
-                    row + 2 * TILE_ROWS * tile, 1, n - 2 * TILE_ROWS * tile, 1.0f, weights + (tile * BLOCK_TILES + r) * LINE_BYTES);
+                    row + 2 * TILE_ROWS * tile, 1, n - 2 * TILE_ROWS * tile, 1.0f, weights + (tile * TILED_ROWS + r) * LINE_BYTES);
         }
         NAME(by_panels)(&of_sums, values, sums, wide / PANEL, rows > TILE_ROWS);
         NAME(write)(problem, batch, i, rows, sums, wide);

@@ -22,6 +22,7 @@ from egraph.tensor import Node, format_fragment
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, most_processes, running_compilers
 from runtime import cache as user_cache
+from runtime.processor import cpuinfo
 
 SECONDS_PER_KERNEL = 20.0
 LEAST_A_PROCESS = 8
@@ -64,11 +65,7 @@ def cache_folder() -> Path:
 @lru_cache(maxsize=1)
 def processor() -> tuple[str, ...]:
     """Return what decides the machine code of this host beside its architecture: model and features."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = [platform.processor()]
-    return tuple(line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part")))[:2]
+    return tuple(line for line in cpuinfo() if line.startswith(("model name", "flags", "Features", "CPU part")))[:2]
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from lower.calls.epilogue import Resolver, Spine, first_call, unsized
 from lower.quantised import PRECISION as IN_BYTES
 from lower.quantised import precisions_in_bytes, quantised
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling
+from lower.targets.cpu.tiles import ROUNDED, SPLIT, split_is_slow
 from lower.views import Reason, Window, contiguous, image_orders, in_one_order, lying
 from runtime.processor import x86_flags
 
@@ -69,11 +70,6 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 
 READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights"), "matmul": ("src", "weights")}
 """The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
-
-ROUNDED, SPLIT = "bf16", "bf16x3"
-"""``SPLIT``: operands are sums of two numbers of ``ROUNDED`` each, and three products of these are computed as one of longer sums."""
-TILE_FEATURE = "amx_bf16"
-"""Instructions, by their name on x86, that multiply tiles of ``ROUNDED``: with them three such products are faster than one of float32."""
 
 READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
 """The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in."""
@@ -328,13 +324,6 @@ def _bias_window(window: Window, anchor: Anchor) -> Window:
 def multiplies_bytes() -> bool:
     """Return whether the library's sums of products of bytes are exact on this processor."""
     return not x86_flags() or bool(X86_FEATURES & x86_flags())
-
-
-def split_is_slow() -> Reason | None:
-    """Return why products of split operands are slow on this processor; None where they are not."""
-    if TILE_FEATURE in x86_flags():
-        return None
-    return f"the processor has no {TILE_FEATURE}, without which three products of {ROUNDED} take longer than one of float32"
 
 
 def is_integer(fragment: Node) -> bool:

@@ -11,7 +11,7 @@ from egraph.tensor.storage import stored, stored_types
 from lower.calls.call import Base, LibraryCall
 from lower.calls.epilogue import spine, unsized
 from lower.targets.cpu.epilogue import misplaced, product_operands, steps_of
-from lower.targets.cpu.onednn.match import ROUNDED, SPLIT, split_is_slow
+from lower.targets.cpu.tiles import ROUNDED, SPLIT, split_is_slow
 from lower.views import Reason, Window, contiguous, lying
 
 MATMUL = "products.matmul"
