@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import onnx
 import pytest
@@ -32,9 +33,13 @@ def test_a_network_that_is_not_listed_is_refused_with_the_list() -> None:
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch, transformers and onnxscript are not installed")
 def test_a_network_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With parameters that are not constant."""
+    drawn = Mock(wraps=draw_constants)
+    monkeypatch.setattr("bench.unseen.draw_constants", drawn)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = network("graph_attention")
     onnx.checker.check_model(model)
+    assert drawn.call_count == 1
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx")}
     assert network("graph_attention") == model and {path: path.stat().st_mtime_ns for path in kept} == kept
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ from lower.compile import CompileOptions, compile_program
 from lower.targets import kinds, lowering
 from runtime import Executable, Session
 from runtime.devices import NAMES, device
+from runtime.devices.cpu import device as cpu
 from runtime.errors import ArtefactError, KernelError
 from runtime.plan import COPY_STEP, Buffer, Plan, Port, Step
 from tests.support.commands import module_command
@@ -179,3 +181,11 @@ def test_an_implementation_is_its_text(text: str, kind: str, precision: str) -> 
     assert (found.kind, found.text, found.target.precision if found.target else "") == (kind, text, precision)
     assert Implementation.parse(found.text, Target("cuda")) == found
     assert Implementation.parse(text) == found, "texts leave the target out"
+
+
+def test_a_processor_is_called_what_the_system_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "cpuinfo", lambda: ("processor\t: 0", "model name\t: A  Processor: 7", "model name\t: Another"))
+    assert cpu.processor_name() == "A Processor: 7"
+    monkeypatch.setattr(cpu, "cpuinfo", lambda: ("processor\t: 0",))
+    monkeypatch.setattr(cpu, "platform", SimpleNamespace(processor=lambda: "", machine=lambda: "aarch64"))
+    assert cpu.processor_name() == "aarch64"
