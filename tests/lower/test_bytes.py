@@ -92,12 +92,20 @@ class Bytes:
         return Graph("test", tuple(self.inputs), (("y", output),), self.tensors)
 
 
-def compare(model: Bytes, y: Node, folder: Path, threads: int, implementation: str = PRODUCT) -> None:
+def without_vectors(folder: Path) -> None:
+    """Give an artefact the functions as processors without vector instructions run them."""
+    (step,) = (step for step in json.loads((folder / "plan.json").read_text())["steps"] if step["kind"] == "function")
+    shutil.copyfile(build(Path(cpu.__file__).with_name("bytes") / "bytes.c", ("-U__x86_64__",)), folder / step["spec"]["library"])
+
+
+def compare(model: Bytes, y: Node, folder: Path, threads: int, implementation: str = PRODUCT, *, is_plain: bool = False) -> None:
     """Compute in one call; all numbers are exact in float32, so that every bit is the reference's."""
     graph = model.graph(y)
     program = choose(graph, implementation)
     assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [implementation]
     compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))
+    if is_plain:
+        without_vectors(folder)
     feeds = {node.string("name"): model.drawn(node.type.dtype, *node.type.sizes) for node in graph.inputs}
     feeds = {name: np.rint(value) if value.dtype == np.float32 else value for name, value in feeds.items()}
     leaves = {node: feeds[node.string("name")] for node in graph.inputs}
@@ -128,6 +136,26 @@ def test_convolutions_of_bytes_agree_with_the_reference(
         "Conv", x, weights, strides=stride, pads=(pads, pads, pads, max(0, pads - 1)), dilations=(step, step), group=group, layout="NHWC"
     )
     compare(model, model.ended(y, end), tmp_path, threads)
+
+
+@SLOW
+@given(
+    images=st.sampled_from([1, 2]), height=st.integers(3, 17), width=st.integers(3, 20), channels=st.sampled_from([3, 21, 40, 72, 136]),
+    taps=st.sampled_from([(3, 3), (1, 1), (5, 5), (1, 3), (2, 1), (4, 2)]), stride=st.sampled_from([(1, 1), (2, 2), (3, 1)]),
+    pads=st.sampled_from([(0, 0, 0, 0), (1, 1, 1, 1), (0, 2, 3, 1)]), step=st.sampled_from([1, 2, 3]), kinds=st.tuples(BYTES, BYTES),
+    end=st.sampled_from(ENDS), threads=THREADS, is_plain=st.booleans(),
+)  # fmt: skip
+def test_windows_of_single_channels_agree_with_the_reference(
+    tmp_path: Path, images: int, height: int, width: int, channels: int, taps: tuple[int, int], stride: tuple[int, int],
+    pads: tuple[int, ...], step: int, kinds: tuple[str, str], end: str, threads: int, is_plain: bool,
+) -> None:  # fmt: skip
+    """Pairs of taps may begin at every line, at every second one, or at none that a stride leaves out; blocks have 4, 2 and 1 vectors."""
+    if height + pads[0] + pads[2] <= step * (taps[0] - 1) or width + pads[1] + pads[3] <= step * (taps[1] - 1):
+        return
+    model = Bytes()
+    x, weights = model.input(kinds[0], images, height, width, channels), model.weight(kinds[1], channels, 1, *taps)
+    y = apply("Conv", x, weights, strides=stride, pads=pads, dilations=(step, step), group=channels, layout="NHWC")
+    compare(model, model.ended(y, end), tmp_path, threads, is_plain=is_plain)
 
 
 @SLOW
@@ -225,7 +253,7 @@ def test_constants_of_signed_bytes_are_packed_once(
     compare(model, y, tmp_path, threads=2)
     (step,) = (step for step in json.loads((tmp_path / "plan.json").read_text())["steps"] if step["kind"] == "function")
     assert step["spec"].get("pack", {}).get("elements", 0) == bytes_packed
-    shutil.copyfile(build(Path(cpu.__file__).with_name("bytes") / "bytes.c", ("-U__x86_64__",)), tmp_path / step["spec"]["library"])
+    without_vectors(tmp_path)
     feeds = {node.string("name"): model.drawn(node.type.dtype, *node.type.sizes) for node in model.inputs}
     leaves: dict[Node, np.ndarray] = {node: feeds[node.string("name")] for node in model.inputs}
     leaves |= {node: model.tensors[node.string("digest")] for node in walk((y,)) if node.op == "Constant"}

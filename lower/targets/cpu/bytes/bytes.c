@@ -17,7 +17,8 @@
  * ``bytes_tiles``: the same of 3 x 3 taps side by side and one group. Tiles of 2 x 2 results take 16 products in place of 36 (Winograd's
  * F(2 x 2, 3 x 3)), all in whole numbers: x is transformed in 16 bits, W times 4, and sums, which may wrap around, end as 4 times the result.
  *
- * Where every group has one channel and one column, sums are of one position's channels side by side, and nothing is widened in memory.
+ * Where every group has one channel and one column, sums are of one position's channels side by side, of two taps at a time, one below the
+ * other.
  *
  * The file is included once for each set of vector instructions. */
 #include "../kernel.h"
@@ -32,12 +33,18 @@
 #define MOST_ROWS 12
 #define MOST_LANES 16
 #define MOST_WIDTH (VECTORS * MOST_LANES)
+#define TOGETHER 4                       /* rows whose results become bytes together */
 #define BLOCKS 8                         /* of rows, whose sums are in the first cache while steps are applied */
 #define CHUNK (1 << 16)                  /* widened elements of x that are read again for each panel */
 #define TILES (1 << 18)                  /* transformed elements of x that are read again for each panel */
+#define WINDOWS (1 << 14)                /* pairs of elements of x that are read again for each tap of their windows */
+#define CHANNELS 4                       /* of windows of single channels, in vectors: half a cache line of bytes or a whole one */
+#define POSITIONS 4                      /* of windows side by side, half as many of most channels */
+#define HELD 48                          /* of their sums, which are in the first cache while steps are applied */
 #define APART 64                         /* bytes between places of tiles, which else would share few lines of the cache */
 #define AHEAD 16                         /* inputs of W that are asked for before they are read: they lie too far apart to be guessed */
 #define LEAST_ROWS 24                    /* rows of a share: with fewer, reading W takes longer than computing */
+#define LEAST_CHANNELS 64                /* of a share of windows: threads seldom write to the same cache line */
 #define SERIAL_OPERATIONS 400000.0       /* less than this is done before another thread has started */
 
 typedef struct Problem {
@@ -50,7 +57,7 @@ typedef struct Problem {
     int64_t strides[2], before[2], dilations[2], groups;
     int64_t images, height, width, columns;    /* of the result; a product has one row of ``width`` positions */
     int64_t lines;                             /* what is shared: rows of a product, lines of results, or of tiles */
-    int is_product;
+    int is_product, is_of_channels;
     Steps steps;
     int (*compute)(const struct Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end);
     int lanes;
@@ -61,16 +68,28 @@ static int64_t length_of(const Problem *problem) {
     return (problem->width - 1) * problem->strides[1] + (problem->taps[1] - 1) * problem->dilations[1] + 1;
 }
 
+/* The distance of lines of x that begin pairs of taps: all of them are a multiple of it. */
+static int64_t lines_apart(const Problem *problem) {
+    int64_t a = problem->strides[0], b = problem->taps[0] > 2 ? 2 * problem->dilations[0] : 0;
+    while (b) {
+        const int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+
 #define KERNEL "bytes/bytes.c"
 #include "../instruction_sets.h"
 
-/* The grid of shares: of lines, unless that leaves too little to each, or rather of columns where there are more of these. */
+/* The grid of shares: of lines, unless that leaves too little to each, or rather of columns where there are more of these, or where lines are
+ * read by the windows of several. */
 static int work(int task, const Environment *environment, void *data) {
     const Problem *problem = data;
     const int64_t tasks = environment->num_task, vectors = (problem->columns + problem->lanes - 1) / problem->lanes;
     const int64_t positions = problem->images * problem->height * problem->width;
     int64_t across = 1, down;
-    if (problem->columns > positions) across = least(vectors, tasks);
+    if (problem->is_of_channels) across = least(tasks, problem->columns / LEAST_CHANNELS + 1);
+    else if (problem->columns > positions) across = least(vectors, tasks);
     else
         while (across * 2 <= tasks && across * 2 <= vectors && positions * across < LEAST_ROWS * tasks) across *= 2;
     down = least(tasks / across, problem->lines);
@@ -83,10 +102,10 @@ static int work(int task, const Environment *environment, void *data) {
 
 static int run(Problem *problem, int in_tiles) {
     problem->lanes = FOR_PROCESSOR(lanes);
-    const int is_of_channels = problem->groups > 1 && problem->inputs == 1 && problem->columns == problem->groups;
+    problem->is_of_channels = problem->groups > 1 && problem->inputs == 1 && problem->columns == problem->groups;
     problem->lines = problem->is_product ? problem->width : problem->images * (in_tiles ? (problem->height + 1) / 2 : problem->height);
     if (in_tiles) problem->compute = FOR_PROCESSOR(compute_tiles);
-    else if (is_of_channels) problem->compute = FOR_PROCESSOR(compute_windows);
+    else if (problem->is_of_channels) problem->compute = FOR_PROCESSOR(compute_windows);
     else problem->compute = FOR_PROCESSOR(compute);
     const double sums = (double)(problem->images * problem->height * problem->width) * (double)problem->columns;
     if (__TVMBackendParallelLaunch && sums * (double)(problem->inputs * problem->taps[0] * problem->taps[1]) > SERIAL_OPERATIONS)
@@ -214,37 +233,120 @@ TARGETED static void NAME(apply_integers)(
     }
 }
 
-/* Write a row of results in the type that they are stored in. */
-TARGETED static void NAME(write)(const Rows *out, char *to, const int32_t *from, int64_t count) {
-    if (out->size == 4) {
+/* Write rows as they are. */
+TARGETED static void NAME(write)(
+    const Rows *out, const int32_t *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
+    for (int64_t row = 0; row < rows; row++, block += width) {
+        int32_t *to = (int32_t *)row_of(out, first + row) + column;
         int64_t i = 0;
-        for (; i + LANES <= count; i += LANES) *(Bits *)(to + 4 * i) = *(const Bits *)(from + i);
-        if (i < count) memcpy(to + 4 * i, from + i, (size_t)(count - i) * 4);
-        return;
-    }
-    const int is_signed = out->tensor->code == SIGNED;
-    const float low = is_signed ? -128.0f : 0.0f, high = is_signed ? 127.0f : 255.0f;
-    for (int64_t i = 0; i < count; i += LANES) {
-        const Vector x = NAME(between)(LOAD((const float *)from + i), low, high) + 12582912.0f;
-        const Octets bytes = __builtin_convertvector((Bits)x, Octets); /* the last bits of the sum */
-        if (i + LANES <= count) *(Octets *)(to + i) = bytes;
-        else memcpy(to + i, &bytes, (size_t)(count - i));
+        for (; i + LANES <= columns; i += LANES) *(Bits *)(to + i) = *(const Bits *)(block + i);
+        if (i < columns) memcpy(to + i, block + i, (size_t)(columns - i) * 4);
     }
 }
 
-/* All steps for some rows of sums, and the results in their places. */
+/* The nearest whole numbers, of two the even one, as bytes that saturate: vectors of some rows. */
+TARGETED INLINE void NAME(saturate)(const Vector *numbers, Octets *bytes, const int rows, const int is_signed) {
+#if LANES == 8
+    if (rows == TOGETHER) {
+        const __m256 most = (__m256)NAME(all)(is_signed ? 127.0f : 255.0f);
+        __m256i sums[TOGETHER];
+        UNROLLED (int row = 0; row < TOGETHER; row++) sums[row] = _mm256_cvtps_epi32(_mm256_min_ps(most, (__m256)numbers[row]));
+        const __m256i low = _mm256_packs_epi32(sums[0], sums[1]), high = _mm256_packs_epi32(sums[2], sums[3]);
+        const __m256i all = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+        *(__m256i_u *)bytes = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        return;
+    }
+#endif
+    const float low = is_signed ? -128.0f : 0.0f, high = is_signed ? 127.0f : 255.0f;
+    UNROLLED (int row = 0; row < rows; row++) /* the last bits of a sum */
+        bytes[row] = __builtin_convertvector((Bits)(NAME(between)(numbers[row], low, high) + 12582912.0f), Octets);
+}
+
+/* Rows of bytes in their places. */
+TARGETED INLINE void NAME(write_bytes)(
+    const Rows *out, const Vector *numbers, int64_t first, int64_t column, int64_t columns, const int rows) {
+    Octets bytes[TOGETHER];
+    if (out->tensor->code == SIGNED) NAME(saturate)(numbers, bytes, rows, 1);
+    else NAME(saturate)(numbers, bytes, rows, 0);
+    if (columns >= LANES) {
+        UNROLLED (int row = 0; row < rows; row++) *(Octets *)(row_of(out, first + row) + column) = bytes[row];
+        return;
+    }
+    UNROLLED (int row = 0; row < rows; row++) {
+        const Octets some = bytes[row];
+        memcpy(row_of(out, first + row) + column, &some, (size_t)columns);
+    }
+}
+
+/* Vectors of sums of some rows as numbers, scaled and shifted; bytes in their places where nothing else follows. */
+TARGETED INLINE void NAME(scale)(
+    const Rows *out, int32_t *block, int64_t width, Vector factor, Vector summand, int64_t first, int64_t column, int64_t columns,
+    const int rows, const int is_last) {
+    Vector numbers[TOGETHER];
+    UNROLLED (int row = 0; row < rows; row++) {
+        const Vector scaled = __builtin_convertvector(*(const Bits *)(block + row * width), Vector) * factor;
+        numbers[row] = scaled + summand;
+        if (!is_last) STORE((float *)block + row * width, numbers[row]);
+    }
+    if (is_last) NAME(write_bytes)(out, numbers, first, column, columns, rows);
+}
+
+/* The same for all rows and columns. */
+TARGETED static void NAME(scale_block)(
+    const Rows *out, const Step *step, int32_t *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width,
+    int is_last) {
+    for (int64_t i = 0; i < columns; i += LANES, block += LANES) {
+        const Vector factor = NAME(operand)(step, 0, column + i, columns - i), summand = NAME(operand)(step + 1, 0, column + i, columns - i);
+        int64_t row = 0;
+#define SCALE(count, is_last) \
+    NAME(scale)(out, block + row * width, width, factor, summand, first + row, column + i, columns - i, count, is_last)
+        for (; is_last && row + TOGETHER <= rows; row += TOGETHER) SCALE(TOGETHER, 1);
+        for (; is_last && row < rows; row++) SCALE(1, 1);
+        for (; !is_last && row < rows; row++) SCALE(1, 0);
+#undef SCALE
+    }
+}
+
+/* Rows and columns of numbers as bytes in their places. */
+TARGETED static void NAME(write_block_of_bytes)(
+    const Rows *out, const float *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
+    for (int64_t i = 0; i < columns; i += LANES, block += LANES) {
+        Vector numbers[TOGETHER];
+        int64_t row = 0;
+        for (; row + TOGETHER <= rows; row += TOGETHER) {
+            UNROLLED (int r = 0; r < TOGETHER; r++) numbers[r] = LOAD(block + (row + r) * width);
+            NAME(write_bytes)(out, numbers, first + row, column + i, columns - i, TOGETHER);
+        }
+        for (; row < rows; row++) {
+            numbers[0] = LOAD(block + row * width);
+            NAME(write_bytes)(out, numbers, first + row, column + i, columns - i, 1);
+        }
+    }
+}
+
+/* All steps for some rows of sums, and the results in their places. What becomes a byte is mostly scaled and shifted alone: in registers. */
 TARGETED static void NAME(finish)(
     const Problem *problem, int32_t *block, int64_t first, int64_t rows, int64_t column, int64_t columns, int64_t width) {
     const Step *step = problem->steps.each, *end = step + problem->steps.count;
+    const Rows *out = &problem->out;
+    const int is_byte = out->size == 1, is_int32 = !is_byte && out->tensor->code != FLOAT;
     for (const Step *last = step + problem->steps.of_integers; step < last; step++)
         NAME(apply_integers)(step, block, first, rows, column, columns, width);
-    if (problem->out.tensor->code == FLOAT || problem->out.size == 1) {
+    if (is_int32) {
+        NAME(write)(out, block, first, rows, column, columns, width);
+        return;
+    }
+    if (end - step >= 2 && step->kind == MULTIPLY && step[1].kind == ADD && step->repeats && step[1].repeats) {
+        const int is_last = is_byte && end - step == 2;
+        NAME(scale_block)(out, step, block, first, rows, column, columns, width, is_last);
+        if (is_last) return;
+        step += 2;
+    } else
         for (int64_t i = 0; i < rows * width; i += LANES)
             STORE((float *)block + i, __builtin_convertvector(*(const Bits *)(block + i), Vector));
-        for (; step < end; step++) NAME(apply)(step, (float *)block, first, rows, column, columns, width, width);
-    }
-    for (int64_t row = 0; row < rows; row++)
-        NAME(write)(&problem->out, row_of(&problem->out, first + row) + column * problem->out.size, block + row * width, columns);
+    for (; step < end; step++) NAME(apply)(step, (float *)block, first, rows, column, columns, width, width);
+    if (is_byte) NAME(write_block_of_bytes)(out, (const float *)block, first, rows, column, columns, width);
+    else NAME(write)(out, block, first, rows, column, columns, width);
 }
 
 /* Rows of x by a panel: ``runs`` times ``pairs`` of elements that lie side by side in both. A panel is widened, its vectors side by side, or
@@ -387,14 +489,13 @@ TARGETED static void NAME(columns)(
     const void *weights = panel;
     if (problem->packed) weights = problem->packed + column / LANES * apart;
     else NAME(pack)(problem, column, end - column, vectors, joined, panel);
-    int64_t ready = 0;
-    for (int64_t part = 0; part < blocks; part++) {
-        const int64_t at = positions * part / blocks, rows = positions * (part + 1) / blocks - at;
+    int64_t ready = 0, x = 0, y = 0;
+    for (int64_t part = 0, at = 0, rows; part < blocks; part++, at += rows) {
         const int16_t *from[MOST_ROWS];
+        rows = positions * (part + 1) / blocks - at;
         for (int64_t row = 0; row < rows; row++) {
-            const int64_t position = at + row, y = problem->is_product ? position : position / problem->width;
-            const int64_t x = problem->is_product ? 0 : position % problem->width;
             from[row] = group + y * problem->strides[0] * pitch + x * problem->strides[1] * channels;
+            if (problem->is_product || ++x == problem->width) x = 0, y++;
         }
         NAME(block)(from, offsets, runs, pairs, weights, apart, block + (at - ready) * width, rows, vectors);
         if ((part + 1) % BLOCKS == 0 || part + 1 == blocks) {
@@ -411,7 +512,9 @@ TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t
     const int64_t runs = problem->taps[0] * (problem->taps[1] / joined), pairs = (problem->inputs * joined + 1) / 2;
     const int64_t more = problem->is_product ? 0 : (problem->taps[0] - 1) * problem->dilations[0] + 1 - problem->strides[0];
     const int64_t step = problem->is_product ? 1 : problem->strides[0];
+    const int64_t weights = runs * pairs * 2 * problem->columns, positions = problem->is_product ? 1 : problem->width;
     int64_t chunk = (CHUNK / pitch - more) / step;
+    if (problem->packed && weights <= CHUNK) chunk = least(chunk, (BLOCKS * ROWS + positions - 1) / positions);
     chunk = least(chunk < 1 ? 1 : chunk, last - first);
     if (problem->is_product && chunk < ROWS) chunk = least(ROWS, last - first);
     const int64_t held = (chunk * step + (more > 0 ? more : 0)) * pitch + 2; /* a pair may begin at the last element */
@@ -437,66 +540,109 @@ TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t
     free(memory);
     return 0;
 }
-/* Channels of one position, each by its own taps, of which ``taps`` has ``width`` side by side; those in [from, to) are inside of x. */
-TARGETED INLINE void NAME(window)(
-    const Problem *problem, const char *x, const int64_t *from, const int64_t *to, const int32_t *taps, int64_t channels, int64_t width,
-    int32_t *out, const int vectors) {
-    const Tensor *image = problem->x.tensor;
-    Bits sums[VECTORS];
-    UNROLLED (int v = 0; v < vectors; v++) sums[v] = NAME(every)(0);
-    for (int64_t i = from[0]; i < to[0]; i++)
-        for (int64_t j = from[1]; j < to[1]; j++) {
-            const char *place = x + i * problem->dilations[0] * image->strides[1] + j * problem->dilations[1] * image->strides[2];
-            const Bits *factors = (const Bits *)(taps + (i * problem->taps[1] + j) * width);
-            char rest[VECTORS * LANES];
-            if (channels < vectors * LANES) memcpy(rest, place, (size_t)channels), place = rest;
-            UNROLLED (int v = 0; v < vectors; v++) sums[v] += NAME(pairs)(NAME(widened)(place + v * LANES, problem->x_signed), factors[v]);
-        }
-    UNROLLED (int v = 0; v < vectors; v++) ((Bits *)out)[v] = sums[v];
-}
-
-/* The taps of a window that are inside, along an axis. */
-static void NAME(inside)(const Problem *problem, int axis, int64_t begin, int64_t size, int64_t *from, int64_t *to) {
-    const int64_t step = problem->dilations[axis], taps = problem->taps[axis];
-    *from = begin < 0 ? least((-begin + step - 1) / step, taps) : 0;
-    *to = begin >= size ? 0 : least((size - begin + step - 1) / step, taps);
-}
-
-TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
+/* Some channels of a line of x, with its padding, each beside the same channel of the line ``below`` that is the next in a window. A line
+ * that is outside is 0, and counts as zeros. */
+TARGETED static void NAME(pair_lines)(
+    const Problem *problem, const char *line, const char *below, int64_t length, int64_t channels, Bits *to, const int vectors) {
     const Tensor *x = problem->x.tensor;
-    const int64_t taps = problem->taps[0] * problem->taps[1];
-    int32_t *panel = 0;
-    if (posix_memalign((void **)&panel, 64, (size_t)(taps * VECTORS * LANES) * 4)) return 4;
-    for (int64_t at = column, next; at < end; at = next) {
-        next = least(at + VECTORS * LANES, end);
-        const int64_t vectors = (next - at + LANES - 1) / LANES, width = vectors * LANES;
-        int32_t block[BLOCKS * MOST_ROWS * MOST_WIDTH] __attribute__((aligned(64)));
-        for (int64_t tap = 0; tap < taps; tap++) {
-            Bits weights[VECTORS];
-            const int64_t i = tap / problem->taps[1], j = tap % problem->taps[1];
-            NAME(row_of_weights)(
-                problem, problem->weights + at * problem->column_step + i * problem->tap_steps[0] + j * problem->tap_steps[1], next - at, vectors,
-                weights);
-            for (int64_t v = 0; v < vectors; v++) *(Bits *)(panel + tap * width + v * LANES) = weights[v] & 0xffff;
+    const int64_t start = least(problem->before[1], length), end = least(start + x->shape[2], length);
+    char rest[2][CHANNELS * LANES] = {{0}};
+    for (int64_t at = 0; at < start * vectors; at++) to[at] = NAME(every)(0);
+    for (int64_t at = end * vectors; at < length * vectors; at++) to[at] = NAME(every)(0);
+    for (int64_t at = start; at < end; at++) {
+        const int64_t offset = (at - start) * x->strides[2];
+        const char *from[2] = {line ? line + offset : rest[0], below ? below + offset : rest[1]};
+        if (channels < vectors * LANES)
+            for (int i = 0; i < 2; i++) memmove(rest[i], from[i], (size_t)channels), from[i] = rest[i];
+        UNROLLED (int v = 0; v < vectors; v++)
+            to[at * vectors + v] = (NAME(widened)(from[0] + v * LANES, problem->x_signed) & 0xffff) |
+                                   NAME(widened)(from[1] + v * LANES, problem->x_signed) << 16;
+    }
+}
+
+/* Sums of some positions side by side, ``step`` vectors apart: of windows of ``down`` pairs of taps, ``apart`` vectors apart, by ``across``. */
+TARGETED INLINE void NAME(windows)(
+    const Bits *x, const Bits *taps, int64_t down, int64_t apart, int64_t across, int64_t beside, int64_t step, Bits *out, const int positions,
+    const int vectors) {
+    Bits sums[POSITIONS][CHANNELS];
+    UNROLLED (int at = 0; at < positions; at++)
+        UNROLLED (int v = 0; v < vectors; v++) sums[at][v] = NAME(every)(0);
+    for (int64_t i = 0; i < down; i++)
+        for (int64_t j = 0; j < across; j++, taps += vectors) {
+            const Bits *from = x + i * apart + j * beside;
+            UNROLLED (int at = 0; at < positions; at++)
+                UNROLLED (int v = 0; v < vectors; v++) sums[at][v] += NAME(pairs)(from[at * step + v], taps[v]);
         }
-        const int64_t positions = last * problem->width;
-        for (int64_t ready = first * problem->width, rows; ready < positions; ready += rows) {
-            rows = least(BLOCKS * MOST_ROWS, positions - ready);
-            for (int64_t row = 0; row < rows; row++) {
-                const int64_t line = (ready + row) / problem->width, image = line / problem->height;
-                const int64_t y = line % problem->height * problem->strides[0] - problem->before[0];
-                const int64_t across = (ready + row) % problem->width * problem->strides[1] - problem->before[1];
-                int64_t from[2], to[2];
-                NAME(inside)(problem, 0, y, x->shape[1], from, to);
-                NAME(inside)(problem, 1, across, x->shape[2], from + 1, to + 1);
-                const char *place = (const char *)x->data + image * x->strides[0] + y * x->strides[1] + across * x->strides[2] + at;
-                if (vectors == 1) NAME(window)(problem, place, from, to, panel, next - at, width, block + row * width, 1);
-                else NAME(window)(problem, place, from, to, panel, next - at, width, block + row * width, 2);
+    UNROLLED (int at = 0; at < positions; at++)
+        UNROLLED (int v = 0; v < vectors; v++) out[at * vectors + v] = sums[at][v];
+}
+
+/* Some channels, at most CHANNELS vectors, of some lines of one image. */
+TARGETED INLINE void NAME(channels)(
+    const Problem *problem, int64_t line, int64_t lines, int64_t column, int64_t channels, const Bits *taps, Bits *copy, Bits *block,
+    const int vectors) {
+    const Tensor *x = problem->x.tensor;
+    const int64_t length = length_of(problem), down = (problem->taps[0] + 1) / 2, between = lines_apart(problem);
+    const int positions = vectors == CHANNELS ? POSITIONS / 2 : POSITIONS; /* their sums fit into registers */
+    const int64_t top = line % problem->height * problem->strides[0] - problem->before[0];
+    const char *image = (const char *)x->data + line / problem->height * x->strides[0] + column;
+    const int64_t apart = 2 * problem->dilations[0] / between, step = problem->strides[1] * vectors;
+    for (int64_t i = 0, copied = 0; i < lines; i++) {
+        const int64_t begin = i * problem->strides[0] / between;
+        for (; copied <= begin + (down - 1) * apart; copied++) { /* when they are needed: the first cache has them still */
+            const int64_t y = top + copied * between, below = y + problem->dilations[0];
+            NAME(pair_lines)(
+                problem, y >= 0 && y < x->shape[1] ? image + y * x->strides[1] : 0,
+                below >= 0 && below < x->shape[1] ? image + below * x->strides[1] : 0, length, channels, copy + copied * length * vectors,
+                vectors);
+        }
+        for (int64_t at = 0, ready = 0; at < problem->width;) {
+            const Bits *from = copy + begin * length * vectors + at * step;
+            const int64_t beside = problem->dilations[1] * vectors;
+            Bits *to = block + (at - ready) * vectors;
+            if (problem->width - at < positions) {
+                NAME(windows)(from, taps, down, apart * length * vectors, problem->taps[1], beside, step, to, 1, vectors);
+                at++;
+            } else {
+                NAME(windows)(from, taps, down, apart * length * vectors, problem->taps[1], beside, step, to, positions, vectors);
+                at += positions;
             }
-            NAME(finish)(problem, block, ready, rows, at, next - at, width);
+            if (at < problem->width && at - ready + positions <= HELD) continue;
+            NAME(finish)(
+                problem, (int32_t *)block, (line + i) * problem->width + ready, at - ready, column, channels, vectors * LANES);
+            ready = at;
         }
     }
-    free(panel);
+}
+
+/* Windows of single channels: lines of x are widened in pairs that lie in one window, so that an instruction multiplies two taps. */
+TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
+    const int64_t length = length_of(problem), down = (problem->taps[0] + 1) / 2, between = lines_apart(problem);
+    const int64_t more = (down - 1) * 2 * problem->dilations[0] / between + 1, step = problem->strides[0] / between;
+    int64_t chunk = (WINDOWS / (length * CHANNELS * LANES) - more) / step + 1;
+    chunk = least(chunk < 1 ? 1 : chunk, last - first);
+    const int64_t copied = ((chunk - 1) * step + more) * length * CHANNELS, taken = down * problem->taps[1] * CHANNELS;
+    Bits *copy = 0;
+    if (posix_memalign((void **)&copy, 64, (size_t)(copied + taken) * sizeof(Bits))) return 4;
+    Bits *taps = copy + copied, block[HELD * CHANNELS] __attribute__((aligned(64)));
+    for (int64_t at = column, next; at < end; at = next) {
+        const int64_t left = (end - at + LANES - 1) / LANES, vectors = left >= CHANNELS ? CHANNELS : left > 1 ? CHANNELS / 2 : 1;
+        next = least(at + vectors * LANES, end);
+        for (int64_t i = 0; i < problem->taps[0]; i++)
+            for (int64_t j = 0; j < problem->taps[1]; j++) {
+                Bits weights[CHANNELS], *to = taps + (i / 2 * problem->taps[1] + j) * vectors;
+                const char *from = problem->weights + at * problem->column_step + i * problem->tap_steps[0] + j * problem->tap_steps[1];
+                NAME(row_of_weights)(problem, from, next - at, vectors, weights);
+                for (int64_t v = 0; v < vectors; v++) to[v] = i % 2 ? to[v] | weights[v] << 16 : weights[v] & 0xffff;
+            }
+        for (int64_t line = first, lines; line < last; line += lines) {
+            lines = least(least(chunk, last - line), problem->height - line % problem->height); /* of one image */
+            if (vectors == 1) NAME(channels)(problem, line, lines, at, next - at, taps, copy, block, 1);
+            else if (vectors == CHANNELS) NAME(channels)(problem, line, lines, at, next - at, taps, copy, block, CHANNELS);
+            else NAME(channels)(problem, line, lines, at, next - at, taps, copy, block, CHANNELS / 2);
+        }
+    }
+    free(copy);
     return 0;
 }
 /* Channels of a tile of 4 x 4 positions, of which those without a place are zeros: B' d B, at 16 places ``distance`` apart. */
