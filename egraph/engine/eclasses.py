@@ -14,13 +14,20 @@ import numpy as np
 
 from egraph.engine.analyses import Analysis, ConstantValue, Fact, SmallValue, UniformNumber
 from egraph.engine.encode import Labels
-from egraph.engine.explanations import CONGRUENCE, FOLDING, ProofForest, Reason, needed
+from egraph.engine.explanations import CONGRUENCE, FOLDING, INJECTIVITY, ProofForest, Reason, needed
 from egraph.errors import EinsatError
 from egraph.tensor import Node, TensorType, walk
 from egraph.tensor.ops import OPS
 
 Key = tuple[str, int, tuple[int, ...]]
 """Operator, label, operand classes."""
+
+INJECTIVE = ("Transpose", "Reshape", "Concat")
+"""Operators that give every element a place of its own: of operands of the same types they make the same only if these are equal.
+
+Without this, values that are equal once they are transposed, but not known to be before it, stay different classes, and every rule
+that moves transpositions makes all combinations of them: twice as many with each sum of a residual network.
+"""
 
 
 class UnsoundRule(EinsatError):
@@ -257,6 +264,8 @@ class EClasses:
                 self.forest.connect(self.vertices[handle], self.vertices[root], Reason(CONGRUENCE))
                 self._join(handle, root, rules)
         self.close(rules)
+        while self._cancel(rules):
+            self.close(rules)
         self.settled = [self.find(handle) for handle in range(len(self._parent))]
 
     def close(self, rules: str) -> None:
@@ -275,6 +284,23 @@ class EClasses:
             self.nodes = {key: Entry(self.find(entry.handle), entry.rule, entry.vertex) for key, entry in nodes.items()}
             self._check_inputs(rules)
             self._propagate_constants()
+
+    def _cancel(self, rules: str) -> bool:
+        """Join operands of which injective operators make the same; return whether any were different."""
+        firsts: dict[tuple[str, int, int, tuple[TensorType, ...]], tuple[Key, Entry]] = {}
+        different = len(self.joined)
+        for key, entry in self.nodes.items():
+            op, label, operands = key
+            if op in INJECTIVE:
+                types = tuple(self.types[operand] for operand in operands)
+                (_, _, others), twin = firsts.setdefault((op, label, self.find(entry.handle), types), (key, entry))
+                vertices = zip(self.forest.operands[twin.vertex], self.forest.operands[entry.vertex], strict=True)
+                for left, right, (made_left, made_right) in zip(others, operands, vertices, strict=True):
+                    if self.find(left) != self.find(right):
+                        reason = Reason(INJECTIVITY, needed([(twin.vertex, entry.vertex)]))
+                        self.forest.connect(made_left, made_right, reason)
+                        self.union(left, right, rules)
+        return len(self.joined) > different
 
     def _check_inputs(self, rules: str) -> None:
         inputs: dict[int, Key] = {}

@@ -1,9 +1,10 @@
 """Explain why e-nodes are equal: a proof forest, as in Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (2005).
 
 Every e-node is a vertex from the moment it is made. An edge says why two vertices are equal: a rule matched the one and built
-the other, their operands are equal, or both are constants of one value. Such a step may *need* other equalities, all of them
-older: that the operands of the e-node which a pattern matched are what the pattern says, for example. Two vertices of one
-e-class are joined by exactly one path, and edges that are added later never change it; so every explanation is finite.
+the other, their operands are equal, both are constants of one value, or they are operands of which an operator that can be undone
+makes the same. Such a step may *need* other equalities, all of them older: that the operands of the e-node which a pattern matched
+are what the pattern says, for example. Two vertices of one e-class are joined by exactly one path, and edges that are added later
+never change it; so every explanation is finite.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-CONGRUENCE, FOLDING = "congruence", "constant_folding"
-"""Reasons that are no rules: equal operands, and constants of one value."""
+CONGRUENCE, FOLDING, INJECTIVITY = "congruence", "constant_folding", "injectivity"
+"""Reasons that are no rules: equal operands, constants of one value, and equal results of an operator that can be undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class ProofForest:
         sets: list[int] = []
         for reason in self._reasons:  # what an edge needs is older than the edge
             rests = 0
-            if reason.name not in (CONGRUENCE, FOLDING):
+            if reason.name not in (CONGRUENCE, FOLDING, INJECTIVITY):
                 rests = 1 << bits.setdefault(reason.name, len(bits))
             for left, right in reason.needs:
                 rests |= self.rules_between(left, right, sets)

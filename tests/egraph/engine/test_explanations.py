@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from egraph.engine.applications import Rewriting
 from egraph.engine.eclasses import EClasses
 from egraph.engine.encode import Labels
-from egraph.engine.explanations import CONGRUENCE, ProofForest, Reason, needed
+from egraph.engine.explanations import CONGRUENCE, INJECTIVITY, ProofForest, Reason, needed
 from egraph.engine.saturate import Limits, saturate
 from egraph.onnx import importer
 from egraph.optimize.estimated import estimated_program
-from egraph.rule import Equation, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
-from egraph.rule_operators import relu
+from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rule_operators import relu, transpose
 from egraph.rules import RULES
-from egraph.tensor import ENode, FrozenEGraph, Graph, Node, walk
+from egraph.tensor import ENode, FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
+from egraph.tensor.ops import apply
 
 if TYPE_CHECKING:
     from egraph.engine.egglog import Engine
@@ -106,7 +107,21 @@ def negative_of_sum(x: Tensor, y: Tensor) -> Equation:
     return operation("Neg", x + y) == operation("Neg", x) + operation("Neg", y)
 
 
+@rule
+def sines_transposed(x: Tensor, p: Attributes) -> Steps:
+    """transpose(sin(-(-x)), p) = transpose(sin(x), p)"""
+    yield transpose(operation("Sin", operation("Neg", operation("Neg", x))), p)
+    yield transpose(operation("Sin", x), p)
+
+
+@rule
+def difference_of_equals(x: Tensor) -> Equation:
+    """x - x = tanh(-(x - x))"""
+    return x - x == operation("Tanh", operation("Neg", x - x))
+
+
 SMALL: tuple[Rule, ...] = (commute, associate, add_nothing, abs_of_negative, negative_twice, negative_of_sum)
+TRANSPOSED: tuple[Rule, ...] = (commute, associate, add_nothing, sines_transposed)
 MODELS = (
     """<ir_version: 9, opset_import: ["" : 20]>
     m (float[2] x, float[2] y, float[2] z) => (float[2] out) <float[1] zero = {0.0}> {
@@ -127,6 +142,17 @@ MODELS = (
         second = Neg(f)
     }""",
 )
+INJECTIVE = """<ir_version: 9, opset_import: ["" : 20]>
+    m (float[2, 3] x, float[2, 3] y) => (float[2, 3] out, float[3, 2] second, float[2, 3] third) <float[1] zero = {0.0}> {
+        a = Neg(x)
+        b = Neg(a)
+        c = Sin(b)
+        d = Add(c, zero)
+        second = Transpose<perm = [1, 0]>(d)
+        out = Add(d, y)
+        e = Sin(x)
+        third = Sub(e, d)
+    }"""
 
 
 def graph_of(text: str) -> Graph:
@@ -157,20 +183,20 @@ def holds(frozen: FrozenEGraph, number: int, term: list[ENode]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("text", MODELS)
+@pytest.mark.parametrize(("text", "rules"), [*((text, SMALL) for text in MODELS), (INJECTIVE, TRANSPOSED)])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_the_rules_of_a_term_suffice_to_find_it(text: str, seed: int) -> None:
+def test_the_rules_of_a_term_suffice_to_find_it(text: str, rules: tuple[Rule, ...], seed: int) -> None:
     """Nothing else is needed: an e-graph grown by the named rules alone holds the term too."""
     graph = graph_of(text)
-    frozen = saturate(graph, SMALL).frozen
+    frozen = saturate(graph, rules).frozen
     random = Random(seed)
     number = random.randrange(len(frozen.roots))
     term = drawn_term(frozen, frozen.roots[number], random, frozenset({frozen.roots[number]}))
     if term is None:
         return
     names = {name for node in term for name in node.rules} | set(frozen.root_rules[number])
-    again = saturate(graph, [each for each in SMALL if each.name in names])
+    again = saturate(graph, [each for each in rules if each.name in names])
     assert again.stop_reason == "saturated"
     assert holds(again.frozen, again.frozen.roots[number], list(term)), sorted(names)
 
@@ -241,3 +267,41 @@ def test_a_match_is_an_e_node_of_its_own_class_although_congruence_is_not_closed
     for root, operand in ((p, x), (q, y)):
         matched, _ = working.matched(((root, operand), ()))
         assert matched.vertex == classes.vertices[root]
+
+
+def test_operands_are_equal_of_which_a_transposition_makes_the_same() -> None:
+    """``out`` is known to be sin(x) + y by a rule that says so of transposed sines alone; 0 is added before."""
+    out, *_ = (found := saturate(graph_of(INJECTIVE), TRANSPOSED).frozen).roots
+    sums = [node for node in found.classes[out] if node.op == "Add"]
+    sines = [(node, below) for node in sums for child in node.children for below in found.classes[child] if below.op == "Sin"]
+    direct = next((node, sine) for node, sine in sines if found.classes[sine.children[0]][0].op == "Input")
+    assert "sines_transposed" in {*direct[0].rules, *direct[1].rules}
+    assert INJECTIVITY in {step for node, _ in sines for step in node.steps} | {step for _, sine in sines for step in sine.steps}
+
+
+def two_of_one_result(left: Node, right: Node) -> bool:
+    """Return whether the operands of two operators, whose results are equal, are one class."""
+    classes = EClasses(Labels())
+    number: dict[Node, int] = {}
+    for node in walk((left, right)):
+        number[node] = classes.insert(node, [number[operand] for operand in node.inputs], None)
+    classes.union(number[left], number[right], "both are the same")
+    classes.follow({}, "a rule")
+    return classes.find(number[left.inputs[0]]) == classes.find(number[right.inputs[0]])
+
+
+def test_only_equal_operators_over_equal_types_tell_that_operands_are_equal() -> None:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 2)))
+    y = apply("Neg", x)
+    tall = apply("Reshape", x, shape=(4, 1))
+    assert two_of_one_result(apply("Transpose", x, perm=(1, 0)), apply("Transpose", y, perm=(1, 0)))
+    assert two_of_one_result(apply("Reshape", x, shape=(4,)), apply("Reshape", y, shape=(4,)))
+    assert not two_of_one_result(apply("Transpose", x, perm=(1, 0)), apply("Transpose", y, perm=(0, 1)))
+    assert not two_of_one_result(apply("Reshape", x, shape=(4,)), apply("Reshape", tall, shape=(4,)))
+    assert not two_of_one_result(apply("Relu", x), apply("Relu", y))
+
+
+def test_rules_match_operands_that_became_equal() -> None:
+    saturation = saturate(graph_of(INJECTIVE), (*TRANSPOSED, difference_of_equals))
+    third = saturation.frozen.classes[saturation.frozen.roots[2]]
+    assert {node.op for node in third} == {"Sub", "Tanh"}

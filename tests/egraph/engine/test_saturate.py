@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ from egraph.rules import RULES
 from egraph.rules.merges import split
 from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.ops import apply
+from tests.support.lowering import Model
 from tests.support.paths import ROOT
 
 
@@ -414,3 +416,21 @@ def test_a_closed_engine_may_be_collected_in_any_thread(monkeypatch: pytest.Monk
     thread.start()
     thread.join()
     assert not told
+
+
+def test_residual_sums_do_not_multiply_each_other() -> None:
+    """Each block adds what the one before it does: sums that are equal once they are transposed are equal before."""
+
+    def e_nodes(blocks: int) -> int:
+        model = Model()
+        x = model.input(1, 32, 14, 14)
+        window: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "count_include_pad": 0}
+        for _ in range(blocks):
+            y = apply("Sub", apply("AveragePool", x, **window, layout="NCHW"), x)
+            x = apply("Add", x, apply("Mul", y, model.weight(32, 1, 1)))
+        saturation = saturate(model.graph(x), RULES)
+        assert saturation.stop_reason == "saturated"
+        return sum(map(len, saturation.frozen.classes.values()))
+
+    two, three, five = map(e_nodes, (2, 3, 5))
+    assert five - three == 2 * (three - two)
