@@ -23,7 +23,7 @@ Key = tuple[str, int, tuple[int, ...]]
 """Operator, label, operand classes."""
 
 INJECTIVE = ("Transpose", "Reshape", "Concat")
-"""Operators that give every element a place of its own: of operands of the same types they make the same only if these are equal.
+"""Operators that give every element a place of its own: of operands of the same sizes they make the same only if these are equal.
 
 Without this, values that are equal once they are transposed, but not known to be before it, stay different classes, and every rule
 that moves transpositions makes all combinations of them: twice as many with each sum of a residual network.
@@ -291,8 +291,8 @@ class EClasses:
         different = len(self.joined)
         for key, entry in self.nodes.items():
             op, label, operands = key
-            if op in INJECTIVE:
-                types = tuple(self.types[operand] for operand in operands)
+            types = tuple(self.types[operand] for operand in operands) if op in INJECTIVE else ()
+            if types and all(type.is_static for type in types):
                 (_, _, others), twin = firsts.setdefault((op, label, self.find(entry.handle), types), (key, entry))
                 vertices = zip(self.forest.operands[twin.vertex], self.forest.operands[entry.vertex], strict=True)
                 for left, right, (made_left, made_right) in zip(others, operands, vertices, strict=True):

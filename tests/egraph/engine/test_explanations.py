@@ -287,18 +287,22 @@ def two_of_one_result(left: Node, right: Node) -> bool:
         number[node] = classes.insert(node, [number[operand] for operand in node.inputs], None)
     classes.union(number[left], number[right], "both are the same")
     classes.follow({}, "a rule")
-    return classes.find(number[left.inputs[0]]) == classes.find(number[right.inputs[0]])
+    return all(classes.find(number[a]) == classes.find(number[b]) for a, b in zip(left.inputs, right.inputs, strict=True))
 
 
-def test_only_equal_operators_over_equal_types_tell_that_operands_are_equal() -> None:
+def test_only_equal_operators_over_equal_sizes_tell_that_operands_are_equal() -> None:
     x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 2)))
     y = apply("Neg", x)
     tall = apply("Reshape", x, shape=(4, 1))
     assert two_of_one_result(apply("Transpose", x, perm=(1, 0)), apply("Transpose", y, perm=(1, 0)))
     assert two_of_one_result(apply("Reshape", x, shape=(4,)), apply("Reshape", y, shape=(4,)))
+    assert two_of_one_result(apply("Concat", x, y, axis=0), apply("Concat", y, x, axis=0))
     assert not two_of_one_result(apply("Transpose", x, perm=(1, 0)), apply("Transpose", y, perm=(0, 1)))
     assert not two_of_one_result(apply("Reshape", x, shape=(4,)), apply("Reshape", tall, shape=(4,)))
     assert not two_of_one_result(apply("Relu", x), apply("Relu", y))
+    unknown = [make("Input", (), attributes(name=name), TensorType("float32", ("rows", 2))) for name in "abcd"]
+    whole = [make("Concat", tuple(pair), attributes(axis=0), TensorType("float32", ("all", 2))) for pair in (unknown[:2], unknown[2:])]
+    assert not two_of_one_result(*whole)  # rows may be others each time
 
 
 def test_rules_match_operands_that_became_equal() -> None:
