@@ -37,7 +37,6 @@
 #define BLOCKS 8                         /* of rows, whose sums are in the first cache while steps are applied */
 #define CHUNK (1 << 16)                  /* widened elements of x that are read again for each panel */
 #define TILES (1 << 18)                  /* transformed elements of x that are read again for each panel */
-#define WINDOWS (1 << 14)                /* pairs of elements of x that are read again for each tap of their windows */
 #define CHANNELS 4                       /* of windows of single channels, in vectors: half a cache line of bytes or a whole one */
 #define POSITIONS 4                      /* of windows side by side, half as many of most channels */
 #define HELD 48                          /* of their sums, which are in the first cache while steps are applied */
@@ -76,6 +75,11 @@ static int64_t lines_apart(const Problem *problem) {
         a = b, b = rest;
     }
     return a;
+}
+
+/* How many of these the pairs of taps of a window span. */
+static int64_t lines_held(const Problem *problem) {
+    return (problem->taps[0] - 1) / 2 * 2 * problem->dilations[0] / lines_apart(problem) + 1;
 }
 
 #define KERNEL "bytes/bytes.c"
@@ -560,56 +564,56 @@ TARGETED static void NAME(pair_lines)(
     }
 }
 
-/* Sums of some positions side by side, ``step`` vectors apart: of windows of ``down`` pairs of taps, ``apart`` vectors apart, by ``across``. */
+/* Sums of some positions side by side, ``step`` vectors apart: of windows of ``down`` pairs of taps, each in a line of its own, by ``across``. */
 TARGETED INLINE void NAME(windows)(
-    const Bits *x, const Bits *taps, int64_t down, int64_t apart, int64_t across, int64_t beside, int64_t step, Bits *out, const int positions,
-    const int vectors) {
+    const Bits *const *lines, int64_t at, const Bits *taps, int64_t down, int64_t across, int64_t beside, int64_t step, Bits *out,
+    const int positions, const int vectors) {
     Bits sums[POSITIONS][CHANNELS];
-    UNROLLED (int at = 0; at < positions; at++)
-        UNROLLED (int v = 0; v < vectors; v++) sums[at][v] = NAME(every)(0);
+    UNROLLED (int p = 0; p < positions; p++)
+        UNROLLED (int v = 0; v < vectors; v++) sums[p][v] = NAME(every)(0);
     for (int64_t i = 0; i < down; i++)
         for (int64_t j = 0; j < across; j++, taps += vectors) {
-            const Bits *from = x + i * apart + j * beside;
-            UNROLLED (int at = 0; at < positions; at++)
-                UNROLLED (int v = 0; v < vectors; v++) sums[at][v] += NAME(pairs)(from[at * step + v], taps[v]);
+            const Bits *from = lines[i] + at * step + j * beside;
+            UNROLLED (int p = 0; p < positions; p++)
+                UNROLLED (int v = 0; v < vectors; v++) sums[p][v] += NAME(pairs)(from[p * step + v], taps[v]);
         }
-    UNROLLED (int at = 0; at < positions; at++)
-        UNROLLED (int v = 0; v < vectors; v++) out[at * vectors + v] = sums[at][v];
+    UNROLLED (int p = 0; p < positions; p++)
+        UNROLLED (int v = 0; v < vectors; v++) out[p * vectors + v] = sums[p][v];
 }
 
-/* Some channels, at most CHANNELS vectors, of some lines of one image. */
+/* Some channels, at most CHANNELS vectors, of some lines of one image. ``copy`` holds as many lines of x as a window: the next one takes the
+ * place of the first. */
 TARGETED INLINE void NAME(channels)(
-    const Problem *problem, int64_t line, int64_t lines, int64_t column, int64_t channels, const Bits *taps, Bits *copy, Bits *block,
+    const Problem *problem, int64_t line, int64_t last, int64_t column, int64_t channels, const Bits *taps, Bits *copy, const Bits **lines,
     const int vectors) {
     const Tensor *x = problem->x.tensor;
-    const int64_t length = length_of(problem), down = (problem->taps[0] + 1) / 2, between = lines_apart(problem);
+    const int64_t pitch = length_of(problem) * vectors, between = lines_apart(problem), held = lines_held(problem);
+    const int64_t down = (problem->taps[0] + 1) / 2, apart = 2 * problem->dilations[0] / between;
+    const int64_t beside = problem->dilations[1] * vectors, step = problem->strides[1] * vectors;
     const int positions = vectors == CHANNELS ? POSITIONS / 2 : POSITIONS; /* their sums fit into registers */
     const int64_t top = line % problem->height * problem->strides[0] - problem->before[0];
     const char *image = (const char *)x->data + line / problem->height * x->strides[0] + column;
-    const int64_t apart = 2 * problem->dilations[0] / between, step = problem->strides[1] * vectors;
-    for (int64_t i = 0, copied = 0; i < lines; i++) {
-        const int64_t begin = i * problem->strides[0] / between;
-        for (; copied <= begin + (down - 1) * apart; copied++) { /* when they are needed: the first cache has them still */
+    Bits block[HELD * CHANNELS] __attribute__((aligned(64)));
+    for (int64_t begin = 0, copied = 0; line < last; line++, begin += problem->strides[0] / between) {
+        for (; copied < begin + held; copied++) {
             const int64_t y = top + copied * between, below = y + problem->dilations[0];
             NAME(pair_lines)(
                 problem, y >= 0 && y < x->shape[1] ? image + y * x->strides[1] : 0,
-                below >= 0 && below < x->shape[1] ? image + below * x->strides[1] : 0, length, channels, copy + copied * length * vectors,
-                vectors);
+                below >= 0 && below < x->shape[1] ? image + below * x->strides[1] : 0, pitch / vectors, channels,
+                copy + copied % held * pitch, vectors);
         }
+        for (int64_t i = 0; i < down; i++) lines[i] = copy + (begin + i * apart) % held * pitch;
         for (int64_t at = 0, ready = 0; at < problem->width;) {
-            const Bits *from = copy + begin * length * vectors + at * step;
-            const int64_t beside = problem->dilations[1] * vectors;
             Bits *to = block + (at - ready) * vectors;
             if (problem->width - at < positions) {
-                NAME(windows)(from, taps, down, apart * length * vectors, problem->taps[1], beside, step, to, 1, vectors);
+                NAME(windows)(lines, at, taps, down, problem->taps[1], beside, step, to, 1, vectors);
                 at++;
             } else {
-                NAME(windows)(from, taps, down, apart * length * vectors, problem->taps[1], beside, step, to, positions, vectors);
+                NAME(windows)(lines, at, taps, down, problem->taps[1], beside, step, to, positions, vectors);
                 at += positions;
             }
             if (at < problem->width && at - ready + positions <= HELD) continue;
-            NAME(finish)(
-                problem, (int32_t *)block, (line + i) * problem->width + ready, at - ready, column, channels, vectors * LANES);
+            NAME(finish)(problem, (int32_t *)block, line * problem->width + ready, at - ready, column, channels, vectors * LANES);
             ready = at;
         }
     }
@@ -617,14 +621,11 @@ TARGETED INLINE void NAME(channels)(
 
 /* Windows of single channels: lines of x are widened in pairs that lie in one window, so that an instruction multiplies two taps. */
 TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first, int64_t last, int64_t column, int64_t end) {
-    const int64_t length = length_of(problem), down = (problem->taps[0] + 1) / 2, between = lines_apart(problem);
-    const int64_t more = (down - 1) * 2 * problem->dilations[0] / between + 1, step = problem->strides[0] / between;
-    int64_t chunk = (WINDOWS / (length * CHANNELS * LANES) - more) / step + 1;
-    chunk = least(chunk < 1 ? 1 : chunk, last - first);
-    const int64_t copied = ((chunk - 1) * step + more) * length * CHANNELS, taken = down * problem->taps[1] * CHANNELS;
-    Bits *copy = 0;
-    if (posix_memalign((void **)&copy, 64, (size_t)(copied + taken) * sizeof(Bits))) return 4;
-    Bits *taps = copy + copied, block[HELD * CHANNELS] __attribute__((aligned(64)));
+    const int64_t down = (problem->taps[0] + 1) / 2, copied = lines_held(problem) * length_of(problem) * CHANNELS;
+    char *memory = 0;
+    if (posix_memalign((void **)&memory, 64, (size_t)(copied + down * problem->taps[1] * CHANNELS) * sizeof(Bits) + (size_t)down * 8)) return 4;
+    Bits *copy = (Bits *)memory, *taps = copy + copied;
+    const Bits **lines = (const Bits **)(taps + down * problem->taps[1] * CHANNELS);
     for (int64_t at = column, next; at < end; at = next) {
         const int64_t left = (end - at + LANES - 1) / LANES, vectors = left >= CHANNELS ? CHANNELS : left > 1 ? CHANNELS / 2 : 1;
         next = least(at + vectors * LANES, end);
@@ -635,14 +636,14 @@ TARGETED static int NAME(compute_windows)(const Problem *problem, int64_t first,
                 NAME(row_of_weights)(problem, from, next - at, vectors, weights);
                 for (int64_t v = 0; v < vectors; v++) to[v] = i % 2 ? to[v] | weights[v] << 16 : weights[v] & 0xffff;
             }
-        for (int64_t line = first, lines; line < last; line += lines) {
-            lines = least(least(chunk, last - line), problem->height - line % problem->height); /* of one image */
-            if (vectors == 1) NAME(channels)(problem, line, lines, at, next - at, taps, copy, block, 1);
-            else if (vectors == CHANNELS) NAME(channels)(problem, line, lines, at, next - at, taps, copy, block, CHANNELS);
-            else NAME(channels)(problem, line, lines, at, next - at, taps, copy, block, CHANNELS / 2);
+        for (int64_t line = first, after; line < last; line = after) {
+            after = least(last, (line / problem->height + 1) * problem->height);
+            if (vectors == 1) NAME(channels)(problem, line, after, at, next - at, taps, copy, lines, 1);
+            else if (vectors == CHANNELS) NAME(channels)(problem, line, after, at, next - at, taps, copy, lines, CHANNELS);
+            else NAME(channels)(problem, line, after, at, next - at, taps, copy, lines, CHANNELS / 2);
         }
     }
-    free(copy);
+    free(memory);
     return 0;
 }
 /* Channels of a tile of 4 x 4 positions, of which those without a place are zeros: B' d B, at 16 places ``distance`` apart. */
