@@ -22,7 +22,7 @@ from egraph.tensor.ops import OPS
 Key = tuple[str, int, tuple[int, ...]]
 """Operator, label, operand classes."""
 
-INJECTIVE = ("Transpose", "Reshape", "Concat")
+INJECTIVE = ("Transpose", "Reshape")
 """Operators that give every element a place of its own: of operands of the same sizes they make the same only if these are equal.
 
 Without this, values that are equal once they are transposed, but not known to be before it, stay different classes, and every rule
@@ -287,19 +287,16 @@ class EClasses:
 
     def _cancel(self, rules: str) -> bool:
         """Join operands of which injective operators make the same; return whether any were different."""
-        firsts: dict[tuple[str, int, int, tuple[TensorType, ...]], tuple[Key, Entry]] = {}
+        firsts: dict[tuple[str, int, int, TensorType], tuple[int, Entry]] = {}
         different = len(self.joined)
-        for key, entry in self.nodes.items():
-            op, label, operands = key
-            types = tuple(self.types[operand] for operand in operands) if op in INJECTIVE else ()
-            if types and all(type.is_static for type in types):
-                (_, _, others), twin = firsts.setdefault((op, label, self.find(entry.handle), types), (key, entry))
-                vertices = zip(self.forest.operands[twin.vertex], self.forest.operands[entry.vertex], strict=True)
-                for left, right, (made_left, made_right) in zip(others, operands, vertices, strict=True):
-                    if self.find(left) != self.find(right):
-                        reason = Reason(INJECTIVITY, needed([(twin.vertex, entry.vertex)]))
-                        self.forest.connect(made_left, made_right, reason)
-                        self.union(left, right, rules)
+        for (op, label, operands), entry in self.nodes.items():
+            if op in INJECTIVE and self.types[operands[0]].is_static:
+                result, type = self.find(entry.handle), self.types[operands[0]]
+                first, twin = firsts.setdefault((op, label, result, type), (operands[0], entry))
+                if self.find(first) != self.find(operands[0]):
+                    (left,), (right,) = self.forest.operands[twin.vertex], self.forest.operands[entry.vertex]
+                    self.forest.connect(left, right, Reason(INJECTIVITY, needed([(twin.vertex, entry.vertex)])))
+                    self.union(first, operands[0], rules)
         return len(self.joined) > different
 
     def _check_inputs(self, rules: str) -> None:
