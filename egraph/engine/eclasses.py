@@ -291,12 +291,13 @@ class EClasses:
         different = len(self.joined)
         for (op, label, operands), entry in self.nodes.items():
             if op in INJECTIVE and self.types[operands[0]].is_static:
-                result, type = self.find(entry.handle), self.types[operands[0]]
-                first, twin = firsts.setdefault((op, label, result, type), (operands[0], entry))
-                if self.find(first) != self.find(operands[0]):
+                (operand,) = operands
+                key = (op, label, self.find(entry.handle), self.types[operand])
+                first, twin = firsts.setdefault(key, (operand, entry))
+                if self.find(first) != self.find(operand):
                     (left,), (right,) = self.forest.operands[twin.vertex], self.forest.operands[entry.vertex]
                     self.forest.connect(left, right, Reason(INJECTIVITY, needed([(twin.vertex, entry.vertex)])))
-                    self.union(first, operands[0], rules)
+                    self.union(first, operand, rules)
         return len(self.joined) > different
 
     def _check_inputs(self, rules: str) -> None:

@@ -253,6 +253,7 @@ TARGETED INLINE void NAME(saturate)(const Vector *numbers, Octets *bytes, const 
 #if LANES == 8
     if (rows == TOGETHER) {
         const __m256 most = (__m256)NAME(all)(is_signed ? 127.0f : 255.0f);
+        _Static_assert(TOGETHER == 4, "four vectors of 32 bits make one of bytes");
         __m256i sums[TOGETHER];
         UNROLLED (int row = 0; row < TOGETHER; row++) sums[row] = _mm256_cvtps_epi32(_mm256_min_ps(most, (__m256)numbers[row]));
         const __m256i low = _mm256_packs_epi32(sums[0], sums[1]), high = _mm256_packs_epi32(sums[2], sums[3]);
