@@ -182,6 +182,14 @@ def test_large_convolutions_of_bytes_are_shared_by_threads(tmp_path: Path, side:
     compare(model, model.ended(y, "uint8"), tmp_path, 2)
 
 
+@pytest.mark.parametrize(("height", "width", "channels", "taps"), [(40, 40, 136, 3), (9, 7, 700, 5), (60, 60, 24, 3), (3, 200, 100, 3)])
+def test_large_windows_of_single_channels_are_shared_by_threads(tmp_path: Path, height: int, width: int, channels: int, taps: int) -> None:
+    model = Bytes()
+    x, weights = model.input("uint8", 1, height, width, channels), model.weight("int8", channels, 1, taps, taps)
+    y = apply("Conv", x, weights, strides=(1, 1), pads=(taps // 2,) * 4, dilations=(1, 1), group=channels, layout="NHWC")
+    compare(model, model.ended(y, "uint8"), tmp_path, 2)
+
+
 @SLOW
 @given(
     images=st.sampled_from([1, 2]), height=st.integers(1, 15), width=st.integers(1, 20), channels=st.sampled_from([8, 17, 32, 40]),
