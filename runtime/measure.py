@@ -73,12 +73,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to repeat: until the quartiles are within ``spread`` of the median, at most ``seconds``."""
+    """How long to repeat: until the median's standard error is at most ``error`` of it, at most ``seconds``; with 0, for ``seconds``."""
 
     seconds: float = 0.03
     least: int = 5
     most: int = 2000
-    spread: float = 0.03
+    error: float = 0.015
 
 
 class Worker:
@@ -126,7 +126,7 @@ class Worker:
 
     def time(self, effort: Effort) -> Timing:
         """Time what was loaded."""
-        values = {"seconds": effort.seconds, "least": effort.least, "most": effort.most, "spread": effort.spread}
+        values = {"seconds": effort.seconds, "least": effort.least, "most": effort.most, "error": effort.error}
         return self._ask({"command": "time", **values}, self.time_out_seconds + effort.seconds, 0)
 
     def settle(self, seconds: float) -> None:

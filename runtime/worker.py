@@ -4,7 +4,7 @@ Started by :class:`runtime.measure.Worker`. One JSON object a line on standard i
 output; output of libraries goes to standard error.
 
     {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0, "inputs": "", "device": "cpu", "plan": ""}
-    {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "spread": 0.03}   -> {"samples_us": [...]}
+    {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "error": 0.015}   -> {"samples_us": [...]}
     {"command": "settle", "seconds": 0.5}   answered when the threads that worked have gone to sleep
     {"command": "plans", "path": ..., "device": "cuda"}                                 -> {"plans": [...]}
 
@@ -58,6 +58,8 @@ ELSEWHERE_SECONDS = 0.05
 """A sleep of this many seconds is long enough for the thread to be scheduled on another core."""
 MOST_SECONDS_AGAIN = 3.0
 """Seconds that a worker spends on repeated timings, at most: on some machines all cores are hardware threads of one."""
+ERROR = 0.93
+"""The standard error of the median of normal samples is this times the distance of the quartiles, over the root of their number."""
 LEAST_TO_JUDGE = 8
 """Samples from which on the slow ones are recognised."""
 
@@ -201,8 +203,8 @@ def _specs(rows: Iterable[Sequence[Any]]) -> list[FeedSpec]:
     return [FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in rows]
 
 
-def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: float) -> list[float]:
-    """Run until the quartiles lie within ``spread`` of the median, or time is up; return microseconds a run.
+def sample(run_many: RunMany, *, seconds: float, least: int, most: int, error: float) -> list[float]:
+    """Run until the standard error of the median is at most ``error`` of it, or time is up; return microseconds a run.
 
     Where other processes keep disturbing, time is up later; runs that they made slow are left out.
     """
@@ -214,10 +216,10 @@ def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: 
         spent_seconds = time.perf_counter() - start
         if len(samples_us) < least and spent_seconds < PATIENCE * seconds:
             continue
-        is_disturbed = spread > 0.0 and len(samples_us) >= 4 and _spread(samples_us) > DISTURBED
+        is_disturbed = error > 0.0 and len(samples_us) >= 4 and _spread(samples_us) > DISTURBED
         if spent_seconds >= (PATIENCE * seconds if is_disturbed else seconds):
             break
-        if len(samples_us) >= 2 * least and _spread(samples_us) <= spread:
+        if len(samples_us) >= 2 * least and ERROR * _spread(samples_us) / len(samples_us) ** 0.5 <= error:
             break
     return undisturbed(samples_us)
 

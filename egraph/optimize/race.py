@@ -181,7 +181,7 @@ def _interleave(
     is_slow = run_seconds >= policy.slow_run_seconds or policy.contenders * least_runs * run_seconds > most_seconds
     deadline = start + (seconds if is_slow else most_seconds)
     share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
-    effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, spread=0.0)
+    effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, error=0.0)
     most_bytes = policy.memory_share * available_bytes()
     stays = sum(c.size_bytes for c in contenders) <= most_bytes
     patience_seconds = policy.patience_seconds + policy.slower_than_original * run_seconds

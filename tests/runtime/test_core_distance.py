@@ -46,7 +46,7 @@ def test_what_was_timed_on_one_core_is_timed_again_while_there_is_patience(monke
 
     looks = iter([True, False, True, False, False, True])
     steady = Steady(lambda threads: next(looks), left_seconds=60.0)
-    effort = {"seconds": 0.0, "least": 1, "most": 1, "spread": 0.0}
+    effort = {"seconds": 0.0, "least": 1, "most": 1, "error": 0.0}
     assert steady.sample(run_many, 2, **effort) == [2.0]  # shared before the first, after the second
     assert 0.0 < steady.left_seconds < 60.0
     steady.left_seconds = 0.0

@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import sqlite3
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from runtime.child import Child
-from runtime.devices.cpu import device
+from runtime.devices.cpu import caches
 from runtime.devices.cpu.device import device_key
 from runtime.feeds import FeedSpec, Values, random_array, random_feeds
 from runtime.measure import Effort, Load, Worker, measure
@@ -185,13 +186,27 @@ def test_the_device_key_names_what_times_depend_on() -> None:
 
 
 def test_weights_stay_in_a_cache_of_twice_their_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    size = tmp_path / "size"
+    monkeypatch.setattr(caches, "CACHES", tmp_path)
+    (tmp_path / "index3").mkdir()
+    size = tmp_path / "index3" / "size"
     for text, stays in (("32768K\n", True), ("31M\n", False), ("odd\n", False)):
         size.write_text(text)
-        monkeypatch.setattr(device, "SHARED_CACHE", size)
-        device.shared_cache_bytes.cache_clear()
-        assert device.stay_in_cache(16 << 20) is stays
-    device.shared_cache_bytes.cache_clear()
+        caches.cache_bytes.cache_clear()
+        assert caches.stay_in_cache(16 << 20) is stays
+    caches.cache_bytes.cache_clear()
+
+
+@pytest.mark.parametrize(("own_cache", "filler_bytes"), [("512K", 1 << 20), ("2M", 4 << 20), ("12M", 4 << 20), ("", 4 << 20)])
+def test_twice_a_cores_own_cache_is_read_to_evict_what_is_in_it(
+    own_cache: str, filler_bytes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(caches, "CACHES", tmp_path)
+    (tmp_path / "index2").mkdir()
+    if own_cache:
+        (tmp_path / "index2" / "size").write_text(own_cache)
+    caches.cache_bytes.cache_clear()
+    assert caches.filler_bytes() == filler_bytes
+    caches.cache_bytes.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "string"])
@@ -214,15 +229,26 @@ def test_feeds_of_one_input_do_not_depend_on_the_others() -> None:
 
 
 def test_sampling_stops_when_times_are_steady() -> None:
-    assert len(sample(lambda n: [1000] * n, seconds=60, least=5, most=1000, spread=0.01)) < 100
+    assert len(sample(lambda n: [1000] * n, seconds=60, least=5, most=1000, error=0.01)) < 100
     noisy = iter(range(10_000, 15_000, 10))
-    assert len(sample(lambda n: [next(noisy) for _ in range(n)], seconds=60, least=5, most=500, spread=0.001)) == 500
-    assert len(sample(lambda n: [1000] * n, seconds=0.0, least=5, most=500, spread=0.01)) < 8  # a slow one is not run more than asked
+    assert len(sample(lambda n: [next(noisy) for _ in range(n)], seconds=60, least=5, most=500, error=0.001)) == 500
+    assert len(sample(lambda n: [1000] * n, seconds=0.0, least=5, most=500, error=0.01)) < 8  # a slow one is not run more than asked
+
+
+@pytest.mark.parametrize(("width", "least", "most"), [(0.02, 10, 20), (0.2, 80, 320), (0.4, 320, 1280)])
+def test_sampling_stops_when_the_median_is_certain_however_widely_runs_differ(width: float, least: int, most: int) -> None:
+    """The standard error of runs that are uniform over a width w is 0.93 * (w / 2) / sqrt(n): 1 % of the median where n = (46.5 w)^2."""
+    drawn = np.random.default_rng(0)
+    samples_us = sample(
+        lambda n: (1e5 * drawn.uniform(1 - width / 2, 1 + width / 2, n)).astype(int).tolist(), seconds=60, least=5, most=5000, error=0.01
+    )
+    assert least <= len(samples_us) <= most
+    assert statistics.median(samples_us) == pytest.approx(100, rel=0.03)
 
 
 def test_runs_that_others_disturb_are_left_out_and_take_more_time() -> None:
     times_ns = itertools.cycle([10_000, 10_100, 500_000, 510_000, 10_050])
-    found = sample(lambda n: [next(times_ns) for _ in range(n)], seconds=0.05, least=5, most=200, spread=0.03)
+    found = sample(lambda n: [next(times_ns) for _ in range(n)], seconds=0.05, least=5, most=200, error=0.01)
     assert max(found) < 11 and len(found) > 100
     assert undisturbed([10.0, 500.0, 10.0]) == [10.0, 500.0, 10.0]  # too few to tell
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from runtime.cores import usable_cores
 from runtime.devices import Files
+from runtime.devices.cpu.caches import stay_in_cache
 from runtime.devices.cpu.core_distance import share_one_core
 from runtime.devices.cpu.dispatcher import Dispatcher
 from runtime.devices.cpu.program import CpuProgram, load_dispatcher
@@ -26,24 +26,6 @@ def processor_name() -> str:
     """Return the processor's marketing name, or the architecture where the system does not report it."""
     named = next((line for line in cpuinfo() if line.startswith("model name")), "")
     return " ".join(named.partition(":")[2].split()) if named else platform.processor() or platform.machine()
-
-
-SHARED_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
-
-
-@cache
-def shared_cache_bytes() -> int:
-    """Return the size of the cache that all cores share; 0 where there is none or the system does not report it."""
-    try:
-        text = SHARED_CACHE.read_text().strip()
-    except OSError:
-        return 0
-    return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] if text[:-1].isdigit() and text[-1] in "KM" else 0
-
-
-def stay_in_cache(weights_bytes: int) -> bool:
-    """Return whether a program's weights are still in the shared cache when it runs again: they share it with what the program makes."""
-    return 2 * weights_bytes <= shared_cache_bytes()
 
 
 @cache

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.devices.cpu import openmp
+from runtime.devices.cpu.caches import filler_bytes
 from runtime.devices.cpu.native.build import build
 from runtime.errors import ArtefactError, KernelError
 
@@ -23,8 +24,6 @@ INTEGER, DLTENSOR_POINTER = 1, 7
 KERNEL_PREFIX = "__tvm_ffi_"
 LAUNCH_VARIABLE = "__TVMBackendParallelLaunch"
 RTLD_LAZY = 1
-FILLER_BYTES = 4 << 20
-"""Read by every thread to evict what was in its caches: more than a core has for itself, less than all share."""
 
 
 class PaceRecord(ctypes.Structure):
@@ -290,10 +289,10 @@ class Table:
             return [self._time_flushed(flushed, evict=evict) for _ in range(count)]
         times = (ctypes.c_int64 * count)()
         if evict and self._filler is None:
-            self._filler = (ctypes.c_char * (FILLER_BYTES * self.record.threads))()
+            self._filler = (ctypes.c_char * (filler_bytes() * self.record.threads))()
             ctypes.memset(self._filler, 1, len(self._filler))  # pages that were never written are all mapped to one
         filler = ctypes.addressof(self._filler) if evict else None
-        self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES))
+        self._check(self._library.einsat_time(self._address, count, times, filler, filler_bytes()))
         return list(times)
 
     def _time_flushed(self, flushed: Sequence[tuple[int, int]], *, evict: bool) -> int:
