@@ -76,6 +76,8 @@ class CostModel:
         self._planned: dict[tuple[Node, Implementation], Implementation] = {}
         self._in_place: dict[KernelKey, Record | None] = {}
         self._families: dict[tuple[Node, Implementation], Family | None] = {}
+        self._learned: set[KernelKey] = set()
+        """The kernels whose times the estimates of others follow."""
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
         """Measured over expected times of kernels, by the binary order of the bytes that they move."""
@@ -86,6 +88,10 @@ class CostModel:
         self._exact: dict[str, float] = {}
         """What the fastest measured kernel of a fragment takes in float32."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
+        self._offered: Offered = {}
+        self._joined: set[tuple[int, Candidate]] = set()
+        self._in_place_of: list[tuple[int, Candidate]] = []
+        """Of the candidates that were last priced: those that are joined for free, and those that are written in place."""
 
     def speculative(self) -> CostModel:
         """Return a model that knows all that this one does; what is filed in it, no other model or run sees."""
@@ -122,19 +128,25 @@ class CostModel:
         if key not in self._records:
             self._records[key] = self.recorded(self.device_of(candidate.fragment), candidate)
         filed = self._records[key]
-        if filed is not None and filed.median_us is not None:
-            amount, precision = self.work(candidate.fragment), candidate.implementation.precision
-            if precision == PLAIN:
-                self._exact[key[0]] = min(filed.median_us, self._exact.get(key[0], math.inf))
-            elif key not in self._shares.get(kind := candidate.implementation.with_plan("").name, {}):
-                exact = self.record(_exact(candidate))
-                if exact is not None and exact.median_us:
-                    self._shares.setdefault(kind, {})[key] = filed.median_us / exact.median_us
-            if (of := self.family(candidate)) is not None:
-                self._relatives.setdefault(of, {})[key] = amount.size_bytes, filed.median_us
-            elif candidate.implementation.is_generated:
-                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = filed.median_us / self.expected_us(candidate)
+        if filed is not None and filed.median_us is not None and key not in self._learned:
+            self._learn(candidate, key, filed.median_us)
         return filed
+
+    def _learn(self, candidate: Candidate, key: KernelKey, median_us: float) -> None:
+        """Estimate others by a kernel's time."""
+        amount, precision = self.work(candidate.fragment), candidate.implementation.precision
+        if (of := self.family(candidate)) is not None:
+            self._relatives.setdefault(of, {})[key] = amount.size_bytes, median_us
+        elif candidate.implementation.is_generated:
+            self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = median_us / self.expected_us(candidate)
+        if precision == PLAIN:
+            self._exact[key[0]] = min(median_us, self._exact.get(key[0], math.inf))
+        else:
+            exact = self.record(_exact(candidate))
+            if exact is None or not exact.median_us:
+                return  # the share is learned once the exact kernel is timed, too
+            self._shares.setdefault(candidate.implementation.with_plan("").name, {})[key] = median_us / exact.median_us
+        self._learned.add(key)
 
     def expected_us(self, candidate: Candidate) -> float:
         """Return what a kernel is expected to take before any is measured: its roofline, times what the prior says."""
@@ -183,7 +195,9 @@ class CostModel:
     def file(self, record: Record) -> None:
         """Keep a record and price by it from now on."""
         self.database.put(record)
-        self._records[record.fragment, record.implementation] = record
+        key = record.fragment, record.implementation
+        self._records[key] = record
+        self._learned.discard(key)
 
     def in_place(self, candidate: Candidate) -> Record | None:
         """Return what a kernel took inside a program for this model, where that was found to be something else than what it takes alone."""
@@ -327,14 +341,16 @@ class CostModel:
         self.look_up(candidates)
         if self.errors:
             self.errors.look_up()
-        joined = joined_for_free(candidates)
+        if self._offered is not candidates:  # the same ones are priced after each round of measuring
+            self._joined = joined_for_free(candidates)
+            self._in_place_of = [(n, each) for n, options in candidates.items() for each in options if is_in_place(each, candidates)]
+            self._offered = candidates
+        joined = self._joined
         stitched_us: dict[tuple[int, Candidate], float] = {}
         beside_us: dict[tuple[int, Candidate], float] = {}
-        for number, options in candidates.items():
-            for candidate in options:
-                if is_in_place(candidate, candidates):
-                    stitched_us[number, candidate], of_parts = self.stitched_us(candidate, candidates)
-                    beside_us |= {part: max(us, beside_us.get(part, 0.0)) for part, us in of_parts.items()}
+        for number, candidate in self._in_place_of:
+            stitched_us[number, candidate], of_parts = self.stitched_us(candidate, candidates)
+            beside_us |= {part: max(us, beside_us.get(part, 0.0)) for part, us in of_parts.items()}
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
             planned = [(self.by_fastest_plan(option), option) for option in options]
