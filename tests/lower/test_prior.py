@@ -45,6 +45,18 @@ def test_an_estimate_follows_the_prior_until_the_kernel_is_measured() -> None:
     assert model.cost_us(one) == 7.0
 
 
+def test_relatives_are_estimated_by_the_latest_time() -> None:
+    """A kernel with another operator above the same product is believed to take as long, also once that is timed again."""
+    product = apply("MatMul", leaf(0, 64, 512), leaf(1, 512, 64, constant=True))
+    library = Implementation.parse("onednn.matmul", GENERATED.target)
+    measured, relative = (Candidate(fragment, (0,), (), library) for fragment in (product, apply("Relu", product)))
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    for time_us in (900.0, 300.0):
+        model.file(Record("here", *model.key(measured), "ok", (time_us,)))
+        assert model.cost_us(measured) == time_us
+        assert model.estimate_us(relative) == pytest.approx(time_us, rel=0.1)
+
+
 def test_of_libraries_that_it_was_not_learnt_on_a_prior_says_nothing() -> None:
     node, prior = _tanh(4096), Prior({"one": 3.0, "onednn.matmul one": 1.0})
     expected = {"onednn.matmul": 16.0, "onednn.pooling": 8.0, "tvm": 8.0, "new.matmul": 1.0, "new.matmul@bf16": 1.0}

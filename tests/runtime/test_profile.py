@@ -313,12 +313,28 @@ worker.main()
 """
 
 
+EVEN = """
+import runtime.worker as worker
+worker.ENGINES["einsat"] = lambda path, threads, draw: lambda count: [1000 + 100 * (k % 2) for k in range(count)]
+worker.main()
+"""
+EFFORTS = Effort(seconds=60.0), Effort(seconds=60.0, error=0.0)
+
+
 def test_what_is_asked_of_the_cores_is_asked_for_the_threads_of_what_is_timed(tmp_path: Path) -> None:
     script = tmp_path / "counted_worker.py"
     script.write_text(COUNTED)
     with Worker(command=(sys.executable, str(script)), environment={"PYTHONPATH": str(ROOT)}) as worker:
         timing = measure(worker, Load("einsat", "x", (), threads=2), Effort(seconds=0.0, least=1, most=1))
     assert timing.samples_us == (2.0,)  # not once more, as where threads share a core
+
+
+def test_a_worker_ends_when_the_median_is_as_certain_as_it_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "even_worker.py"
+    script.write_text(EVEN)
+    with Worker(command=(sys.executable, str(script)), environment={"PYTHONPATH": str(ROOT)}) as worker:
+        counts = [len(measure(worker, Load("einsat", "x", (), threads=2), effort).samples_us) for effort in EFFORTS]
+    assert counts == [40, 2000]
 
 
 def test_what_was_asked_before_an_interrupt_is_not_read_as_the_next_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
