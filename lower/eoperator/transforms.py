@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from egraph.tensor.expr.conditions import bound_on, negation
 from egraph.tensor.expr.digits import divisors, fitting
-from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, known, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.terms import Term, Terms, indices_of, subterms
@@ -40,13 +40,30 @@ def shifted(table: Terms, iterator: Iterator, low: int, high: int) -> tuple[Iter
 
 
 def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[tuple[Iterator, ...], Index] | None:
-    """Split i into i1*d + i0 where i // d or i % d occurs and d divides its range."""
-    factors = fitting(iterator, divisors(indices).get(iterator, ()))
+    """Split i into i1*d + i0 where i // d or i % d occurs and d divides its range, also as (c i + j) // (c d) with j below c."""
+    indices = tuple(indices)
+    factors = fitting(iterator, divisors(indices).get(iterator, set()) | _divisors_in_sums(iterator, indices))
     if not factors:
         return None
     by = factors[-1]  # the remaining digits may be split again
     outer, inner = table.fresh(iterator.name + "o", length(iterator) // by), table.fresh(iterator.name + "i", by)
     return (outer, inner), index(outer) * by + inner
+
+
+def _divisors_in_sums(iterator: Iterator, indices: Iterable[Index]) -> set[int]:
+    """Return d for each (c i + j) // (c d) and remainder of it, with j below c: what a flat index over several iterators is divided by."""
+    numbers: set[int] = set()
+    for atom in itertools.chain.from_iterable(map(atoms, indices)):
+        if not isinstance(atom, Floor | Modulo) or (by := atom.divisor.constant) is None:
+            continue
+        steps = {i: coefficient(atom.numerator, i) for i in iterators_of(atom.numerator)}
+        step = steps.get(iterator)
+        if step is None or step <= 1 or by % step or None in steps.values():
+            continue
+        smaller = {i: abs(other) for i, other in steps.items() if other is not None and abs(other) < step}
+        if sum((length(i) - 1) * other for i, other in smaller.items()) < step:
+            numbers.add(by // step)
+    return numbers
 
 
 def split_digits(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
@@ -106,8 +123,13 @@ def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> l
     return sorted(points)
 
 
-def simplify_reductions(table: Terms, root: Term) -> Term:
-    """Narrow reductions to where their guards hold, merge their contiguous iterators, fold what does not vary."""
+def simplify_reductions(
+    table: Terms, root: Term, order: Callable[[tuple[Iterator, ...], Term], tuple[Iterator, ...]] = lambda iterators, body: iterators
+) -> Term:
+    """Narrow reductions to where their guards hold, merge their contiguous iterators, fold what does not vary.
+
+    ``order``: returns the iterators of a reduction, and its body's, in the order in which they run.
+    """
 
     def change(reduction: Reduction, iterators: tuple[Iterator, ...], body: Term) -> Term:
         iterators, body = _narrow(table, reduction, iterators, body)
@@ -121,7 +143,7 @@ def simplify_reductions(table: Terms, root: Term) -> Term:
                     iterators = (*iterators[:position], *parts[0], *iterators[position + 1 :])
                     split = True
                     break
-        free = [i for i in iterators if i in body.free]
+        free = order(tuple(i for i in iterators if i in body.free), body)
         repeated = math.prod(length(i) for i in iterators if i not in body.free)
         merged, replace = merge(table, free, indices_of((body,)))
         result = table.reduce(reduction, merged, table.substitute(body, replace) if replace else body)

@@ -135,4 +135,20 @@ def chains() -> list[Node]:
         apply("Where", apply("Less", leaf(0, 5, 33), leaf(1, 33)), leaf(2, 5, 33), apply("Neg", leaf(0, 5, 33))),
         apply("Cos", apply("Sin", apply("Mul", leaf(0, 50), leaf(1, 1)))),
         apply("MatMul", leaf(0, 3, 5, 33), leaf(1, 33, 18)),
+        *transposed(),
+    ]
+
+
+def transposed() -> list[Node]:
+    """Reductions of all that a transposed tensor holds, or of all but its first axis, alone and with the tensor itself."""
+    one, several = apply("Transpose", leaf(0, 1, 9, 7, 20), perm=(0, 3, 1, 2)), apply("Transpose", leaf(0, 3, 9, 7, 20), perm=(0, 3, 1, 2))
+    flat = apply("Reshape", one, shape=(1, 1, 1260))
+    groups = apply("Reshape", several, shape=(3, 5, 252))
+    return [
+        apply("ReduceSum", one, axes=(1, 2, 3)),
+        apply("ReduceMax", apply("Abs", several), axes=(1, 2, 3)),
+        apply("InstanceNormalization", flat, leaf(1, 1), leaf(2, 1), epsilon=1e-5),
+        apply("Reshape", apply("InstanceNormalization", groups, leaf(1, 5), leaf(2, 5), epsilon=1e-5), shape=(3, 20, 63)),
+        apply("Sub", several, apply("ReduceMean", several, axes=(1, 2, 3))),
+        apply("Sub", apply("Add", several, leaf(1, 3, 20, 9, 7)), apply("ReduceMin", several, axes=(1, 2, 3))),
     ]

@@ -35,7 +35,7 @@ from lower.targets.cpu.generator.costs import cost_ns, is_costly, next_rows, row
 from lower.targets.cpu.generator.covering import cover, elements_before_a_line
 from lower.targets.cpu.generator.emit import Emitter
 from lower.targets.cpu.generator.functions import Expr, cast, widen
-from lower.targets.cpu.generator.reduction import vectorizes
+from lower.targets.cpu.generator.reduction import along_memory, vectorizes
 from lower.targets.cpu.generator.split_reductions import write_parts
 from lower.targets.cpu.generator.stencils import rows_sharing, write_stencil
 from lower.targets.cpu.generator.streaming import LINE_ELEMENTS, fetch, prefetched, stream, streams
@@ -67,7 +67,7 @@ class Planner:
             if write_tile(self, iterators, root, offset):
                 return
             root = spelled_out(self.table, root)
-        root = with_reciprocals(self.table, simplify_reductions(self.table, root))
+        root = with_reciprocals(self.table, simplify_reductions(self.table, root, along_memory))
         if any(term.kind == "reduce" for term in subterms((root,))):
             self._reductions(iterators, root, offset)
         else:
@@ -297,7 +297,7 @@ class Planner:
                     split.append((kept, *self._replace(term, where, {iterator: meaning})))
             parts = split
         for its, term, where in parts:
-            its, term, where = self._merge(its, simplify_reductions(self.table, term), where)
+            its, term, where = self._merge(its, simplify_reductions(self.table, term, along_memory), where)
             with self.emitter.scope():
                 if any(t.kind == "reduce" for t in subterms((term,))):
                     self.reduction(its, term, where, is_whole=len(parts) == 1)  # parts share reductions, not rows
@@ -335,6 +335,22 @@ class Planner:
         outer = tuple(i for i in iterators if i in rows and i is not vector)
         if parallel and not outer and write_parts(self, iterators, root, offset, vector):
             return
+        shared = tuple(i for i in iterators if i not in rows)
+
+        def values(points: tuple[Point, ...], bound: frozenset[Iterator]) -> None:
+            for term in reduces:
+                if bound.issuperset(term.free):  # a reduction inside another one's loop is computed there
+                    for point in points:
+                        self.emitter.value(term, point)
+
+        if vector not in rows and shared and coefficient(offset, shared[-1]) == 1 and transposed_reads(shared, root)[0] is not None:
+
+            def tiles(in_parallel: bool) -> None:
+                values(({},), frozenset(outer))
+                self.pure(shared, root, offset, parallel=in_parallel)
+
+            self.outer(outer, tiles, parallel=parallel)
+            return
         together: tuple[Iterator, ...] = ()
         if vector is not None and vector not in rows and outer:
             count = rows_together(outer, reduces, vector, self.threads if parallel else 1, self.emitter.is_large)
@@ -358,27 +374,21 @@ class Planner:
         bound = frozenset((*outer, *together)) | ({vector} if vector is not None else frozenset())
         emitter = self.emitter
 
-        def values(points: tuple[Point, ...]) -> None:
-            for term in reduces:
-                if bound.issuperset(term.free):  # a reduction inside another one's loop is computed there
-                    for point in points:
-                        emitter.value(term, point)
-
         def body(inner_parallel: bool) -> None:
             if vector is None:
-                values(({},))
+                values(({},), bound)
                 self._loops(inner, lambda: self.store(root, offset, ({},)))
             elif vector in rows:
 
                 def lane(points: tuple[Point, ...]) -> None:
-                    values(points)
+                    values(points, bound)
                     self._loops(inner, lambda: self.store(root, offset, points))
 
                 cover(self, vector, lane, parallel=inner_parallel)
             else:
                 points = tuple({i: Lanes(emitter.integer(r))} for i in together for r in range(length(i))) or ({},)
                 with emitter.at_points(points):
-                    values(points)
+                    values(points, bound)
                     for point in points:
                         self._loops(inner, partial(self._row, root, offset, vector, point))
 

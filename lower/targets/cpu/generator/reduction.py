@@ -19,6 +19,8 @@ from lower.targets.cpu.generator.streaming import fetch
 if TYPE_CHECKING:
     from lower.targets.cpu.generator.emit import Emitter
 
+LEAST_LANES = 4
+"""Elements of an axis from which a reduction runs along it in vectors."""
 STRETCH = 128
 """Terms that one accumulator of a long sum takes, before it is added to a total."""
 
@@ -151,7 +153,7 @@ def horizontal(emitter: Writer, reduction: Reduction, value: Expr, count: int = 
 
 def _along(body: Term, iterator: Iterator, points: tuple[Point, ...]) -> bool:
     """Return whether a reduction can run along a vector: single points, contiguous reads, no guard that varies."""
-    if any(lanes.count > 1 for point in points for lanes in point.values()) or length(iterator) < 4:
+    if any(lanes.count > 1 for point in points for lanes in point.values()) or length(iterator) < LEAST_LANES:
         return False
     return vectorizes(body, iterator)
 
@@ -172,6 +174,18 @@ def vectorizes(body: Term, iterator: Iterator) -> bool:
                 else:
                     bad += 1
     return good > 0 and good >= bad
+
+
+def along_memory(iterators: tuple[Iterator, ...], body: Term) -> tuple[Iterator, ...]:
+    """Return the iterators of a reduction in the order of what is read, where they would stride over it: of a transposed tensor's sum."""
+    if len(iterators) < 2 or vectorizes(body, iterators[-1]):
+        return iterators
+    offsets = [term.data[1] for term in subterms((body,)) if term.kind == "read"]
+    steps = {i: [coefficient(offset, i) for offset in offsets] for i in iterators}
+    if any(None in each for each in steps.values()):
+        return iterators
+    ordered = tuple(sorted(iterators, key=lambda i: -sum(abs(step or 0) for step in steps[i])))
+    return ordered if length(ordered[-1]) >= LEAST_LANES and vectorizes(body, ordered[-1]) else iterators
 
 
 def combine(reduction: Reduction, a: Expr, b: Expr) -> Expr:
