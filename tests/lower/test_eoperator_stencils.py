@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import lower.targets.cpu.generator.generate as generate_module
 import lower.targets.cpu.generator.nest as nest_module
 import lower.targets.cpu.generator.streaming as streaming_module
+from egraph.errors import LowerError
 from egraph.tensor import Node
 from egraph.tensor.ops import apply
 from lower.eoperator.request import KernelRequest
@@ -72,6 +74,21 @@ def test_reductions_of_what_is_transposed_run_along_memory() -> None:
         assert not re.search(r"for i\w+(, i\w+)* in .*\n( +t\d+: T.float32 = in0.*\n)+", script), fragment
         assert re.search(r"T.float32x\d+ = in0\[", script)
         assert "T.Div" not in script, "statistics of a group are computed once"
+
+
+def test_a_reduction_that_would_be_computed_for_every_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that begin within a row are found for each element alone."""
+    monkeypatch.setattr(generate_module, "QUICK_TERMS", 1)
+    monkeypatch.setattr(generate_module, "REPEATED", 1)
+    for groups, size in ((30, 12), (20, 18)):
+        grouped = apply("Reshape", leaf(0, 40, 9), shape=(1, groups, size))
+        norm = apply("InstanceNormalization", grouped, leaf(1, groups), leaf(2, groups), epsilon=1e-5)
+        request = KernelRequest(apply("Reshape", norm, shape=(40, 9)))
+        if size % 9:
+            with pytest.raises(LowerError, match="computed again"):
+                generate(request, threads=1)
+        else:
+            generate(request, threads=1)
 
 
 def loads(operands: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1)) -> float:

@@ -12,10 +12,16 @@ from tvm.tirx import transform
 
 from egraph.errors import LowerError
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports
+from lower.roofline import work
 from lower.targets.cpu.generator.blocks import sequence
 from lower.targets.cpu.generator.emit import STORAGE, Emitter
 from lower.targets.cpu.generator.nest import Planner
 from lower.targets.cpu.generator.streaming import finish, streams, with_functions
+
+REPEATED = 64
+"""Times the arithmetic of a fragment that the terms of one of its reductions may be: more are the same ones, computed again."""
+QUICK_TERMS = 1e9
+"""Terms that take less than a second, and are computed again where that is."""
 
 
 def generate(request: KernelRequest, *, threads: int) -> Any:
@@ -33,7 +39,8 @@ def generate(request: KernelRequest, *, threads: int) -> Any:
     output = _buffer("out", kernel.output_size, kernel.lies_in.get("out", kernel.output_dtype))
     emitter = Emitter(buffers, kernel.dtypes, kernel.lies_in, "int32")
     stored = kernel.lies_in.get("out") or STORAGE.get(kernel.output_dtype, kernel.output_dtype)
-    Planner(kernel.table, emitter, output, stored, threads).kernel(kernel.iterators, kernel.root, kernel.offset)
+    most_terms = max(QUICK_TERMS, REPEATED * work(request.fragment).flops)
+    Planner(kernel.table, emitter, output, stored, threads, most_terms).kernel(kernel.iterators, kernel.root, kernel.offset)
     if emitter.is_streamed:
         emitter.append(finish())
     body = sequence(emitter.blocks[0].statements)

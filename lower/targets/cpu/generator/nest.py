@@ -16,6 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
+from egraph.errors import LowerError
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from lower.eoperator.tabled import has_tables, spelled_out
@@ -52,9 +53,13 @@ LEAST_PLACES = 5
 class Planner:
     """Writes one kernel's loops into an emitter."""
 
-    def __init__(self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int) -> None:
+    def __init__(
+        self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int, most_terms: float = math.inf
+    ) -> None:
+        """``most_terms``: that one reduction may have, in all the loops that compute it anew."""
         emitter.buffers["out"], emitter.dtypes["out"] = output, output_type
         self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
+        self.most_terms = most_terms
         self.fetched_with: dict[Term, tuple[Term, ...]] = {}
         """Whose reads are fetched where a term is stored, if not its own."""
         emitter.threads = threads
@@ -327,6 +332,9 @@ class Planner:
         """Write a reduction at all values of the iterators; ``is_whole``: it is the kernel, and not one of several parts."""
         reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
+        terms = max(math.prod(map(length, (*(term.free & frozenset(iterators)), *term.data[1]))) for term in reduces)
+        if terms > self.most_terms:
+            raise LowerError(f"a reduction would be computed again and again, {terms:.0e} terms in all", fix="it gets a kernel of its own")
         parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
         vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and length(iterators[-1]) >= 4 else None
         if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
