@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import signal
 import statistics
@@ -58,8 +59,8 @@ ELSEWHERE_SECONDS = 0.05
 """A sleep of this many seconds is long enough for the thread to be scheduled on another core."""
 MOST_SECONDS_AGAIN = 3.0
 """Seconds that a worker spends on repeated timings, at most: on some machines all cores are hardware threads of one."""
-ERROR = 0.93
-"""The standard error of the median of normal samples is this times the distance of the quartiles, over the root of their number."""
+ERROR_OF_ONE = 0.93
+"""Standard error of the median of normal samples, in distances of their quartiles, times the root of their number."""
 LEAST_TO_JUDGE = 8
 """Samples from which on the slow ones are recognised."""
 
@@ -219,7 +220,7 @@ def sample(run_many: RunMany, *, seconds: float, least: int, most: int, error: f
         is_disturbed = error > 0.0 and len(samples_us) >= 4 and _spread(samples_us) > DISTURBED
         if spent_seconds >= (PATIENCE * seconds if is_disturbed else seconds):
             break
-        if len(samples_us) >= 2 * least and ERROR * _spread(samples_us) / len(samples_us) ** 0.5 <= error:
+        if len(samples_us) >= 2 * least and _error(samples_us) <= error:
             break
     return undisturbed(samples_us)
 
@@ -255,6 +256,11 @@ def _spread(samples_us: list[float]) -> float:
     """Return (third quartile - first quartile) / median."""
     first, middle, third = statistics.quantiles(samples_us, n=4)
     return (third - first) / middle if middle else 0.0
+
+
+def _error(samples_us: list[float]) -> float:
+    """Return (standard error of the median) / median, as if the samples were normal."""
+    return ERROR_OF_ONE * _spread(samples_us) / math.sqrt(len(samples_us))
 
 
 def main() -> None:

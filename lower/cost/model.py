@@ -88,10 +88,6 @@ class CostModel:
         self._exact: dict[str, float] = {}
         """What the fastest measured kernel of a fragment takes in float32."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
-        self._offered: Offered = {}
-        self._joined: set[tuple[int, Candidate]] = set()
-        self._in_place_of: list[tuple[int, Candidate]] = []
-        """Of the candidates that were last priced: those that are joined for free, and those that are written in place."""
 
     def speculative(self) -> CostModel:
         """Return a model that knows all that this one does; what is filed in it, no other model or run sees."""
@@ -341,16 +337,14 @@ class CostModel:
         self.look_up(candidates)
         if self.errors:
             self.errors.look_up()
-        if self._offered is not candidates:  # the same ones are priced after each round of measuring
-            self._joined = joined_for_free(candidates)
-            self._in_place_of = [(n, each) for n, options in candidates.items() for each in options if is_in_place(each, candidates)]
-            self._offered = candidates
-        joined = self._joined
+        joined = joined_for_free(candidates)
         stitched_us: dict[tuple[int, Candidate], float] = {}
         beside_us: dict[tuple[int, Candidate], float] = {}
-        for number, candidate in self._in_place_of:
-            stitched_us[number, candidate], of_parts = self.stitched_us(candidate, candidates)
-            beside_us |= {part: max(us, beside_us.get(part, 0.0)) for part, us in of_parts.items()}
+        for number, options in candidates.items():
+            for candidate in options:
+                if is_in_place(candidate, candidates):
+                    stitched_us[number, candidate], of_parts = self.stitched_us(candidate, candidates)
+                    beside_us |= {part: max(us, beside_us.get(part, 0.0)) for part, us in of_parts.items()}
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
             planned = [(self.by_fastest_plan(option), option) for option in options]

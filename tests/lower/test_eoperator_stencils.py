@@ -76,6 +76,22 @@ def test_reductions_of_what_is_transposed_run_along_memory() -> None:
         assert "T.Div" not in script, "statistics of a group are computed once"
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_reductions_are_computed_before_the_tiles_that_read_them(threads: int) -> None:
+    """Mean and variance of a transposed image stand in loops of their own, which no other loop encloses."""
+    lines = generate(KernelRequest(transposed()[2]), threads=threads).script().splitlines()
+    enclosing: list[tuple[int, bool]] = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        while enclosing and enclosing[-1][0] >= indent:
+            enclosing.pop()
+        if line.lstrip().startswith("for "):
+            is_reduction = line.lstrip().startswith("for k")
+            assert not is_reduction or all(each for _, each in enclosing), line
+            enclosing.append((indent, is_reduction))
+    assert sum(line.startswith("    for k") for line in lines) >= 2
+
+
 def test_a_reduction_that_would_be_computed_for_every_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups that begin within a row are found for each element alone."""
     monkeypatch.setattr(generate_module, "QUICK_TERMS", 1)
@@ -85,7 +101,7 @@ def test_a_reduction_that_would_be_computed_for_every_element_is_refused(monkeyp
         norm = apply("InstanceNormalization", grouped, leaf(1, groups), leaf(2, groups), epsilon=1e-5)
         request = KernelRequest(apply("Reshape", norm, shape=(40, 9)))
         if size % 9:
-            with pytest.raises(LowerError, match="computed again"):
+            with pytest.raises(LowerError, match="the same sums again"):
                 generate(request, threads=1)
         else:
             generate(request, threads=1)

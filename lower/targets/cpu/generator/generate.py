@@ -19,9 +19,9 @@ from lower.targets.cpu.generator.nest import Planner
 from lower.targets.cpu.generator.streaming import finish, streams, with_functions
 
 REPEATED = 64
-"""Times the arithmetic of a fragment that the terms of one of its reductions may be: more are the same ones, computed again."""
+"""A kernel is refused where a reduction has more terms than so many times the arithmetic of all: it would compute the same sums again."""
 QUICK_TERMS = 1e9
-"""Terms that take less than a second, and are computed again where that is."""
+"""With fewer terms, which take less than a second, none is refused."""
 
 
 def generate(request: KernelRequest, *, threads: int) -> Any:

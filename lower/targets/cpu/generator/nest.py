@@ -56,7 +56,7 @@ class Planner:
     def __init__(
         self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int, most_terms: float = math.inf
     ) -> None:
-        """``most_terms``: that one reduction may have, in all the loops that compute it anew."""
+        """Begin a kernel; ``most_terms``: how many terms one of its reductions may have, in all loops around it."""
         emitter.buffers["out"], emitter.dtypes["out"] = output, output_type
         self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
         self.most_terms = most_terms
@@ -334,7 +334,7 @@ class Planner:
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
         terms = max(math.prod(map(length, (*(term.free & frozenset(iterators)), *term.data[1]))) for term in reduces)
         if terms > self.most_terms:
-            raise LowerError(f"a reduction would be computed again and again, {terms:.0e} terms in all", fix="it gets a kernel of its own")
+            raise LowerError(f"a reduction of {terms:.0e} terms in all would compute the same sums again and again")
         parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
         vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and length(iterators[-1]) >= 4 else None
         if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
@@ -344,20 +344,8 @@ class Planner:
         if parallel and not outer and write_parts(self, iterators, root, offset, vector):
             return
         shared = tuple(i for i in iterators if i not in rows)
-
-        def values(points: tuple[Point, ...], bound: frozenset[Iterator]) -> None:
-            for term in reduces:
-                if bound.issuperset(term.free):  # a reduction inside another one's loop is computed there
-                    for point in points:
-                        self.emitter.value(term, point)
-
         if vector not in rows and shared and coefficient(offset, shared[-1]) == 1 and transposed_reads(shared, root)[0] is not None:
-
-            def tiles(in_parallel: bool) -> None:
-                values(({},), frozenset(outer))
-                self.pure(shared, root, offset, parallel=in_parallel)
-
-            self.outer(outer, tiles, parallel=parallel)
+            self.outer(outer, lambda in_parallel: self.pure(shared, root, offset, parallel=in_parallel), parallel=parallel)
             return
         together: tuple[Iterator, ...] = ()
         if vector is not None and vector not in rows and outer:
@@ -382,21 +370,27 @@ class Planner:
         bound = frozenset((*outer, *together)) | ({vector} if vector is not None else frozenset())
         emitter = self.emitter
 
+        def values(points: tuple[Point, ...]) -> None:
+            for term in reduces:
+                if bound.issuperset(term.free):  # a reduction inside another one's loop is computed there
+                    for point in points:
+                        emitter.value(term, point)
+
         def body(inner_parallel: bool) -> None:
             if vector is None:
-                values(({},), bound)
+                values(({},))
                 self._loops(inner, lambda: self.store(root, offset, ({},)))
             elif vector in rows:
 
                 def lane(points: tuple[Point, ...]) -> None:
-                    values(points, bound)
+                    values(points)
                     self._loops(inner, lambda: self.store(root, offset, points))
 
                 cover(self, vector, lane, parallel=inner_parallel)
             else:
                 points = tuple({i: Lanes(emitter.integer(r))} for i in together for r in range(length(i))) or ({},)
                 with emitter.at_points(points):
-                    values(points, bound)
+                    values(points)
                     for point in points:
                         self._loops(inner, partial(self._row, root, offset, vector, point))
 
