@@ -55,8 +55,8 @@ class Argument(ctypes.Structure):
 Function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
 
-def tensor(index: int, *shape: int) -> Node:
-    return placeholder(index, TensorType("float32", shape))
+def tensor(index: int, *shape: int, dtype: str = "float32") -> Node:
+    return placeholder(index, TensorType(dtype, shape))
 
 
 def cases() -> dict[str, Node]:
@@ -84,12 +84,16 @@ def cases() -> dict[str, Node]:
         "softmax": apply("Softmax", tensor(0, 1, 12, 128, 128), axis=3),
         "layer norm": apply("LayerNormalization", tokens, tensor(1, 768), tensor(2, 768), axis=2, epsilon=1e-5),
         "instance norm": apply("InstanceNormalization", tensor(0, 1, 64, 56, 56), tensor(1, 64), tensor(2, 64), epsilon=1e-5),
+        "group norm": group_norm(tensor(0, 1, 256, 56, 56), 32),
+        "norm of all, transposed": group_norm(apply("Transpose", tensor(0, 1, 56, 56, 64), perm=(0, 3, 1, 2)), 1),
+        "sum of all, transposed": apply("ReduceSum", apply("Transpose", tensor(0, 1, 56, 56, 64), perm=(0, 3, 1, 2)), axes=(1, 2, 3)),
         "mean, NCHW": apply("ReduceMean", tensor(0, 1, 512, 7, 7), axes=(2, 3)),
         "mean, NHWC": apply("ReduceMean", tensor(0, 1, 7, 7, 512), axes=(1, 2)),
         "max pool, NHWC": apply("MaxPool", tensor(0, 1, 112, 112, 64), layout="NHWC", **window),
         "max pool, NCHW": apply("MaxPool", image, layout="NCHW", **window),
         "depthwise, NHWC": apply("Conv", tensor(0, 1, 56, 56, 128), tensor(1, 128, 1, 3, 3), layout="NHWC", **taps),
         "depthwise, NCHW": apply("Conv", tensor(0, 1, 128, 56, 56), tensor(1, 128, 1, 3, 3), layout="NCHW", **taps),
+        "depthwise bytes, NCHW": depthwise_bytes(96, 56),
         "offset sum, taps first": offset_sum(1, 28, 28, 64, taps_first=True),
         "offset sum, taps last": offset_sum(1, 28, 28, 64, taps_first=False),
         **{name: fragment for text in TRANSFORMED for name, fragment in transforms(text).items()},
@@ -126,6 +130,22 @@ def large_cases() -> dict[str, Node]:
         "offset sum, taps last": offset_sum(1, 200, 210, 128, taps_first=False),
         **transforms("64@448"),
     }
+
+
+def group_norm(image: Node, groups: int) -> Node:
+    """Return a group normalisation as exporters write it: an instance normalisation of the image reshaped, and scale and shift."""
+    _, channels, height, width = image.type.sizes
+    grouped = apply("Reshape", image, shape=(1, groups, channels // groups * height * width))
+    norm = apply("InstanceNormalization", grouped, tensor(1, groups), tensor(2, groups), epsilon=1e-5)
+    scaled = apply("Mul", apply("Reshape", norm, shape=image.type.sizes), tensor(3, channels, 1, 1))
+    return apply("Add", scaled, tensor(4, channels, 1, 1))
+
+
+def depthwise_bytes(channels: int, size: int) -> Node:
+    """Return a convolution with one channel a group between a dequantisation and a quantisation."""
+    image = apply("Dequantize", tensor(0, 1, channels, size, size, dtype="uint8"), tensor(1), tensor(2, dtype="uint8"))
+    sums = apply("Conv", image, tensor(3, channels, 1, 3, 3), group=channels, **{**SAME, "layout": "NCHW"})
+    return apply("Quantize", sums, tensor(4), tensor(5, dtype="uint8"))
 
 
 def offset_sum(n: int, h: int, w: int, f: int, *, taps_first: bool) -> Node:
@@ -172,13 +192,14 @@ def least_us(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -
     return [seconds * 1e6 for seconds in least]
 
 
-def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of random numbers in [0, 1), at an address such as the runtime gives."""
-    size = int(np.prod(shape)) * 4
+def aligned(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    """Return an array of random numbers in [0, 1), or of random bytes, at an address such as the runtime gives."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT_BYTES
-    array = memory[start : start + size].view(np.float32).reshape(shape)
-    np.random.default_rng(0).random(dtype=np.float32, out=array)
+    array = memory[start : start + size].view(dtype).reshape(shape)
+    random = np.random.default_rng(0)
+    array[...] = random.random(shape, np.float32) if dtype == "float32" else random.integers(0, 256, shape)
     return array
 
 
@@ -235,7 +256,8 @@ def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row
         library = compile_library(list(chosen.values()), Path(folder) / "kernels.so", threads=threads)
         code = KernelLibrary(library.path, load())
         for name, fragment in chosen.items():
-            arrays = [aligned(leaf.type.sizes) for leaf in placeholders(fragment)] + [aligned(fragment.type.sizes)]
+            types = [leaf.type for leaf in (*placeholders(fragment), fragment)]
+            arrays = [aligned(type.sizes, type.dtype) for type in types]
             size_bytes = sum(array.nbytes for array in arrays)
             runs = [calling(code.kernel(library[fragment]), arrays), copying(size_bytes, pool, threads)]
             yield Row(name, large, threads, size_bytes, *least_us(runs, clock))
