@@ -308,7 +308,11 @@ def middle(values: np.ndarray) -> np.ndarray:
     first, second = np.triu_indices(values.shape[-1])
     sums = np.take(values, first, axis=-1)
     sums += np.take(values, second, axis=-1)
-    return np.asarray(np.median(sums, axis=-1, overwrite_input=True) / 2)
+    half = sums.shape[-1] // 2
+    sums.partition(half, axis=-1)  # np.median partitions at three places, and takes five times as long
+    upper = sums[..., half]
+    lower = upper if sums.shape[-1] % 2 else sums[..., :half].max(axis=-1)
+    return np.asarray((lower + upper) / 4)
 
 
 @lru_cache(maxsize=1 << 10)

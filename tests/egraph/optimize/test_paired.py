@@ -164,6 +164,7 @@ def test_the_verdict_at_the_end_asks_for_less_than_ending_early_does() -> None:
 
 def test_the_middle_is_the_median_of_the_means_of_pairs() -> None:
     assert middle(np.array([[0.0, 1.0, 5.0], [3.0, 3.0, 3.0]])).tolist() == [1.75, 3.0], "of 0, 0.5, 1, 2.5, 3 and 5"
+    assert middle(np.array([1.0, 4.0])) == 2.5, "of 1, 2.5 and 4"
 
 
 def test_what_was_ahead_and_did_not_win_is_named_with_how_far_it_may_be_off() -> None:
