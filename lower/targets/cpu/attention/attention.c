@@ -15,6 +15,7 @@
 #ifndef LANES
 #include <math.h>
 
+#define Flags NAME(Flags)
 #define ROWS 6         /* rows of one block of registers */
 #define VECTORS (LANES == 16 ? 4 : 2) /* of its columns */
 #define BLOCK_ROWS 24  /* rows whose scores are held at once */
@@ -282,15 +283,17 @@ TARGETED static void NAME(columns_of)(const float *p, int64_t pitch, const float
     BY_ROWS(columns, vectors, rows, p, pitch, values, step, keys, out, out_pitch)
 }
 
+typedef uint8_t Flags __attribute__((vector_size(LANES), aligned(1), may_alias));
+
 #define EACH(expression) \
     do { \
         if (step == 0) { \
             const float a = *operand; \
-            for (int64_t j = 0; j < n; j++) { const float s = row[j]; row[j] = (expression); } \
+            for (; j < n; j++) { const float s = row[j]; row[j] = (expression); } \
         } else if (step == 1) { \
-            for (int64_t j = 0; j < n; j++) { const float s = row[j], a = operand[j]; row[j] = (expression); } \
+            for (; j < n; j++) { const float s = row[j], a = operand[j]; row[j] = (expression); } \
         } else { \
-            for (int64_t j = 0; j < n; j++) { const float s = row[j], a = operand[j * step]; row[j] = (expression); } \
+            for (; j < n; j++) { const float s = row[j], a = operand[j * step]; row[j] = (expression); } \
         } \
     } while (0)
 
@@ -299,19 +302,20 @@ TARGETED static void NAME(apply)(const Step *one, int axes, int64_t n, int64_t i
     const int64_t step = one->operand->strides[axes + 1], skip = one->condition ? one->condition->strides[axes + 1] : 0;
     const float *operand = one->operands + i * one->operand->strides[axes];
     const uint8_t *condition = one->condition ? one->conditions + i * one->condition->strides[axes] : 0;
+    int64_t j = 0;
+    for (; condition && skip == 1 && (step == 0 || step == 1) && j + LANES <= n; j += LANES) {
+        const Bits is_true = __builtin_convertvector(*(const Flags *)(condition + j), Bits) != 0;
+        const Vector s = LOAD(row + j), a = step ? LOAD(operand + j) : NAME(all)(*operand);
+        STORE(row + j, one->kind == KEEP_WHERE ? NAME(where)(is_true, s, a) : NAME(where)(is_true, a, s));
+    }
     switch (one->kind) {
         case ADD: EACH(s + a); break;
         case MULTIPLY: EACH(s * a); break;
         case SUBTRACT: EACH(s - a); break;
         case SUBTRACT_FROM: EACH(a - s); break;
         case DIVIDE: EACH(s / a); break;
-        case KEEP_WHERE:
-            if (skip == 1) EACH(condition[j] ? s : a);
-            else EACH(condition[j * skip] ? s : a);
-            break;
-        default:
-            if (skip == 1) EACH(condition[j] ? a : s);
-            else EACH(condition[j * skip] ? a : s);
+        case KEEP_WHERE: EACH(condition[j * skip] ? s : a); break;
+        default: EACH(condition[j * skip] ? a : s);
     }
 }
 #undef EACH
