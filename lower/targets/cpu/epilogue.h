@@ -133,12 +133,14 @@ TARGETED INLINE Vector NAME(numbers)(const Rows *rows, const char *from, int64_t
     return result;
 }
 
-/* 1 / (1 + e^-x) */
-TARGETED INLINE Vector NAME(logistic)(Vector x) {
-    const Bits below = (Bits)(x < 0.0f);
-    const Vector power = NAME(power)(NAME(where)(below, x, -x)), divisor = power + 1.0f;
-    return NAME(where)(below, power, NAME(all)(1.0f)) / divisor;
+/* 1 + e^-x, infinite where e^-x is too large for float32: so a quotient by it is zero, or no number if x is infinite. */
+TARGETED INLINE Vector NAME(logistic_divisor)(Vector x) {
+    const Vector power = NAME(exponential)(-x);
+    return NAME(where)((Bits)(x < -LARGEST_POWER), NAME(all)(__builtin_inff()), power + 1.0f);
 }
+
+/* 1 / (1 + e^-x) */
+TARGETED INLINE Vector NAME(logistic)(Vector x) { return 1.0f / NAME(logistic_divisor)(x); }
 
 /* Hyperbolic tangent, to about an ulp of 1. */
 TARGETED INLINE Vector NAME(tangent)(Vector x) {
@@ -161,7 +163,7 @@ TARGETED INLINE Vector NAME(gelu)(Vector x) {
 }
 
 /* x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as x / (1 + e^-2y) of the y that tanh is of. */
-TARGETED INLINE Vector NAME(gelu_tanh)(Vector x) { return x * NAME(logistic)(1.59576912f * (x + 0.044715f * x * x * x)); }
+TARGETED INLINE Vector NAME(gelu_tanh)(Vector x) { return x / NAME(logistic_divisor)(1.59576912f * (x + 0.044715f * x * x * x)); }
 
 /* The nearest whole number, of two the even one. */
 TARGETED INLINE Vector NAME(rounded)(Vector x) {
@@ -211,7 +213,7 @@ TARGETED static void NAME(apply)(
             else EACH(NAME(where)((Bits)(x < 0.0f), x * a, x))
         case CLIP: EACH(NAME(between)(x, a, b))
         case LOGISTIC: EACH(NAME(logistic)(x))
-        case SWISH: EACH(x * NAME(logistic)(x * a))
+        case SWISH: EACH(x / NAME(logistic_divisor)(x * a))
         case HARD_LOGISTIC: EACH(NAME(between)(x * a + b, 0.0f, 1.0f))
         case HARD_SWISH: EACH(x * NAME(between)(x * a + b, 0.0f, 1.0f))
         case ROUND: EACH(NAME(rounded)(x))

@@ -42,6 +42,7 @@ typedef struct {
 /* Filled by whoever loads the library. */
 EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, void *), void *data, int tasks) = 0;
 
+#define LARGEST_POWER 88.0f /* e to this is a number of float32 */
 #define Vector NAME(Vector)
 #define Bits NAME(Bits)
 #define Halfwords NAME(Halfwords)
@@ -99,11 +100,10 @@ TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
     return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
 }
 
-/* e^x for x <= 0 to about an ulp; 0 below the smallest normal number, and no number where x is none. */
-TARGETED INLINE Vector NAME(power)(Vector x) {
+/* e^x for x <= LARGEST_POWER to about an ulp, the smallest normal number where it is less, and no number where x is none. */
+TARGETED INLINE Vector NAME(exponential)(Vector x) {
     const Vector low = NAME(all)(-87.33654f), magic = NAME(all)(12582912.0f);
-    Bits tiny = (Bits)(x < low);
-    Vector clipped = NAME(where)(tiny, low, x);
+    Vector clipped = NAME(where)((Bits)(x < low), low, x);
     Vector shifted = clipped * 1.44269504f + magic, whole = shifted - magic;
     Vector rest = clipped - whole * 0.693359375f;
     rest = rest + whole * 2.12194440e-4f;
@@ -113,7 +113,11 @@ TARGETED INLINE Vector NAME(power)(Vector x) {
     sum = sum * rest + 1.6666665459e-1f;
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * (rest * rest) + rest + 1.0f;
-    Vector scale = (Vector)(((Bits)shifted << 23) + 0x3f800000);
-    return NAME(where)(tiny, NAME(all)(0.0f), sum * scale);
+    return sum * (Vector)(((Bits)shifted << 23) + 0x3f800000);
+}
+
+/* The same for x <= 0, but 0 below the smallest normal number. */
+TARGETED INLINE Vector NAME(power)(Vector x) {
+    return NAME(where)((Bits)(x < -87.33654f), NAME(all)(0.0f), NAME(exponential)(x));
 }
 #endif

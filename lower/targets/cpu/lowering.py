@@ -20,6 +20,7 @@ LIBRARIES = (
     "recurrence",
     "blocks",
     "bytes",
+    "depthwise",
     "products",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""

@@ -1,0 +1,24 @@
+"""Convolutions with one channel a group by packed weights, channels last, with what follows them."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from pathlib import Path
+
+from egraph.tensor import Kernel
+from lower.calls.launch import launch_call
+from lower.calls.tiles import Matcher, library_tiles
+from lower.targets import Library
+from lower.targets.cpu.depthwise.match import implementations, match
+from lower.targets.cpu.epilogue import recipe
+from lower.views import Window
+
+
+def writes(kernel: Kernel, window: Window) -> int:
+    """Return in how many runs a kernel writes into a window: one, wherever its channels lie side by side."""
+    return int(not isinstance(match(kernel.fragment, kernel.implementation.name, destination=window), str))
+
+
+TILES = partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match)))
+LAUNCH = partial(launch_call, match=match, recipe=recipe)
+LIBRARY = Library("depthwise", TILES, LAUNCH, source=Path(__file__).with_name("depthwise.c"), writes=writes)
