@@ -133,10 +133,11 @@ TARGETED INLINE Vector NAME(numbers)(const Rows *rows, const char *from, int64_t
     return result;
 }
 
-/* 1 + e^-x, infinite where e^-x is too large for float32: so a quotient by it is zero, or no number if x is infinite. */
+/* 1 + e^-x, infinite where e^-x is too large for float32: so a quotient by it is zero, or no number where x is infinite. */
 TARGETED INLINE Vector NAME(logistic_divisor)(Vector x) {
-    const Vector power = NAME(exponential)(-x);
-    return NAME(where)((Bits)(x < -LARGEST_POWER), NAME(all)(__builtin_inff()), power + 1.0f);
+    const Vector below = NAME(where)((Bits)(-x > 88.8f), NAME(all)(88.8f), -x);
+    Vector half, sum = NAME(exponential)(NAME(where)((Bits)(below < LEAST_POWER), NAME(all)(LEAST_POWER), below), &half);
+    return sum * half + 1.0f;
 }
 
 /* 1 / (1 + e^-x) */

@@ -42,7 +42,7 @@ typedef struct {
 /* Filled by whoever loads the library. */
 EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, void *), void *data, int tasks) = 0;
 
-#define LARGEST_POWER 88.0f /* e to this is a number of float32 */
+#define LEAST_POWER -86.98f /* e to this is 1.7e-38 */
 #define Vector NAME(Vector)
 #define Bits NAME(Bits)
 #define Halfwords NAME(Halfwords)
@@ -100,24 +100,26 @@ TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
     return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
 }
 
-/* e^x for x <= LARGEST_POWER to about an ulp, the smallest normal number where it is less, and no number where x is none. */
-TARGETED INLINE Vector NAME(exponential)(Vector x) {
-    const Vector low = NAME(all)(-87.33654f), magic = NAME(all)(12582912.0f);
-    Vector clipped = NAME(where)((Bits)(x < low), low, x);
-    Vector shifted = clipped * 1.44269504f + magic, whole = shifted - magic;
-    Vector rest = clipped - whole * 0.693359375f;
+/* e^x = result * half for x of LEAST_POWER to 88.8, from where on it is infinite, 0.9 units in the last place off at most; no number where
+ * x is none. Half of the power of two is in the exponent, so that it is finite; the sum is doubled. */
+TARGETED INLINE Vector NAME(exponential)(Vector x, Vector *half) {
+    const Vector magic = NAME(all)(12583038.0f); /* n + magic ends with n + 126 */
+    const Vector shifted = x * 1.44269504f + magic, whole = shifted - magic;
+    Vector rest = x - whole * 0.693359375f;
     rest = rest + whole * 2.12194440e-4f;
-    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * (rest * rest) + rest + 1.0f;
-    return sum * (Vector)(((Bits)shifted << 23) + 0x3f800000);
+    Vector sum = rest * (2 * 1.3814540107e-3f) + 2 * 8.3687451362e-3f;
+    sum = sum * rest + 2 * 4.1668390787e-2f;
+    sum = sum * rest + 2 * 1.6666520399e-1f;
+    sum = sum * rest + 2 * 4.9999993432e-1f;
+    sum = sum * rest + 2.0f;
+    *half = (Vector)((Bits)shifted << 23);
+    return sum * rest + 2.0f;
 }
 
-/* The same for x <= 0, but 0 below the smallest normal number. */
+/* e^x for x <= 0, and 0 below LEAST_POWER. */
 TARGETED INLINE Vector NAME(power)(Vector x) {
-    return NAME(where)((Bits)(x < -87.33654f), NAME(all)(0.0f), NAME(exponential)(x));
+    const Bits tiny = (Bits)(x < LEAST_POWER);
+    Vector half, sum = NAME(exponential)(NAME(where)(tiny, NAME(all)(LEAST_POWER), x), &half);
+    return NAME(where)(tiny, NAME(all)(0.0f), sum * half);
 }
 #endif
