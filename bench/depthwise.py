@@ -25,7 +25,9 @@ from lower.compile import CompileOptions, compile_program
 from lower.targets import lowering
 from runtime import Session
 
-SHAPES = ("112x32 3", "112x96 3/2", "56x144 3", "56x144 5/2", "28x240 5", "14x480 3", "14x672 5", "7x1152 5", "56x96 7", "14x384 7", "7x768 7")
+SHAPES = (
+    "112x32 3", "112x96 3/2", "56x144 3", "56x144 5/2", "28x240 5", "14x480 3", "14x672 5", "7x1152 5", "56x96 7", "14x384 7", "7x768 7",
+)  # fmt: skip
 """Side, channels, taps and stride: of EfficientNet-B0 (Tan and Le, 2019) and ConvNeXt-T (Liu et al., 2022)."""
 IMPLEMENTATIONS = ("depthwise.conv", "onednn.convolution", "tvm")
 RUNS, TURNS = 5, 30
@@ -98,7 +100,8 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     """Return the page about all convolutions."""
     mean = math.exp(math.fsum(math.log(row.over_library) for row in rows) / len(rows))
     lines = ["# Depthwise convolutions", "", *opening(where, ("onednn-cpu-gomp", "apache-tvm", "numpy"))]
-    lines += ["The least of many runs in turns, operands outside the cores' own caches. `28x240 5/2`: side 28, 240 channels, 5x5 taps, stride 2.", ""]
+    lines += ["The least of many runs in turns, operands outside the cores' own caches."]
+    lines += ["`28x240 5/2`: side 28, 240 channels, 5x5 taps, stride 2.", ""]
     lines += [f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
     lines += [f"| {' | '.join(row.cells())} |" for row in rows]
     return "\n".join([*lines, "", f"{mean:.2f} times as fast as the vendor library (geometric mean)", ""])
