@@ -133,24 +133,6 @@ TARGETED INLINE Vector NAME(numbers)(const Rows *rows, const char *from, int64_t
     return result;
 }
 
-/* 1 + e^-x, infinite where e^-x is too large for float32: so a quotient by it is zero, or no number where x is infinite. */
-TARGETED INLINE Vector NAME(logistic_divisor)(Vector x) {
-    const Vector below = NAME(where)((Bits)(-x > 88.8f), NAME(all)(88.8f), -x);
-    Vector half, sum = NAME(exponential)(NAME(where)((Bits)(below < LEAST_POWER), NAME(all)(LEAST_POWER), below), &half);
-    return sum * half + 1.0f;
-}
-
-/* 1 / (1 + e^-x) */
-TARGETED INLINE Vector NAME(logistic)(Vector x) { return 1.0f / NAME(logistic_divisor)(x); }
-
-/* Hyperbolic tangent, to about an ulp of 1. */
-TARGETED INLINE Vector NAME(tangent)(Vector x) {
-    const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
-    const Vector size = (Vector)((Bits)x ^ sign), power = NAME(power)(size * -2.0f), square = x * x;
-    const Vector series = size * (1.0f - square * (0.333333333f - square * (0.133333333f - square * 0.0539682540f)));
-    return (Vector)((Bits)NAME(where)((Bits)(size < 0.1f), series, (1.0f - power) / (1.0f + power)) | sign);
-}
-
 /* x / 2 (1 + erf(x / sqrt 2)), by Abramowitz and Stegun 7.1.26: the error function is off by 1.5e-7 at most. */
 TARGETED INLINE Vector NAME(gelu)(Vector x) {
     const Bits sign = (Bits)x & NAME(every)((int32_t)0x80000000u);
@@ -219,7 +201,7 @@ TARGETED static void NAME(apply)(
         case HARD_SWISH: EACH(x * NAME(between)(x * a + b, 0.0f, 1.0f))
         case ROUND: EACH(NAME(rounded)(x))
         case LINEAR: EACH(x * a + b)
-        case TANH: EACH(NAME(tangent)(x))
+        case TANH: EACH(NAME(hyperbolic)(x))
         case GELU: EACH(NAME(gelu)(x))
         case GELU_TANH: EACH(NAME(gelu_tanh)(x))
     }

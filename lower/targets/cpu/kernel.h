@@ -122,4 +122,32 @@ TARGETED INLINE Vector NAME(power)(Vector x) {
     Vector half, sum = NAME(exponential)(NAME(where)(tiny, NAME(all)(LEAST_POWER), x), &half);
     return NAME(where)(tiny, NAME(all)(0.0f), sum * half);
 }
+
+/* 1 + e^-x, infinite where e^-x is too large for float32: so a quotient by it is zero, or no number where x is infinite. */
+TARGETED INLINE Vector NAME(logistic_divisor)(Vector x) {
+    const Vector below = NAME(where)((Bits)(-x > 88.8f), NAME(all)(88.8f), -x);
+    Vector half, sum = NAME(exponential)(NAME(where)((Bits)(below < LEAST_POWER), NAME(all)(LEAST_POWER), below), &half);
+    return sum * half + 1.0f;
+}
+
+/* 1 / (1 + e^-x) */
+TARGETED INLINE Vector NAME(logistic)(Vector x) { return 1.0f / NAME(logistic_divisor)(x); }
+
+/* tanh x to 8 ulp by a quotient of polynomials, and no number where x is none. */
+TARGETED INLINE Vector NAME(hyperbolic)(Vector x) {
+    const Vector most = NAME(all)(7.99881172f), least = NAME(all)(-7.99881172f);
+    x = NAME(where)((Bits)(x > most), most, x);
+    x = NAME(where)((Bits)(x < least), least, x);
+    Vector square = x * x;
+    Vector top = square * -2.76076847742355e-16f + 2.00018790482477e-13f;
+    top = top * square - 8.60467152213735e-11f;
+    top = top * square + 5.12229709037114e-08f;
+    top = top * square + 1.48572235717979e-05f;
+    top = top * square + 6.37261928875436e-04f;
+    top = top * square + 4.89352455891786e-03f;
+    Vector bottom = square * 1.19825839466702e-06f + 1.18534705686654e-04f;
+    bottom = bottom * square + 2.26843463243900e-03f;
+    bottom = bottom * square + 4.89352518554385e-03f;
+    return x * top / bottom;
+}
 #endif

@@ -176,31 +176,6 @@ TARGETED INLINE Vector NAME(some)(const float *pointer, int64_t count) {
     return result;
 }
 
-/* 1 / (1 + e^-x) to 4 ulp, from 0 at minus infinity to 1 at infinity; no number where x is none. */
-TARGETED INLINE Vector NAME(logistic)(Vector x) {
-    const Bits positive = (Bits)(x > 0.0f);
-    const Vector power = NAME(power)(NAME(where)(positive, -x, x)); /* e^-|x| */
-    return NAME(where)(positive, NAME(all)(1.0f), power) / (power + 1.0f);
-}
-
-/* tanh x to 8 ulp by a quotient of polynomials, and no number where x is none. */
-TARGETED INLINE Vector NAME(hyperbolic)(Vector x) {
-    const Vector most = NAME(all)(7.99881172f), least = NAME(all)(-7.99881172f);
-    x = NAME(where)((Bits)(x > most), most, x);
-    x = NAME(where)((Bits)(x < least), least, x);
-    Vector square = x * x;
-    Vector top = square * -2.76076847742355e-16f + 2.00018790482477e-13f;
-    top = top * square - 8.60467152213735e-11f;
-    top = top * square + 5.12229709037114e-08f;
-    top = top * square + 1.48572235717979e-05f;
-    top = top * square + 6.37261928875436e-04f;
-    top = top * square + 4.89352455891786e-03f;
-    Vector bottom = square * 1.19825839466702e-06f + 1.18534705686654e-04f;
-    bottom = bottom * square + 2.26843463243900e-03f;
-    bottom = bottom * square + 4.89352518554385e-03f;
-    return x * top / bottom;
-}
-
 /* sums[r][g] = sum over i of states[r][i] * weights[i][first + g]: gates of LANES units for a few rows. Where these are few sums, each
  * is computed in parts, as one addition to it waits for the one before. */
 TARGETED INLINE void NAME(gates_of)(const float *weights, int64_t units, const float *states, int64_t pitch, Vector sums[MOST_ROWS][4],
