@@ -1,8 +1,10 @@
 /* Convolutions with one input channel and one output channel a group, channels last, and what follows them. Weights are packed once, when
  * a program is loaded.
  *
- * A panel of channels is computed row by row. What a row of results reads is copied side by side, padding included, into rows that stay in
- * the first cache for the next results; sums of a few positions stay in registers over all taps.
+ * Sums of a few positions by a panel of channels stay in registers over all taps. With few taps, rows of x are read where they lie, and
+ * all channels of a few positions are computed before the next. With many, a panel is computed row by row: what a row of results reads is
+ * copied side by side, padding included, into rows that stay in the first cache for the next results. Zeros are multiplied there, so
+ * weights are taken to be finite.
  *
  * ``depthwise_pack``. Arguments: weights [C, 1, taps..] with any strides, the packed weights [panels, taps.., PANEL].
  *
@@ -19,7 +21,8 @@
 #define MOST_POSITIONS 12
 #define POSITIONS (LANES == 16 ? 12 : LANES == 8 ? 6 : 2) /* which take most registers that there are */
 #define GEOMETRY 8                                        /* integers before the steps */
-#define FEW_TAPS 12                                       /* a number that is read: more, and copying rows pays */
+#define FEW_TAPS 12                                       /* a number that is read: with more, rows are copied */
+#define MOST_AT_EDGES 5                                   /* where more than one position in so many reads padding, they are, too */
 #define MOST_TAPS 1024                                    /* rows of taps */
 #define SERIAL_OPERATIONS 30000.0                         /* less than this is done before another thread has started */
 #define LINE_BYTES 64
@@ -58,7 +61,7 @@ static int64_t input_of(const Axis *axis, int64_t output, int64_t tap) {
 #define KERNEL "depthwise/depthwise.c"
 #include "../instruction_sets.h"
 
-/* A share of all rows of all panels of all images. */
+/* A share of all rows of all groups. */
 static int work(int task, const Environment *environment, void *data) {
     const Problem *problem = data;
     const int64_t tasks = environment->num_task, rows = problem->groups * problem->rows.outputs;
@@ -99,8 +102,8 @@ EXPORT int depthwise_convolve(void *self, const Value *arguments, int32_t count,
     const int axes = out->rank - 1, is_plane = axes == 3;
     if (axes < 2 || axes > 3) return 4;
     Problem problem = {
-        .x = x, .out = out, .of_out = rows_of(out, axes), .packed = arguments[1].tensor->data, .images = out->shape[0], .groups = out->shape[0],
-        .channels = out->shape[axes], .panels = (out->shape[axes] + PANEL - 1) / PANEL,
+        .x = x, .out = out, .of_out = rows_of(out, axes), .packed = arguments[1].tensor->data, .images = out->shape[0],
+        .groups = out->shape[0], .channels = out->shape[axes], .panels = (out->shape[axes] + PANEL - 1) / PANEL,
         .rows = axis_of(codes, 0, is_plane ? x->shape[1] : 1, is_plane ? out->shape[1] : 1),
         .columns = axis_of(codes, 1, x->shape[axes - 1], out->shape[axes - 1]),
     };
@@ -115,7 +118,8 @@ EXPORT int depthwise_convolve(void *self, const Value *arguments, int32_t count,
     const Step *step = problem.steps.each;
     problem.has_bias = problem.steps.count && step->kind == ADD && step->repeats && step->along && step->operand.size == 4;
     if (problem.has_bias) problem.bias = (const float *)(const void *)step->operand.data;
-    const int copies = problem.channels % PANEL || !problem.of_out.even || (problem.last - problem.first) * 5 < along->outputs * 4 ||
+    const int64_t at_edges = along->outputs - problem.last + problem.first;
+    const int copies = problem.channels % PANEL || !problem.of_out.even || at_edges * MOST_AT_EDGES > along->outputs ||
         down->taps * along->taps > FEW_TAPS * down->stride * along->stride;
     if (copies) problem.compute = FOR_PROCESSOR(compute_copies), problem.groups *= problem.panels;
     else problem.compute = FOR_PROCESSOR(compute);
