@@ -284,6 +284,20 @@ def run(m: Model, y: Node, feeds: dict[str, np.ndarray], folder: Path) -> np.nda
     return np.asarray(result)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("lies", ["along the keys", "once a row"])
+def test_conditions_choose_numbers_wherever_they_lie(tmp_path: Path, lies: str, keeps: bool) -> None:
+    """In place of a score, or of what is in the score's place: vectors of conditions and of numbers, and what is left of a row."""
+    m = Model()
+    q, k, v = m.input(30, 8), m.input(37, 8), m.input(37, 5)
+    scores = apply("MatMul", q, transposed(k))
+    other = m.input(30, 37 if lies == "along the keys" else 1)
+    condition = constant(m, m.random.random((30, 37)) < 0.5)
+    chosen = apply("Where", condition, scores, other) if keeps else apply("Where", condition, other, scores)
+    graph = m.graph(apply("MatMul", apply("Softmax", chosen, axis=1), v))
+    check(graph, is_one_kernel(graph), tmp_path, 2)
+
+
 @pytest.mark.parametrize("guarded", [False, True])
 def test_what_is_no_number_stays_in_its_row(tmp_path: Path, guarded: bool) -> None:
     """As the operators say: one such score makes a row no number, and so do scores that are all minus infinity, or one that is infinite."""

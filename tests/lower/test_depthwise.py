@@ -69,6 +69,7 @@ def convolution(model: Model, x: Node, taps: tuple[int, ...], **attributes: Any)
 @example(images=1, channels=32, axes=[(40, 3, 1, 1, 1, 1), (40, 3, 1, 1, 1, 1)], end="bias and function", threads=2)
 @example(images=2, channels=32, axes=[(40, 3, 2, 0, 1, 1), (41, 3, 2, 0, 1, 1)], end="bias", threads=2)
 @example(images=1, channels=16, axes=[(60, 31, 1, 15, 15, 1)], end="nothing", threads=2)
+@example(images=1, channels=20, axes=[(2, 1, 1, 0, 0, 1), (2, 1, 9999, 9000, 0, 1)], end="bias", threads=1)
 @example(images=1, channels=16, axes=[(9, 1, 1, 4, 4, 1), (30, 2, 1, 4, 4, 1)], end="residual", threads=1)
 def test_convolutions_agree_with_the_reference(
     tmp_path: Path, images: int, channels: int, axes: list[tuple[int, int, int, int, int, int]], end: str, threads: int
@@ -108,17 +109,20 @@ def test_steps_store_vectors_as_a_whole() -> None:
 
 
 def test_rows_are_read_and_written_where_they_lie(tmp_path: Path) -> None:
-    """Columns before rows, in the input and in the result: positions have no common distance."""
-    model = Model()
-    turned = apply("Transpose", model.input(1, 20, 18, 32), perm=(0, 2, 1, 3))
-    y = ended(model, convolution(model, turned, (3, 3), pads=(1, 1, 1, 1)), "bias and function")
-    compare(model, apply("Transpose", y, perm=(0, 2, 1, 3)), tmp_path, 2)
+    """Columns before rows, in the input and in the result: positions have no common distance. Many taps are computed another way."""
+    for taps, end in ((3, "bias and function"), (5, "bias"), (5, "bias and function")):
+        model = Model()
+        turned = apply("Transpose", model.input(1, 20, 18, 32), perm=(0, 2, 1, 3))
+        y = ended(model, convolution(model, turned, (taps, taps), pads=(taps // 2,) * 4), end)
+        compare(model, apply("Transpose", y, perm=(0, 2, 1, 3)), tmp_path / f"{taps} {end}", 2)
 
 
-def fragment(*, channels: int = 20, rank: int = 4, group: int | None = None, layout: str = "NHWC", constant: bool = True) -> Node:
-    sizes = (1, *(9,) * (rank - 2), channels) if layout == "NHWC" else (1, channels, *(9,) * (rank - 2))
+def fragment(
+    *, channels: int = 20, rank: int = 4, group: int | None = None, layout: str = "NHWC", constant: bool = True, taps: int = 3
+) -> Node:
+    sizes = (1, *(taps + 6,) * (rank - 2), channels) if layout == "NHWC" else (1, channels, *(taps + 6,) * (rank - 2))
     group, axes = channels if group is None else group, rank - 2
-    weights = placeholder(1, float32(channels, channels // group, *(3,) * axes), constant=constant)
+    weights = placeholder(1, float32(channels, channels // group, *(taps,) * axes), constant=constant)
     return apply(
         "Conv", placeholder(0, float32(*sizes)), weights, strides=(1,) * axes, pads=(0,) * (2 * axes), dilations=(1,) * axes, group=group,
         layout=layout,
@@ -138,11 +142,12 @@ def test_results_are_written_with_gaps_between_positions_and_not_between_channel
         (fragment(layout="NCHW"), "channels first"),
         (fragment(rank=5), "3 axes"),
         (fragment(group=10), "more than one channel"),
+        (fragment(taps=1025), "too many"),
         (apply("Erf", fragment()), "not an epilogue"),
         (apply("Exp", fragment()), "not computed after products"),
         (placeholder(0, TensorType("float64", (1, 2))), "float64"),
     ],
-    ids=("variable", "layout", "rank", "groups", "function", "step", "type"),
+    ids=("variable", "layout", "rank", "groups", "taps", "function", "step", "type"),
 )
 def test_what_the_kernel_does_not_compute_is_refused(one: Node, reason: str) -> None:
     said = match(one, CONV)

@@ -119,7 +119,7 @@ EXPORT int depthwise_convolve(void *self, const Value *arguments, int32_t count,
     problem.has_bias = problem.steps.count && step->kind == ADD && step->repeats && step->along && step->operand.size == 4;
     if (problem.has_bias) problem.bias = (const float *)(const void *)step->operand.data;
     const int64_t at_edges = along->outputs - problem.last + problem.first;
-    const int copies = problem.channels % PANEL || !problem.of_out.even || at_edges * MOST_AT_EDGES > along->outputs ||
+    const int copies = problem.channels % PANEL || at_edges * MOST_AT_EDGES > along->outputs ||
         down->taps * along->taps > FEW_TAPS * down->stride * along->stride;
     if (copies) problem.compute = FOR_PROCESSOR(compute_copies), problem.groups *= problem.panels;
     else problem.compute = FOR_PROCESSOR(compute);

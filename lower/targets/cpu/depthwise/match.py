@@ -45,7 +45,7 @@ def match(
     channels, inputs_of_each, *taps = right.type.sizes
     if a["layout"] != "NHWC" or left.type.rank not in RANKS:
         return f"the convolution has its channels first, or {left.type.rank - 2} axes of positions"
-    if not channels == a["group"] == left.type.sizes[-1] or inputs_of_each != 1:
+    if channels != a["group"] or inputs_of_each != 1:
         return "the convolution has more than one channel a group"
     if taps[0] > MOST_TAPS:
         return f"{taps[0]} rows of taps are too many"
@@ -55,7 +55,7 @@ def match(
     leaf = weights[0]
     if not any(each.integer("index") == leaf.integer("index") and each.attribute("constant") for each in placeholders(fragment)):
         return "the weights are no constant"
-    x = Argument("src", source[0].integer("index"), source[1].expand(left.type.sizes))
+    x = Argument("src", source[0].integer("index"), source[1])
     arguments = (x, Argument("weights", leaf.integer("index"), weights[1]), *steps[1])
     if refused := misplaced(matched.destination, arguments):
         return refused
