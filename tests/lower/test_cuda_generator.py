@@ -413,8 +413,9 @@ def test_whole_numbers_are_multiplied_as_the_floats_that_they_are_cast_to(dtype:
 
 
 @needs_compiler
-def test_kernels_that_are_compiled_together_are_reported_as_alone(kernels: Kernels) -> None:
-    architecture, some = ARCHITECTURES[-1], list(kernels.values())[::9]
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_that_are_compiled_together_are_reported_as_alone(architecture: str, kernels: Kernels) -> None:
+    some = list(kernels.values())[9 * ARCHITECTURES.index(architecture) :: 9 * len(ARCHITECTURES)]
     together = reports_together([kernel.text for kernel in some], [kernel.launches for kernel in some], architecture)
     alone = [compile_text(kernel.text, kernel.launches, architecture) for kernel in some]
     assert together == [each[1] for each in alone if each is not None] and len({report.registers for report in together}) > 3
