@@ -1,7 +1,8 @@
-"""Time convolutions with one channel a group by every implementation that there is, in turns: ``python -m bench.depthwise``.
+"""Time depthwise convolutions by every implementation that there is, in turns: ``python -m bench.depthwise``.
 
 Prints the least time of many runs, whose operands lie outside the cores' own caches as in a program, and how many times as fast as the
-vendor library the kernel of ``depthwise.c`` is, alone and with a bias and swish. Channels lie last; weights and inputs are random.
+vendor library the kernel of ``depthwise.c`` is, alone and with a bias and swish. Channels lie last; weights and inputs are random, and
+weights are packed before anything is timed.
 ``--record`` writes bench/results/depthwise.json and depthwise.md.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,12 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.command import without_folders
 from bench.record import RESULTS, opening, origin, record
 from egraph.onnx.exporter import serialized
 from egraph.optimize.kernels import kernel_program
 from egraph.tensor import Implementation, Node, TensorType, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions, compile_program
+from lower.roofline import node_flops
 from lower.targets import lowering
 from runtime import Session
 
@@ -47,15 +51,15 @@ class Row:
         return self.times_us["onednn.convolution"] / self.times_us["depthwise.conv"]
 
     def cells(self) -> list[str]:
-        times = [f"{self.times_us[each]:.0f}" if each in self.times_us else "-" for each in IMPLEMENTATIONS]
+        times = [f"{self.times_us[each]:.0f}" for each in IMPLEMENTATIONS]
         return [self.name, *times, f"{self.flops / self.times_us['depthwise.conv'] / 1e3:.0f}", f"{self.over_library:.2f}"]
 
 
 HEADER = ("convolution", *(f"{each} us" for each in IMPLEMENTATIONS), "Gflop/s", "over onednn")
 
 
-def convolution(text: str, *, ended: bool) -> Node:
-    """Return the convolution that a text describes, with a bias and swish if it is ``ended``."""
+def convolution(text: str, *, with_swish: bool) -> Node:
+    """Return the convolution that a text describes, with a bias and swish if ``with_swish``."""
     place, window = text.split()
     side, channels = (int(each) for each in place.split("x"))
     taps, stride = (int(each) for each in f"{window}/1".split("/")[:2])
@@ -63,17 +67,17 @@ def convolution(text: str, *, ended: bool) -> Node:
     w = placeholder(1, TensorType("float32", (channels, 1, taps, taps)), constant=True)
     attributes: dict[str, Any] = {"strides": (stride,) * 2, "pads": (taps // 2,) * 4, "dilations": (1, 1)}
     y = apply("Conv", x, w, group=channels, layout="NHWC", **attributes)
-    if not ended:
+    if not with_swish:
         return y
     y = apply("Add", y, placeholder(2, TensorType("float32", (1, 1, 1, channels)), constant=True))
     return apply("Mul", y, apply("Sigmoid", y))
 
 
 def measured(texts: Sequence[str], threads: int) -> Iterator[Row]:
-    """Compile each convolution, alone and ended, by all implementations, and yield it when it is timed."""
+    """Compile each convolution, alone and with a bias and swish, by all implementations, and yield it when it is timed."""
     for text in texts:
-        for ended in (False, True):
-            fragment = convolution(text, ended=ended)
+        for with_swish in (False, True):
+            fragment = convolution(text, with_swish=with_swish)
             with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
                 sessions = {}
                 for name in IMPLEMENTATIONS:
@@ -84,16 +88,8 @@ def measured(texts: Sequence[str], threads: int) -> Iterator[Row]:
                 for _ in range(TURNS):
                     for name, session in sessions.items():
                         least[name] = min(least[name], min(session.run_native(RUNS, evict=True)) / 1e3)
-            taps = math.prod(fragment_taps(fragment))
-            yield Row(f"{text}{', swish' if ended else ''}", threads, least, 2.0 * taps * fragment.type.elements)
-
-
-def fragment_taps(fragment: Node) -> tuple[int, ...]:
-    """Return the taps of a fragment's convolution."""
-    node = fragment
-    while node.op != "Conv":
-        node = node.inputs[0]
-    return node.inputs[1].type.sizes[2:]
+            flops = node_flops(convolution(text, with_swish=False))
+            yield Row(f"{text}{', swish' if with_swish else ''}", threads, least, flops)
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
@@ -123,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append(row)
         print("  ".join(f"{each:>18s}" for each in row.cells()), flush=True)
     if options.record:
-        where = origin(options.threads, (parser.prog, *(arguments or ["--record"])))
+        words = sys.argv[1:] if arguments is None else arguments
+        where = origin(options.threads, (parser.prog, *without_folders(words)))
         record(options.results, "depthwise", where, rows, page(rows, where))
 
 

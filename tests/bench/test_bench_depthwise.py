@@ -12,9 +12,9 @@ from bench.depthwise import IMPLEMENTATIONS, Row, convolution, main
 
 
 def test_a_text_describes_a_convolution() -> None:
-    plain, ended = (convolution("12x32 5/2", ended=ended) for ended in (False, True))
+    plain, whole = (convolution("12x32 5/2", with_swish=with_swish) for with_swish in (False, True))
     assert plain.op == "Conv" and plain.inputs[1].type.sizes == (32, 1, 5, 5) and plain.type.sizes == (1, 6, 6, 32)
-    assert ended.op == "Mul" and depthwise.fragment_taps(ended) == (5, 5)
+    assert whole.op == "Mul" and whole.type == plain.type
 
 
 def test_the_library_is_the_measure() -> None:
@@ -22,10 +22,11 @@ def test_the_library_is_the_measure() -> None:
     assert row.over_library == 2.5 and row.cells() == ["8x16 3", "2", "5", "4", "3", "2.50"]
 
 
-def test_recording_writes_a_row_alone_and_one_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_writes_a_row_alone_and_one_with_swish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise, "TURNS", 1)
     main(["8x16 3", "--record", "--results", str(tmp_path)])
     rows = json.loads((tmp_path / "depthwise.json").read_text())["rows"]
     assert [row["name"] for row in rows] == ["8x16 3", "8x16 3, swish"]
     assert all(set(row["times_us"]) == set(IMPLEMENTATIONS) and row["flops"] == 2 * 9 * 8 * 8 * 16 for row in rows)
+    assert json.loads((tmp_path / "depthwise.json").read_text())["command"] == "python -m bench.depthwise 8x16 3 --record"
     assert "times as fast as the vendor library" in (tmp_path / "depthwise.md").read_text()
