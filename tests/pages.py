@@ -68,7 +68,7 @@ PACKAGES = {
     "lower/targets/cpu/blocks": "products by weights of few bits",
     "lower/targets/cpu/bytes": "products and convolutions of bytes",
     "lower/targets/cpu/products": "products of numbers by packed matrices",
-    "lower/targets/cpu/depthwise": "convolutions of channels of their own",
+    "lower/targets/cpu/depthwise": "depthwise convolutions",
     "lower/targets/cpu/generator": "generated kernels",
     "runtime": "running programs",
     "runtime/devices": "what runs a plan",

@@ -1,4 +1,4 @@
-"""Convolutions with one channel a group: sums over windows, what follows them, and where they read and write."""
+"""Depthwise convolutions: sums over windows, what follows them, and where they read and write."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, v
 #define Halfwords NAME(Halfwords)
 #define LOAD(pointer) (*(const Vector *)(pointer))
 
-/* Store a vector as a whole. A compiler that sees that some lanes were read there and stay stores the others alone, which takes AMD's
- * processors before Zen 4 about twenty cycles; so it is kept from seeing. */
+/* Store a vector as a whole. Of a value that is chosen between what lies there and something else, compilers make a masked store, which
+ * takes AMD's processors before Zen 4 about twenty cycles; the empty statement hides how the value was made. */
 #if defined(__x86_64__)
 #define STORE(pointer, value) \
     ({ \
@@ -100,8 +100,8 @@ TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
     return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
 }
 
-/* e^x = result * half for x of LEAST_POWER to 88.8, from where on it is infinite, 0.9 units in the last place off at most; no number where
- * x is none. Half of the power of two is in the exponent, so that it is finite; the sum is doubled. */
+/* e^x = result * half for x from LEAST_POWER, 0.9 units in the last place off at most, to 88.8, where it is infinite; no number where x is
+ * none. ``half`` is half of the power of two, so that it is finite, and the sum is doubled. */
 TARGETED INLINE Vector NAME(exponential)(Vector x, Vector *half) {
     const Vector magic = NAME(all)(12583038.0f); /* n + magic ends with n + 126 */
     const Vector shifted = x * 1.44269504f + magic, whole = shifted - magic;

@@ -303,7 +303,7 @@ TARGETED static void NAME(apply)(const Step *one, int axes, int64_t n, int64_t i
     const float *operand = one->operands + i * one->operand->strides[axes];
     const uint8_t *condition = one->condition ? one->conditions + i * one->condition->strides[axes] : 0;
     int64_t j = 0;
-    for (; condition && skip == 1 && (step == 0 || step == 1) && j + LANES <= n; j += LANES) {
+    for (; skip == 1 && (step == 0 || step == 1) && j + LANES <= n; j += LANES) {
         const Bits is_true = __builtin_convertvector(*(const Flags *)(condition + j), Bits) != 0;
         const Vector s = LOAD(row + j), a = step ? LOAD(operand + j) : NAME(all)(*operand);
         STORE(row + j, one->kind == KEEP_WHERE ? NAME(where)(is_true, s, a) : NAME(where)(is_true, a, s));

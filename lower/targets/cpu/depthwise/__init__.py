@@ -1,4 +1,4 @@
-"""Convolutions with one channel a group by packed weights, channels last, with what follows them."""
+"""Depthwise convolutions, channels last, by packed weights, with what follows them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-/* Convolutions with one input channel and one output channel a group, channels last, and what follows them. Weights are packed once, when
- * a program is loaded.
+/* Depthwise convolutions (one input and one output channel a group), channels last, and what follows them. Weights are packed once, when a
+ * program is loaded.
  *
  * Sums of a few positions by a panel of channels stay in registers over all taps. With few taps, rows of x are read where they lie, and
  * all channels of a few positions are computed before the next. With many, a panel is computed row by row: what a row of results reads is
@@ -36,11 +36,11 @@ typedef struct Problem {
     Rows of_out;
     const float *packed, *bias;
     int has_bias; /* whether the first step adds a number for each channel */
-    int64_t images, channels, panels, groups; /* groups: of rows of results, an image or a panel of it each */
+    int64_t images, channels, panels, groups; /* a group of rows of results: those of an image, or of a panel of it */
     Axis rows, columns;
-    int64_t apart, below; /* distances of x between columns and between rows */
-    int64_t first, last;  /* positions of a row all of whose taps are inside */
-    int64_t held;         /* numbers of a row that is copied */
+    int64_t row_distance, column_distance; /* of x */
+    int64_t first_inside, end_inside;      /* positions of a row all of whose taps are inside */
+    int64_t held;                          /* numbers of a row that is copied */
     Steps steps;
     int (*compute)(const struct Problem *problem, int64_t first, int64_t last);
 } Problem;
@@ -111,14 +111,14 @@ EXPORT int depthwise_convolve(void *self, const Value *arguments, int32_t count,
     problem.held = (input_of(&problem.columns, problem.columns.outputs - 1, problem.columns.taps - 1) + problem.columns.before + 1) * PANEL;
     if (problem.rows.taps > MOST_TAPS) return 4;
     const Axis *down = &problem.rows, *along = &problem.columns;
-    while (problem.first < along->outputs && input_of(along, problem.first, 0) < 0) problem.first++;
-    problem.last = along->outputs;
-    while (problem.last > problem.first && input_of(along, problem.last - 1, along->taps - 1) >= along->inputs) problem.last--;
-    problem.apart = x->strides[axes - 1], problem.below = is_plane ? x->strides[1] : 0;
+    while (problem.first_inside < along->outputs && input_of(along, problem.first_inside, 0) < 0) problem.first_inside++;
+    problem.end_inside = along->outputs;
+    while (problem.end_inside > problem.first_inside && input_of(along, problem.end_inside - 1, along->taps - 1) >= along->inputs) problem.end_inside--;
+    problem.column_distance = x->strides[axes - 1], problem.row_distance = is_plane ? x->strides[1] : 0;
     const Step *step = problem.steps.each;
     problem.has_bias = problem.steps.count && step->kind == ADD && step->repeats && step->along && step->operand.size == 4;
     if (problem.has_bias) problem.bias = (const float *)(const void *)step->operand.data;
-    const int64_t at_edges = along->outputs - problem.last + problem.first;
+    const int64_t at_edges = along->outputs - problem.end_inside + problem.first_inside;
     const int copies = problem.channels % PANEL || at_edges * MOST_AT_EDGES > along->outputs ||
         down->taps * along->taps > FEW_TAPS * down->stride * along->stride;
     if (copies) problem.compute = FOR_PROCESSOR(compute_copies), problem.groups *= problem.panels;
@@ -144,7 +144,7 @@ TARGETED INLINE void NAME(put)(float *to, const float *from, int64_t count) {
 
 /* Copy what a panel reads of a row of x, with its padding. */
 TARGETED static void NAME(copy_row)(const Problem *problem, const float *from, int64_t count, float *to) {
-    const int64_t columns = problem->held / PANEL, before = problem->columns.before, distance = problem->apart;
+    const int64_t columns = problem->held / PANEL, before = problem->columns.before, distance = problem->column_distance;
     const int64_t end = least(columns, before + problem->columns.inputs);
     int64_t column = 0;
     for (; column < least(before, columns); column++, to += PANEL) NAME(put)(to, zeros, PANEL);
@@ -197,14 +197,14 @@ TARGETED INLINE Taps NAME(taps_of)(const Problem *problem, int64_t row, const fl
     Taps taps = {.rows = rows, .last = down->taps, .columns = problem->columns.taps, .distance = problem->columns.taps * PANEL};
     while (taps.first < taps.last && input_of(down, row, taps.first) < 0) taps.first++;
     while (taps.last > taps.first && input_of(down, row, taps.last - 1) >= down->inputs) taps.last--;
-    for (int64_t tap = taps.first; tap < taps.last; tap++) rows[tap] = x + input_of(down, row, tap) * problem->below;
+    for (int64_t tap = taps.first; tap < taps.last; tap++) rows[tap] = x + input_of(down, row, tap) * problem->row_distance;
     return taps;
 }
 
 /* Rows of the result, numbered through all images, all channels of a few positions at a time. */
 TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t last) {
     const Axis *along = &problem->columns;
-    const int64_t outputs = along->outputs, channels = problem->channels, step = along->stride * problem->apart;
+    const int64_t outputs = along->outputs, channels = problem->channels, step = along->stride * problem->column_distance;
     const int64_t size = problem->rows.taps * along->taps * PANEL, distance = problem->of_out.distance;
     const Step *steps = problem->steps.each + problem->has_bias, *after = problem->steps.each + problem->steps.count;
     const float *rows[MOST_TAPS];
@@ -214,14 +214,14 @@ TARGETED static int NAME(compute)(const Problem *problem, int64_t first, int64_t
         for (int64_t column = 0, some; column < outputs; column += some) {
             Taps taps = whole;
             int64_t skipped = 0; /* columns of taps that are in the padding before */
-            some = least(POSITIONS, problem->last - column);
-            if (column < problem->first || column >= problem->last) {
+            some = least(POSITIONS, problem->end_inside - column);
+            if (column < problem->first_inside || column >= problem->end_inside) {
                 some = 1;
                 while (skipped < taps.columns && input_of(along, column, skipped) < 0) skipped++;
                 while (taps.columns > skipped && input_of(along, column, taps.columns - 1) >= along->inputs) taps.columns--;
                 taps.columns -= skipped;
             }
-            taps.at = input_of(along, column, skipped) * problem->apart, taps.dilation = along->dilation * problem->apart;
+            taps.at = input_of(along, column, skipped) * problem->column_distance, taps.dilation = along->dilation * problem->column_distance;
             taps.weights = problem->packed + skipped * PANEL;
             float *to = (float *)row_of(&problem->of_out, number * outputs + column);
             for (int64_t channel = 0; channel < channels; channel += PANEL, taps.at += PANEL, taps.weights += size)

@@ -1,4 +1,4 @@
-"""Match convolutions with one channel a group, and what follows them, as calls of the kernel in depthwise.c."""
+"""Match depthwise convolutions, and what follows them, as calls of the kernel in depthwise.c."""
 
 from __future__ import annotations
 
