@@ -24,6 +24,8 @@ from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
 """Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
+QUICK_WORK = 1_000
+"""Units after which random operands are asked first, which refute what is wrong: a proof that takes fewer needs no such question."""
 MOST_BOXES = 32
 """Boxes on which two programs are compared one after the other: a border of every side of two axes leaves nine."""
 TO_LOCATE = 1_000
@@ -70,36 +72,38 @@ def _proof(left: Scope, right: Scope) -> Outcome:
     return by_boxes if isinstance(by_boxes, Equal) else whole
 
 
-def _within_budget(pairs: Sequence[tuple[Scope, Scope]]) -> Outcome:
+def _within_budget(pairs: Sequence[tuple[Scope, Scope]], most_work: int = MOST_WORK) -> Outcome:
     """Prove that the sides of every pair are equal; the first pair for which that stays open is the outcome."""
     facts: set[str] = set()
     try:
-        with at_most(MOST_WORK):
+        with at_most(most_work):
             for left, right in pairs:
                 outcome = prove_equal(left, right, Assumptions(facts=Facts(at_sizes=True)))
                 if isinstance(outcome, Open):
                     return outcome
                 facts |= outcome.facts
     except (Exhausted, RecursionError):
-        return Open(f"not decided within {MOST_WORK} units of work")
+        return Open(f"not decided within {most_work} units of work")
     return Equal(frozenset(facts))
 
 
 def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates", numbers: Mapping[int, float] | None = None) -> str:
     """Return what stays open when two fragments over the same placeholders are compared; '' when they are proved equal.
 
-    Equal for all contents of the operands, but for constants that are ``numbers``: random operands at a few positions refute, a
-    proof decides. Laws that need more than the rounding class allows count as open.
+    Equal for all contents of the operands, but for constants that are ``numbers``: a short proof decides; where that stays open, random
+    operands at a few positions refute, or a long proof decides. Laws that need more than the rounding class allows count as open.
     """
     numbers = numbers or {}
     if left.type != right.type:
         return f"the left side is {left.type}, the right side {right.type}"
     try:
         sides = fragment_expression(left, numbers), fragment_expression(right, numbers)
-        reason = difference(*sides, drawn(left.type.sizes))
-        if reason:
-            return located(reason, left, right, numbers)
-        outcome = _proof(*sides)
+        outcome = _within_budget([sides], QUICK_WORK)
+        if isinstance(outcome, Open):
+            reason = difference(*sides, drawn(left.type.sizes))
+            if reason:
+                return located(reason, left, right, numbers)
+            outcome = _proof(*sides)
     except EinsatError as error:
         return str(error)
     if isinstance(outcome, Open):

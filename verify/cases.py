@@ -216,8 +216,8 @@ MOVES = ("Transpose", "Slice", "Reshape", "Expand")
 def highest_rank(rule: Rule | MergeRule) -> int:
     """Return up to which rank free variables are covered: 5, the axes of videos and windows, or 4, those of images.
 
-    It is less where several things multiply paths: two operands or moves, a move beside an operator with axes of its own, slices of slices,
-    a permutation beside a reshape, or a constant's number among five operands.
+    It is less where several things multiply paths: two operands or moves, a move beside an operator with axes of its own, a permutation
+    beside a reshape, or a constant's number among five operands.
     """
     member = rule if isinstance(rule, Rule) else rule.member
     free: set[str] = set()
@@ -240,7 +240,7 @@ def highest_rank(rule: Rule | MergeRule) -> int:
     has_axes = any(OPS[op].category != "elementwise" for op in pattern_operators(member.pattern).difference(MOVES))
     asks = "number" in fields_of(rule.law) and len(free) > 4
     few = 5 if len(free) < 2 and len(moves) < 2 and not (moves and has_axes) else 4
-    return few - asks - (count["Slice"] > 1) - (count["Transpose"] > 0 and count["Reshape"] > 0)
+    return few - asks - (count["Transpose"] > 0 and count["Reshape"] > 0)
 
 
 def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:

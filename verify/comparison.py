@@ -21,7 +21,7 @@ from egraph.tensor.ops.reference import evaluate, fragment_expression
 from verify.named_arrays import Untestable
 from verify.random_binding import Refused
 from verify.random_testing import Data, Instance, difference_on, draw_values
-from verify.sampling import Position, difference_at
+from verify.sampling import difference_at
 
 WHOLE = 1 << 18
 """Elements: where no value of either side has more, whole results are compared."""
@@ -33,7 +33,7 @@ ASKED = math.ceil(math.log(MISSED) / math.log1p(-FRACTION))
 """Random positions of which one is in this fraction of all, but for that probability: 13,809."""
 MOST_COVERED = 1 << 16
 """Positions at most, beside the random ones, that visit every index of every axis: a rule that errs mostly does so in a row or a block."""
-CHUNK = 1 << 12
+CHUNK = 1 << 14
 """Positions that are evaluated together, at most."""
 CHUNK_TERMS = 1 << 17
 """Terms of sums that are evaluated together, about: their arrays stay in a core's cache."""
@@ -100,8 +100,8 @@ def _sampled(left: Node, right: Node, numbers: Mapping[int, float], seed: int) -
     sides = fragment_expression(left, numbers), fragment_expression(right, numbers)
     elements, terms = left.type.elements, max(map(terms_of, sides))
     covering, random = positions(left.type.sizes, max(2, MOST_TERMS // terms), seed)
-    pending, compared, chunk = covering + random, 0, min(CHUNK, max(1, CHUNK_TERMS // terms))
-    while pending and chunk:
+    pending, compared, chunk = np.concatenate([covering, random]), 0, min(CHUNK, max(1, CHUNK_TERMS // terms))
+    while len(pending) and chunk:
         try:
             reason = difference_at(*sides, pending[:chunk])
         except (Untestable, MemoryError):
@@ -137,12 +137,13 @@ def terms_of(scope: Scope) -> int:
     return largest(scope, {})
 
 
-def positions(sizes: Sequence[int], most: int, seed: int = 0) -> tuple[list[Position], list[Position]]:
-    """Return positions in a tensor, at most so many: some that visit every index of every axis; others at random, up to what is asked."""
+def positions(sizes: Sequence[int], most: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions in a tensor, rows of arrays, at most so many: some that visit every index of every axis; others at random, up to
+    what is asked.
+    """
     generator = np.random.default_rng(seed)
     longest = max(sizes, default=1)
     covering = min(longest, MOST_COVERED, most // 2)
     visits = [generator.permutation(max(size, longest))[:covering] % size for size in sizes]
     random = [generator.integers(0, size, min(ASKED, most - covering)) for size in sizes]
-    first, second = (list(zip(*(column.tolist() for column in columns), strict=True)) for columns in (visits, random))
-    return first, second
+    return np.stack(visits, axis=1), np.stack(random, axis=1)

@@ -53,6 +53,9 @@ def whole(value: int) -> Named:
 
 def combined(function: Callable[..., Array], *values: Named) -> Named:
     """Return function(values), axes with axes."""
+    longest = max((v.axes for v in values), key=len)
+    if all(v.axes == longest or not v.axes for v in values):
+        return Named(longest, np.asarray(function(*(v.values for v in values))))
     axes = tuple(sorted(set().union(*(v.axes for v in values))))
     arrays = [v.spread(axes) for v in values]
     if math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) > LARGEST:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from math import prod
+from operator import mul
 from random import Random
 
 import numpy as np
@@ -22,7 +25,14 @@ from verify.named_arrays import PRIME, Algebra, Array, Named, Untestable, combin
 POSITIONS = 4
 TOLERANCE = 1e-6
 """Differences accepted in float64, relative to the largest value: rounding is smaller, and real differences hardly are."""
+MOST_TABLES = 32
+"""Operands whose values are kept: those of both sides of a comparison."""
+TABLE_SHARE = 4
+"""An operand of up to this many times the elements that are read of it together is drawn as a whole, once: positions of a large result
+read the same elements again and again."""
 Position = tuple[int, ...]
+Positions = Sequence[Position] | np.ndarray
+"""Positions, or an array with a row for each."""
 
 
 def drawn(shape: Sequence[Size], seed: int = 0) -> list[Position]:
@@ -39,7 +49,7 @@ def drawn(shape: Sequence[Size], seed: int = 0) -> list[Position]:
     return [tuple(0 for _ in ends), tuple(n - 1 for n in ends), *inner]
 
 
-def difference(left: Scope, right: Scope, positions: Sequence[Position]) -> str:
+def difference(left: Scope, right: Scope, positions: Positions) -> str:
     """Return a position at which two expressions differ, with both values; '' where none is found or nothing can be tested."""
     try:
         return difference_at(left, right, positions)
@@ -47,12 +57,12 @@ def difference(left: Scope, right: Scope, positions: Sequence[Position]) -> str:
         return ""
 
 
-def difference_at(left: Scope, right: Scope, positions: Sequence[Position]) -> str:
+def difference_at(left: Scope, right: Scope, positions: Positions) -> str:
     """Do what ``difference`` does; raise ``Untestable`` where that is not possible, or not for so many positions together."""
-    if not positions:
+    if not len(positions):
         return ""
     output = tuple(Iterator(f"o{axis}", 0, size) for axis, size in enumerate(left.shape))
-    columns = [np.array(column, np.int64) for column in zip(*positions, strict=True)]
+    columns = np.ascontiguousarray(np.asarray(positions, np.int64).reshape(len(positions), len(output)).T)
     places = dict(zip(output, columns, strict=True))
     algebra = Algebra(is_rational(left.body) and is_rational(right.body))
     with np.errstate(all="ignore"):
@@ -218,29 +228,46 @@ class Sampler:
         raise Untestable(f"{atom} in an index")
 
     def row_major(self, shape: Sequence[Size], places: Sequence[Named]) -> Named:
-        """Return the row-major number of a position; where a guard forbids the read it is any."""
+        """Return the row-major number of a position; where a guard forbids the read it is any.
+
+        Coordinates with few axes are added first: of the array with all axes there is one sum, where there were products and clips.
+        """
+        extents = [index(size).constant for size in shape]
+        if None in extents:
+            raise Untestable("a symbolic size")
+        sizes = [extent for extent in extents if extent is not None]
+        strides = [*accumulate(reversed(sizes[1:]), mul, initial=1)][::-1] if sizes else []
         total = whole(0)
-        for size, position in zip(shape, places, strict=True):
-            extent = index(size).constant
-            if extent is None:
-                raise Untestable("a symbolic size")
-            total = combined(lambda t, p, n=extent: t * n + np.clip(p, 0, n - 1), total, position)
+        for size, stride, position in sorted(zip(sizes, strides, places, strict=True), key=lambda each: each[2].values.size):
+            total = combined(np.add, total, Named(position.axes, np.clip(position.values, 0, size - 1) * stride))
         return total
 
     def element(self, tensor: Tensor, places: Sequence[Named]) -> Named:
         """Return operands that are a random function of name and position."""
         number = self.row_major(tensor.shape, places)
+        elements = prod(index(size).constant or 0 for size in tensor.shape)  # row_major has refused sizes that are no numbers
         if self.tests is not None:
-            elements = prod(index(size).constant or 0 for size in tensor.shape)  # row_major has refused sizes that are no numbers
             number = combined(lambda n, t: n + t * elements, number, Named((0,), self.tests))
-        state = number.values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(sum(map(ord, tensor.name)) * 2654435761 + 12345)
-        state ^= state >> np.uint64(29)
-        state *= np.uint64(0xBF58476D1CE4E5B9)
-        state ^= state >> np.uint64(32)
-        if tensor.dtype == "bool":
-            return Named(number.axes, (state & np.uint64(1)).astype(np.float64))
-        values = (state % np.uint64(PRIME)).astype(np.float64)
-        return Named(number.axes, values if self.algebra.exact else values * (4.0 / PRIME) - 2.0)
+        elif 0 < elements <= TABLE_SHARE * number.values.size:
+            return Named(number.axes, _table(tensor.name, tensor.dtype, self.algebra.exact, elements)[number.values])
+        return Named(number.axes, _drawn(number.values, tensor.name, tensor.dtype, self.algebra.exact))
+
+
+def _drawn(number: Array, name: str, dtype: str, exact: bool) -> Array:
+    """Return elements of an operand, by their row-major numbers."""
+    state = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(sum(map(ord, name)) * 2654435761 + 12345)
+    state ^= state >> np.uint64(29)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(32)
+    if dtype == "bool":
+        return (state & np.uint64(1)).astype(np.float64)
+    values = (state % np.uint64(PRIME)).astype(np.float64)
+    return values if exact else values * (4.0 / PRIME) - 2.0
+
+
+@lru_cache(maxsize=MOST_TABLES)
+def _table(name: str, dtype: str, exact: bool, elements: int) -> Array:
+    return _drawn(np.arange(elements), name, dtype, exact)
 
 
 def _range(iterator: Iterator) -> range:

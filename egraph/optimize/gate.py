@@ -77,6 +77,8 @@ class Gate:
     prover: Prover = prove
     proved_now: int = 0
     """Programs that were proved in this run, not read from the database."""
+    _comparisons: dict[object, Comparison] = field(default_factory=dict, repr=False)
+    """Comparisons by what was compared: a rule and its mirror image meet the same two programs."""
 
     def judge(
         self, lefts: Sequence[Node], rights: Sequence[Node], rounding: Rounding, numbers: Numbers | None = None, *,
@@ -93,10 +95,16 @@ class Gate:
                 return Ruling(reason)
         if not is_compared:
             return Ruling()
+        comparison = self._compared(lefts, rights, numbers)
+        return Ruling(comparison.reason, comparison)
+
+    def _compared(self, lefts: Sequence[Node], rights: Sequence[Node], numbers: Numbers) -> Comparison:
         from verify.comparison import compare_sides
 
-        comparison = compare_sides(lefts, rights, numbers)
-        return Ruling(comparison.reason, comparison)
+        key = frozenset((tuple(lefts), tuple(rights))), tuple(numbers.items())
+        if key not in self._comparisons:
+            self._comparisons[key] = compare_sides(lefts, rights, numbers)
+        return self._comparisons[key]
 
     def _objection(self, left: Node, right: Node, rounding: Rounding, numbers: Numbers) -> str:
         """Return what stays open of an equality, proved here unless the database has the proof."""
@@ -104,12 +112,12 @@ class Gate:
         statement = left.digest + fixed, right.digest, rounding
         proof = self.database.find(ProofRow, *statement)
         if proof is None or proof.sources != sources_key():
-            started = time.process_time()
+            started = time.perf_counter()
             try:
                 objection = self.prover(left, right, rounding, numbers)
             except (EinsatError, RecursionError, *BROKEN) as error:
                 objection = f"the prover gave up: {type(error).__name__}: {error}"
-            proof = ProofRow(*statement, sources_key(), objection, time.process_time() - started)
+            proof = ProofRow(*statement, sources_key(), objection, time.perf_counter() - started)
             self.proved_now += not objection
             self.database.put(proof)
         return proof.open
