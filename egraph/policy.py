@@ -169,7 +169,7 @@ class MeasurePolicy:
     greedy_rounds: int = tuned(6, "extractions", "Greedy extractions, at most; each measures what it chose.", least=1)
     exact_rounds: int = tuned(8, "extractions", "Exact ones of the best program, at most.", least=1)
     library_rounds: int = tuned(
-        2, "extractions", "After time ended measuring, at most: a library's kernel that was not measured may be too slow to be run.",
+        4, "extractions", "After time ended measuring, at most: a library's kernel that was not measured may be too slow to be run.",
         least=1
     )  # fmt: skip
     variant_rounds: int = tuned(3, "extractions", "Exact ones of all programs that are going to be timed, at most.", least=1)

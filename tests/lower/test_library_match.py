@@ -55,8 +55,13 @@ def random_epilogue(random: Random, node: Node) -> Node:
     return node
 
 
-def library_error(fragment: Node, implementation: str, seed: int, on: str = "cpu") -> float | None:
-    """Return the error relative to the largest value, None where the library refuses to be asked at all."""
+def library_error(
+    fragment: Node, implementation: str, seed: int, on: str = "cpu", implementations: list[str] | None = None
+) -> float | None:
+    """Return the error relative to the largest value, None where the library refuses to be asked at all.
+
+    ``implementations`` gets the names of what the library runs.
+    """
     from runtime import Executable
     from runtime.errors import KernelError
 
@@ -78,6 +83,8 @@ def library_error(fragment: Node, implementation: str, seed: int, on: str = "cpu
         executable = Executable(plan, arrays, threads=1, on=on)
     except KernelError:
         return None
+    if implementations is not None:
+        implementations.extend(executable.implementations.values())
     got = executable.run({o.string("name"): arrays[o.string("name")] for o in graph.inputs})["y"]
     executable.close()
     (expected,) = evaluate((fragment,), values)
@@ -259,7 +266,7 @@ def product(*, swapped: bool, epilogue: bool, step: int = 1) -> Node:
     [
         (product(swapped=False, epilogue=True), ""),
         (product(swapped=True, epilogue=False), ""),
-        (product(swapped=True, epilogue=True), "written transposed"),
+        (product(swapped=True, epilogue=True), "written column by column"),
         (product(swapped=False, epilogue=False, step=2), "neither its rows nor its columns"),
     ],
     ids=("plain", "transposed", "transposed with a bias", "strided both ways"),
@@ -268,6 +275,43 @@ def test_products_that_only_the_reference_computes_are_refused(fragment: Node, p
     found = match(fragment, "onednn.matmul")
     assert isinstance(found, str) == bool(part)
     assert not isinstance(found, str) or part in found
+
+
+def heads(joined: tuple[int, ...] | None, *, perm: tuple[int, ...], lies: bool = False, op: str = "Add") -> Node:
+    """Return a batch of products whose axes are permuted, joined with another operand before that (after it where that ``lies`` so)."""
+    node = apply("MatMul", placeholder(0, float32(2, 5, 7)), placeholder(1, float32(2, 7, 6)))
+    if lies:
+        node = apply("Transpose", node, perm=perm)
+    if joined is not None:
+        node = apply(op, node, placeholder(2, float32(*joined)))
+    return node if lies else apply("Transpose", node, perm=perm)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "fits"),
+    [
+        (product(swapped=True, epilogue=False), True),
+        (apply("Relu", product(swapped=True, epilogue=False)), True),
+        (apply("Mul", product(swapped=True, epilogue=False), placeholder(2, float32(8))), True),
+        (heads(None, perm=(0, 2, 1)), True),
+        (heads((2, 6, 5), perm=(0, 2, 1), lies=True), True),
+        (heads((2, 5, 6), perm=(0, 2, 1)), False),
+        (heads(None, perm=(1, 0, 2)), True),
+        (heads((5, 2, 6), perm=(1, 0, 2), lies=True), True),
+        (heads((2, 5, 6), perm=(1, 0, 2)), False),
+        (heads((6,), perm=(1, 0, 2)), True),
+        (heads((1,), perm=(1, 0, 2), op="Mul"), True),
+        (heads((6,), perm=(1, 0, 2), op="Mul"), False),  # the library crashed
+    ],
+)
+def test_products_are_written_in_any_order_of_their_axes(fragment: Node, fits: bool) -> None:
+    call = match(fragment, "onednn.matmul")
+    assert isinstance(call, LibraryCall) == fits
+    if fits:
+        names: list[str] = []
+        error = library_error(fragment, "onednn.matmul", 0, implementations=names)
+        assert error is not None and error < 5e-5
+        assert not any(name.startswith("ref") for name in names), names
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,28 @@ SAFE_BLOCK_BYTES = 1 << 19
 """Weights of one block of outputs, up to which a strided deconvolution sums in one go and its epilogue is right."""
 
 
+def _swapped_products(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """A product as its transpose is computed: B^T A^T is written row by row where A B is wanted column by column."""
+    anchors = matmul(node, base)
+    return anchors if isinstance(anchors, str) else tuple(map(_swapped, anchors))
+
+
+def _swapped(anchor: Anchor) -> Anchor:
+    """Return the call that computes the transpose of a product; nothing is added for each of its rows, the columns of the product."""
+    left, right = anchor.arguments
+
+    def turned(window: Window) -> Window:
+        rank = len(window.shape)
+        return window.transpose((*range(rank - 2), rank - 1, rank - 2))
+
+    def arrange(window: Window) -> Window | Reason:
+        arranged = anchor.arrange(window)
+        return arranged if isinstance(arranged, str) else turned(arranged)
+
+    arguments = (replace(right, role=left.role, window=turned(right.window)), replace(left, role=right.role, window=turned(left.window)))
+    return replace(anchor, arguments=arguments, arrange=arrange, bias_axis=None)
+
+
 def _deconvolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     """A transposed convolution, with an epilogue only where it does not sum in parts."""
     anchors = transposed_convolution(node, base)
@@ -122,7 +144,12 @@ def match(
             call = replace(call, parameters={**call.parameters, "split": True})
         return call.reading(rounded_to, READ_ROUNDED[call.primitive]) if precision else call
 
-    return first_call(fragment, resolvers, destination or contiguous(fragment.type.sizes), lying(bases), completed)
+    lies, into = lying(bases), destination or contiguous(fragment.type.sizes)
+    call = first_call(fragment, resolvers, into, lies, completed)
+    if isinstance(call, str) and "MatMul" in resolvers and not is_integer(fragment):
+        swapped = first_call(fragment, {"MatMul": _swapped_products}, into, lies, completed)
+        return call if isinstance(swapped, str) else swapped
+    return call
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
@@ -186,7 +213,7 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
     if anchor.primitive == "matmul":
         arguments = [replace(argument, window=argument.window.as_matrix()) for argument in arguments]
         destination = destination.as_matrix()
-        slow = _unsupported_product(arguments, destination, is_plain=not of_bytes and len(arguments) == 2 and not post_operations)
+        slow = _unsupported_product(arguments, destination)
         if slow:
             return slow
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
@@ -212,9 +239,15 @@ def _converted(operand: int, fragment: Node) -> dict[str, str]:
 
 
 def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Reason | None:
-    """Return why only the reference implementation takes an operand of this shape beside the result."""
+    """Return why only the reference implementation takes an operand of this shape beside the result, or none does."""
     shape, result = operand.shape, destination.shape
+    if primitive == "matmul" and shape == result:
+        pairs = zip(shape, operand.strides, destination.strides, strict=True)
+        if any(size > 1 and stride != written for size, stride, written in pairs):
+            return "an operand of a post-operation does not lie as the result does"
     if primitive == "matmul" and shape != result:
+        if shape[-1] > 1 and not destination.is_contiguous:
+            return "the library crashes where an operand of a post-operation varies along the columns of a result with other strides"
         if shape[-2] > 1:
             return "an operand of a post-operation varies along the rows, but is not the result's shape"
         if shape[-1] == 1 and any(size > 1 for size in shape):
@@ -236,10 +269,10 @@ def _is_scalar_epilogue(post_operations: Sequence[Mapping[str, Any]], destinatio
     return bool(functions - {"relu"}) and destination.in_order(channels_last) is None
 
 
-def _unsupported_product(arguments: Sequence[Argument], destination: Window, *, is_plain: bool) -> Reason | None:
+def _unsupported_product(arguments: Sequence[Argument], destination: Window) -> Reason | None:
     """Return why only the reference implementation computes a product from or into windows that lie like these."""
-    if not is_plain and not _has_unit_stride(destination, (-1,)) and destination.shape[-2] > 1:
-        return "the result is written transposed, and only the reference implementation then takes bytes or fuses anything"
+    if not _has_unit_stride(destination, (-1,)) and destination.shape[-2] > 1:
+        return "the result is written column by column, which only the reference implementation does"
     if any(not argument.packed and not _has_unit_stride(argument.window, (-1, -2)) for argument in arguments[:2]):
         return "an operand has neither its rows nor its columns side by side, and only the reference implementation takes that"
     return None
