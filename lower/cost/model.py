@@ -72,6 +72,7 @@ class CostModel:
         self._lowering = lowering_for(self.target)
         self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
         self._work: dict[Node, Work] = {}
+        self._constants_bytes: dict[Node, int] = {}
         self._records: dict[KernelKey, Record | None] = {}
         self._planned: dict[tuple[Node, Implementation], Implementation] = {}
         self._in_place: dict[KernelKey, Record | None] = {}
@@ -93,6 +94,7 @@ class CostModel:
         """Return a model that knows all that this one does; what is filed in it, no other model or run sees."""
         other = replace(self, database=self.database.scratch())
         other._keys, other._work, other._families, other._expected = self._keys, self._work, self._families, self._expected
+        other._constants_bytes = self._constants_bytes
         return other
 
     def key(self, candidate: Candidate) -> KernelKey:
@@ -117,7 +119,11 @@ class CostModel:
 
     def reads_memory(self, fragment: Node) -> bool:
         """Return whether a fragment is timed with its constants in no cache."""
-        return self.weights_from_memory and _constants_bytes(fragment) >= LEAST_FROM_MEMORY_BYTES
+        if not self.weights_from_memory:
+            return False
+        if fragment not in self._constants_bytes:
+            self._constants_bytes[fragment] = _constants_bytes(fragment)
+        return self._constants_bytes[fragment] >= LEAST_FROM_MEMORY_BYTES
 
     def record(self, candidate: Candidate) -> Record | None:
         key = self.key(candidate)
