@@ -25,7 +25,7 @@ from verify.sampling import difference, drawn
 MOST_WORK = 50_000
 """Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
 QUICK_WORK = 1_000
-"""Units after which random operands are asked first, which refute what is wrong: a proof that takes fewer needs no such question."""
+"""Units that a proof may take before random operands are asked, where both sides are compared on others anyway."""
 MOST_BOXES = 32
 """Boxes on which two programs are compared one after the other: a border of every side of two axes leaves nine."""
 TO_LOCATE = 1_000
@@ -87,18 +87,21 @@ def _within_budget(pairs: Sequence[tuple[Scope, Scope]], most_work: int = MOST_W
     return Equal(frozenset(facts))
 
 
-def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates", numbers: Mapping[int, float] | None = None) -> str:
+def equal_at_sizes(
+    left: Node, right: Node, rounding: Rounding = "reassociates", numbers: Mapping[int, float] | None = None, *, is_compared: bool = False
+) -> str:
     """Return what stays open when two fragments over the same placeholders are compared; '' when they are proved equal.
 
-    Equal for all contents of the operands, but for constants that are ``numbers``: a short proof decides; where that stays open, random
-    operands at a few positions refute, or a long proof decides. Laws that need more than the rounding class allows count as open.
+    Equal for all contents of the operands, but for constants that are ``numbers``: random operands at a few positions refute, a
+    proof decides. Laws that need more than the rounding class allows count as open. ``is_compared``: the caller compares both on random
+    operands, too; a short proof then comes first, and mostly decides.
     """
     numbers = numbers or {}
     if left.type != right.type:
         return f"the left side is {left.type}, the right side {right.type}"
     try:
         sides = fragment_expression(left, numbers), fragment_expression(right, numbers)
-        outcome = _within_budget([sides], QUICK_WORK)
+        outcome = _within_budget([sides], QUICK_WORK) if is_compared else Open("")
         if isinstance(outcome, Open):
             reason = difference(*sides, drawn(left.type.sizes))
             if reason:

@@ -111,7 +111,7 @@ def _sampled(left: Node, right: Node, numbers: Mapping[int, float], seed: int) -
         if reason:
             return Comparison(reason, compared, elements)
         pending = pending[chunk:]
-    return Comparison("", min(max(0, compared - len(covering)), elements - 1), elements)
+    return Comparison("", min(max(0, compared - len(covering)), max(1, elements - 1)), elements)
 
 
 def terms_of(scope: Scope) -> int:
@@ -141,8 +141,10 @@ def positions(sizes: Sequence[int], most: int, seed: int = 0) -> tuple[np.ndarra
     """Return positions in a tensor, rows of arrays, at most so many: some that visit every index of every axis; others at random, up to
     what is asked.
     """
+    if not sizes:
+        return np.empty((0, 0), np.int64), np.empty((1, 0), np.int64)
     generator = np.random.default_rng(seed)
-    longest = max(sizes, default=1)
+    longest = max(sizes)
     covering = min(longest, MOST_COVERED, most // 2)
     visits = [generator.permutation(max(size, longest))[:covering] % size for size in sizes]
     random = [generator.integers(0, size, min(ASKED, most - covering)) for size in sizes]

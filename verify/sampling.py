@@ -27,9 +27,9 @@ TOLERANCE = 1e-6
 """Differences accepted in float64, relative to the largest value: rounding is smaller, and real differences hardly are."""
 MOST_TABLES = 32
 """Operands whose values are kept: those of both sides of a comparison."""
-TABLE_SHARE = 4
-"""An operand of up to this many times the elements that are read of it together is drawn as a whole, once: positions of a large result
-read the same elements again and again."""
+TABLE_SHARE, MOST_TABLED = 4, 1 << 19
+"""An operand of up to this many times the elements that are read of it together is drawn as a whole, once, if it has at most so many:
+positions of a large result read the same elements again and again. A table takes 8 bytes an element."""
 Position = tuple[int, ...]
 Positions = Sequence[Position] | np.ndarray
 """Positions, or an array with a row for each."""
@@ -248,7 +248,7 @@ class Sampler:
         elements = prod(index(size).constant or 0 for size in tensor.shape)  # row_major has refused sizes that are no numbers
         if self.tests is not None:
             number = combined(lambda n, t: n + t * elements, number, Named((0,), self.tests))
-        elif 0 < elements <= TABLE_SHARE * number.values.size:
+        elif 0 < elements <= min(MOST_TABLED, TABLE_SHARE * number.values.size):
             return Named(number.axes, _table(tensor.name, tensor.dtype, self.algebra.exact, elements)[number.values])
         return Named(number.axes, _drawn(number.values, tensor.name, tensor.dtype, self.algebra.exact))
 

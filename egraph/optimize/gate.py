@@ -45,8 +45,9 @@ SOURCES = ("egraph/derive", "egraph/partial", "egraph/tensor", "verify")
 
 Numbers = Mapping[int, float]
 """The constant placeholders all of whose elements are one number, with that number."""
-Prover = Callable[[Node, Node, Rounding, Numbers], str]
-"""Says what stays open when two fragments over the same placeholders are compared; '' when they are proved equal."""
+Prover = Callable[[Node, Node, Rounding, Numbers, bool], str]
+"""Says what stays open of the equality of two fragments over the same placeholders, '' when they are proved equal; the last argument:
+whether they are compared on random operands besides."""
 
 
 def sources_key() -> str:
@@ -54,11 +55,11 @@ def sources_key() -> str:
     return sources_digest(SOURCES)
 
 
-def prove(left: Node, right: Node, rounding: Rounding, numbers: Numbers | None = None) -> str:
+def prove(left: Node, right: Node, rounding: Rounding, numbers: Numbers | None = None, is_compared: bool = False) -> str:
     """Return what stays open when two programs are compared at their own sizes; '' when they are proved equal."""
     from verify.application import equal_at_sizes  # the prover: not needed where everything was proved before
 
-    return equal_at_sizes(left, right, rounding, numbers)
+    return equal_at_sizes(left, right, rounding, numbers, is_compared=is_compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Gate:
         """
         numbers = numbers or {}
         for left, right in () if is_proved else zip(lefts, rights, strict=True):
-            if reason := self._objection(left, right, rounding, numbers):
+            if reason := self._objection(left, right, rounding, numbers, is_compared):
                 return Ruling(reason)
         if not is_compared:
             return Ruling()
@@ -106,7 +107,7 @@ class Gate:
             self._comparisons[key] = compare_sides(lefts, rights, numbers)
         return self._comparisons[key]
 
-    def _objection(self, left: Node, right: Node, rounding: Rounding, numbers: Numbers) -> str:
+    def _objection(self, left: Node, right: Node, rounding: Rounding, numbers: Numbers, is_compared: bool) -> str:
         """Return what stays open of an equality, proved here unless the database has the proof."""
         fixed = "".join(f" ${index}={number!r}" for index, number in sorted(numbers.items()))
         statement = left.digest + fixed, right.digest, rounding
@@ -114,7 +115,7 @@ class Gate:
         if proof is None or proof.sources != sources_key():
             started = time.perf_counter()
             try:
-                objection = self.prover(left, right, rounding, numbers)
+                objection = self.prover(left, right, rounding, numbers, is_compared)
             except (EinsatError, RecursionError, *BROKEN) as error:
                 objection = f"the prover gave up: {type(error).__name__}: {error}"
             proof = ProofRow(*statement, sources_key(), objection, time.perf_counter() - started)

@@ -495,3 +495,38 @@ def test_a_user_s_rule_is_held_to_the_whole_result_where_its_proof_was_deceived(
     assert user.apply(binding(49))
     with pytest.raises(Mismatch, match=r"the sides differ at \[25\]"):
         user.apply(binding(1000))
+
+
+def test_a_single_number_made_of_a_large_tensor_is_compared() -> None:
+    x = placeholder(0, TensorType("float32", (700, 700)))
+
+    def single(node: Node, op: str) -> Node:
+        return apply("Reshape", apply(op, node, axes=(0, 1)), shape=())
+
+    turned = single(apply("Transpose", x, perm=(1, 0)), "ReduceSum")
+    assert str(compare_sides([single(x, "ReduceSum")], [turned], {})) == "all 1 elements"
+    assert "differ" in compare_sides([single(x, "ReduceSum")], [single(x, "ReduceMax")], {}).reason
+
+
+def test_a_rule_and_its_mirror_image_are_compared_once() -> None:
+    x = placeholder(0, TensorType("float32", (3, 4)))
+    left, right = apply("Relu", apply("Transpose", x, perm=(1, 0))), apply("Transpose", apply("Relu", x), perm=(1, 0))
+    gate = Gate()
+    there = gate.judge([left], [right], "exact", is_compared=True)
+    assert there.comparison is not None and not there.reason
+    assert gate.judge([right], [left], "exact", is_compared=True).comparison is there.comparison
+    assert gate.proved_now == 2, "each way is a statement of its own"
+
+
+def test_short_proofs_are_enough_only_where_sides_are_compared_besides() -> None:
+    asked: list[object] = []
+
+    def prover(*sides: object) -> str:
+        asked.append(sides[-1])
+        return ""
+
+    x = placeholder(0, TensorType("float32", (3, 4)))
+    gate = Gate(prover=prover)
+    gate.judge([apply("Neg", apply("Neg", x))], [apply("Relu", x)], "exact")
+    assert gate.judge([apply("Relu", x)], [apply("Neg", apply("Neg", x))], "exact", is_compared=True).reason, "the comparison refutes"
+    assert asked == [False, True]
