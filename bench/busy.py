@@ -32,7 +32,7 @@ import onnx
 from bench.command import BadArguments, add_result_arguments, read_rows, run_command, write
 from bench.environment import commit, environment
 from bench.interleave import EngineFailed, EngineProcess
-from bench.models import MODELS, BenchModel
+from bench.models import MODELS, BenchModel, of_file
 from bench.row import RowFailed, compare_outputs, run_optimizer, without_places
 from bench.run import installed_engines
 from bench.table import geometric_mean
@@ -214,9 +214,8 @@ def entry_of(text: str) -> BenchModel:
     listed = {**MODELS, **UNSEEN}
     if text in listed:
         return listed[text]
-    path = Path(text)
-    if path.suffix == ".onnx" and path.is_file():
-        return BenchModel(path.stem, lambda batch: onnx.load(path), group="file")
+    if (given := of_file(text)) is not None:
+        return given
     raise BadArguments(f"there is no model and no .onnx file {text}; python -m bench.models and bench.unseen list the models")
 
 

@@ -53,8 +53,16 @@ class BenchModel:
 
     @property
     def weights(self) -> str:
-        """Whose weights these are: trained, or random ones."""
-        return "trained" if self.group == "trained" else "random"
+        """Whose weights these are: trained, random ones, or those of a file that somebody gave."""
+        return {"trained": "trained", "file": "given"}.get(self.group, "random")
+
+
+def of_file(text: str, shapes: tuple[str, ...] = ()) -> BenchModel | None:
+    """Return the model of an ``.onnx`` file, None where the text names none; ``shapes``: sizes that it leaves open."""
+    path = Path(text)
+    if path.suffix != ".onnx" or not path.is_file():
+        return None
+    return BenchModel(path.stem, lambda batch: onnx.load(path), shapes, group="file")
 
 
 def light(name: str, batch: int) -> onnx.ModelProto:

@@ -2,7 +2,10 @@
 
     python -m bench.run                                   all models, all engines that are installed
     python -m bench.run --list unseen --name unseen       networks exported by torch, see bench.unseen
+    python -m bench.run --list zoo --name zoo             image networks of timm, see bench.zoo
     python -m bench.run --models resnet18,dcgan --batch 1 --engines onnxruntime,openvino
+    python -m bench.run --models mine.onnx --shape ids:1,128 --name mine
+                                                          a model of your own, with sizes that it leaves open
     python -m bench.run --engines onnxruntime,openvino --engines resnet18=onnxruntime,torch_compile,tvm
     python -m bench.run --resume                          only the rows that are missing, failed, or lack an engine
     python -m bench.run -- --budget 30s                   flags after -- go to egraph.optimize
@@ -21,17 +24,18 @@ from typing import Any
 from bench.command import BadArguments, add_result_arguments, read_rows, run_command, write
 from bench.engines import ENGINES, OPENVINO_DEFAULT, OURS, ROUNDING, TORCH_AUTOCAST
 from bench.environment import environment
-from bench.models import MODELS
+from bench.models import MODELS, BenchModel, of_file
 from bench.published import PUBLISHED
 from bench.row import Request, measure_row
 from bench.table import table
 from bench.unseen import UNSEEN
+from bench.zoo import ZOO
 
 NEEDS = {
     **dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", **dict.fromkeys(("openvino", OPENVINO_DEFAULT), "openvino"),
     **dict.fromkeys(("torch_compile", TORCH_AUTOCAST), "torch"), "tvm": "tvm",
 }  # fmt: skip
-LISTS = {"own": MODELS, "unseen": UNSEEN, "published": PUBLISHED}
+LISTS: Mapping[str, Mapping[str, BenchModel]] = {"own": MODELS, "unseen": UNSEEN, "published": PUBLISHED, "zoo": ZOO}
 
 
 def installed_engines() -> tuple[str, ...]:
@@ -60,7 +64,12 @@ def is_whole(row: Mapping[str, Any], engines: Sequence[str]) -> bool:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", choices=[*LISTS], default="own", help="which list of models (default: own)")
-    parser.add_argument("--models", help="comma-separated names of either list (default: all of --list; python -m bench.models lists them)")
+    parser.add_argument(
+        "--models", help="comma-separated names of any list, or .onnx files (default: all of --list; python -m bench.models lists them)"
+    )
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="NAME:SIZES", help="give an input of .onnx files its sizes, if open; repeatable"
+    )
     parser.add_argument("--batch", type=int, default=0, help="only this batch size (default: every size of each model)")
     parser.add_argument(
         "--engines", action="append", default=[], metavar="[MODEL=]A,B", help="of all models, or of one; default: all that are installed"
@@ -76,9 +85,14 @@ def run(options: argparse.Namespace) -> int:
     """Measure what is asked for; return the exit code."""
     models = {name: model for models in LISTS.values() for name, model in models.items()}
     names = options.models.split(",") if options.models else [*LISTS[options.list]]
-    if unknown := [name for name in names if name not in models]:
-        lists = "bench.models, bench.unseen and bench.published"
-        raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m {lists} list them")
+    given = {text: model for text in names if text not in models and (model := of_file(text, tuple(options.shape)))}
+    if unknown := [name for name in names if name not in models and name not in given]:
+        lists = "bench.models, bench.unseen, bench.published and bench.zoo"
+        raise BadArguments(f"--models: there is no model and no .onnx file {', '.join(unknown)}; python -m {lists} list the models")
+    if options.shape and not given:
+        raise BadArguments("--shape is for .onnx files, and --models names none")
+    names = [given[name].name if name in given else name for name in names]
+    models |= {model.name: model for model in given.values()}
     if any(text.split("=")[0] in ("--database", "-o", "--output", "--frozen") for text in options.extra):
         raise BadArguments("--database, --frozen and -o cannot be given: cold and warm runs use a database and folders of their own")
     engines = engines_by_model(options.engines)

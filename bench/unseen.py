@@ -15,7 +15,7 @@ import hashlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -253,12 +253,12 @@ def draw_constants(module: Any) -> None:
             parameter.data = noise if parameter.max() == 0 else 1 + noise
 
 
-def exported(name: str) -> onnx.ModelProto:
+def exported(make: Callable[[], Network]) -> onnx.ModelProto:
     """Return a network as torch's exporter writes it, no parameter constant, activations scaled to unit size."""
     import torch
 
     torch.manual_seed(0)
-    module, inputs = NETWORKS[name]()
+    module, inputs = make()
     draw_constants(module)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, on what is not ours to change
@@ -294,12 +294,20 @@ def quantised(name: str, form: str) -> onnx.ModelProto:
 
 def network(name: str) -> onnx.ModelProto:
     """Return a network of the list, from the cache where it is there."""
+    made = partial(quantised, *QUANTISED[name]) if name in QUANTISED else partial(exported, NETWORKS[name])
+    return cached("unseen", SOURCES, VERSIONS, name, made)
+
+
+def cached(
+    listed: str, sources: Sequence[str], packages: Sequence[str], name: str, make: Callable[[], onnx.ModelProto]
+) -> onnx.ModelProto:
+    """Return a network of a list, made once for these sources beside this file and these versions of packages."""
     folder = Path(__file__).parent
-    texts = [(folder / source).read_bytes() for source in SOURCES] + [metadata.version(package).encode() for package in VERSIONS]
+    texts = [(folder / source).read_bytes() for source in sources] + [metadata.version(package).encode() for package in packages]
     digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
-    path = Path(user_cache_dir("einsat")) / "unseen" / digest / f"{name}.onnx"
+    path = Path(user_cache_dir("einsat")) / listed / digest / f"{name}.onnx"
     if not path.exists():
-        made = quantised(*QUANTISED[name]) if name in QUANTISED else exported(name)
+        made = make()
         path.parent.mkdir(parents=True, exist_ok=True)
         partial_path = path.with_suffix(".partial")
         onnx.save(made, partial_path)
@@ -307,11 +315,11 @@ def network(name: str) -> onnx.ModelProto:
     return onnx.load(path)
 
 
-def bench_model(name: str) -> BenchModel:
+def bench_model(name: str, make_network: Callable[[str], onnx.ModelProto] = network) -> BenchModel:
     def make(batch: int) -> onnx.ModelProto:
         if batch != 1:
             raise ValueError(f"{name} is exported at batch 1 alone")
-        return network(name)
+        return make_network(name)
 
     return BenchModel(name, make, group="unseen")
 
@@ -320,18 +328,23 @@ UNSEEN: Mapping[str, BenchModel] = {name: bench_model(name) for name in (*NETWOR
 
 
 def main() -> int:
+    return list_or_export("bench.unseen", __doc__, UNSEEN, network)
+
+
+def list_or_export(module: str, description: str | None, models: Mapping[str, BenchModel], make: Callable[[str], onnx.ModelProto]) -> int:
+    """Run the command line of a list: print its networks, or export one."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.unseen", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", nargs="?", choices=[*UNSEEN], metavar="NAME", help="the network to export")
+    parser.add_argument("name", nargs="?", choices=[*models], metavar="NAME", help="the network to export")
     parser.add_argument("output", nargs="?", type=Path, help="where to write it")
     arguments = parser.parse_args()
     if arguments.name is None:
-        print("\n".join(UNSEEN))
+        print("\n".join(models))
     elif arguments.output is None:
-        parser.error("say where to write it: python -m bench.unseen NAME out.onnx")
+        parser.error(f"say where to write it: python -m {module} NAME out.onnx")
     else:
-        onnx.save(network(arguments.name), arguments.output)
+        onnx.save(make(arguments.name), arguments.output)
     return 0
 
 
