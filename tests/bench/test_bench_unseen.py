@@ -24,11 +24,12 @@ def test_the_list_names_each_network_once_and_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_network_that_is_not_listed_is_refused_with_the_list() -> None:
-    done = subprocess.run([sys.executable, "-m", "bench.unseen", "nothing", "x"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "graph_attention" in done.stderr
-    only = subprocess.run([sys.executable, "-m", "bench.unseen", "vit"], capture_output=True, text=True, check=False)
-    assert only.returncode == 2 and "out.onnx" in only.stderr
+@pytest.mark.parametrize(("module", "listed"), [("bench.unseen", "graph_attention"), ("bench.zoo", "rexnet_100")])
+def test_a_network_that_is_not_listed_is_refused_with_the_list(module: str, listed: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "nothing", "x"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and listed in done.stderr
+    only = subprocess.run([sys.executable, "-m", module, listed], capture_output=True, text=True, check=False)
+    assert only.returncode == 2 and f"python -m {module} NAME out.onnx" in only.stderr
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch, transformers and onnxscript are not installed")

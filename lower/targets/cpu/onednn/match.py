@@ -146,7 +146,8 @@ def match(
 
     lies, into = lying(bases), destination or contiguous(fragment.type.sizes)
     call = first_call(fragment, resolvers, into, lies, completed)
-    if isinstance(call, str) and "MatMul" in resolvers and not is_integer(fragment):
+    is_moved = destination is not None or any(node.op == "Transpose" for node in walk((fragment,)))
+    if isinstance(call, str) and is_moved and "MatMul" in resolvers and not is_integer(fragment):
         swapped = first_call(fragment, {"MatMul": _swapped_products}, into, lies, completed)
         return call if isinstance(swapped, str) else swapped
     return call
