@@ -530,3 +530,10 @@ def test_short_proofs_are_enough_only_where_sides_are_compared_besides() -> None
     gate.judge([apply("Neg", apply("Neg", x))], [apply("Relu", x)], "exact")
     assert gate.judge([apply("Relu", x)], [apply("Neg", apply("Neg", x))], "exact", is_compared=True).reason, "the comparison refutes"
     assert asked == [False, True]
+
+
+def test_a_comparison_holds_for_the_numbers_that_it_was_made_with() -> None:
+    x, c = placeholder(0, TensorType("float32", (3, 4))), placeholder(1, TensorType("float32", ()), constant=True)
+    gate, scaled = Gate(), apply("Mul", x, c)
+    assert not gate.judge([scaled], [x], "exact", {1: 1.0}, is_proved=True, is_compared=True).reason
+    assert gate.judge([scaled], [x], "exact", {1: 2.0}, is_proved=True, is_compared=True).reason
