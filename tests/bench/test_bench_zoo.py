@@ -17,7 +17,7 @@ from bench.inputs import parse_shapes
 from bench.models import MODELS, of_file
 from bench.run import LISTS, build_parser, run
 from bench.unseen import UNSEEN
-from bench.zoo import ZOO, network
+from bench.zoo import ZOO, built, network
 
 HAS_TIMM = all(importlib.util.find_spec(name) for name in ("timm", "torch", "torchvision", "onnxscript"))
 
@@ -28,6 +28,17 @@ def test_the_list_names_other_networks_than_the_others_and_needs_no_torch() -> N
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     with pytest.raises(ValueError, match="at batch 1 alone"):
         ZOO["rexnet_100"].make(2)
+
+
+def test_a_network_is_built_untrained_for_export_and_gets_a_picture_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for timm, which need not be installed."""
+    timm = Mock()
+    module = timm.create_model.return_value.eval.return_value
+    module.default_cfg = {"input_size": (3, 288, 288)}
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    monkeypatch.setattr("bench.zoo.pictures", lambda size: ("picture", size))
+    assert built("maxvit_pico_rw_256") == (module, ("picture", 288))
+    timm.create_model.assert_called_once_with("maxvit_pico_rw_256", pretrained=False, exportable=True)
 
 
 @pytest.mark.skipif(not HAS_TIMM, reason="timm, torchvision, torch and onnxscript are not installed")
