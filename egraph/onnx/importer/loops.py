@@ -1,4 +1,4 @@
-"""Loop and Scan that run a known, small number of times: their bodies one after the other."""
+"""Loop and Scan that run a known number of times: recurrent cells as folds, small bodies one after the other."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import onnx
 
-from egraph.errors import ModelError
+from egraph.errors import EinsatError, ModelError
+from egraph.onnx.importer.cells import folded_loop, folded_scan
 from egraph.onnx.importer.model_file import to_array
 from egraph.onnx.importer.movement import slice_axis, stacked
 from egraph.onnx.importer.order import label, used_names
 from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore, axis_of, usable
 from egraph.tensor import Node
 
-MOST_NODES = 400
-"""Nodes that all runs of a body may have together: more are left to onnxruntime."""
+MOST_NODES = 3000
+"""Nodes that the bodies of all loops of a model may have together, a body counted as often as it runs: more are left to onnxruntime."""
 ImportNode = Callable[[Importing, onnx.NodeProto, str], None]
 
 
@@ -27,13 +28,22 @@ def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
         body = call.required("body")
         if body.sparse_initializer:
             raise NotCore("sparse weights")
-        return (_loop if call.node.op_type == "Loop" else _scan)(call, body, import_node)
+        is_loop = call.node.op_type == "Loop"
+        try:
+            return (folded_loop if is_loop else folded_scan)(call, lambda inputs: _run(call, body, inputs, 0, import_node))
+        except (*UNREADABLE, EinsatError):
+            return (_loop if is_loop else _scan)(call, body, import_node)
     except (*UNREADABLE, ModelError):  # onnxruntime runs the loop as a whole, whatever is wrong with a part of it
         return None
 
 
-def _bounded(times: int, body: onnx.GraphProto) -> None:
-    if times < 1 or times * len(body.node) > MOST_NODES:
+def _most_runs(call: Call, body: onnx.GraphProto) -> int:
+    """Return how often a body may be written out beside those that were."""
+    return (MOST_NODES - sum(call.state.unrolled)) // max(len(body.node), 1)
+
+
+def _bounded(call: Call, times: int, body: onnx.GraphProto) -> None:
+    if not 1 <= times <= _most_runs(call, body):
         raise NotCore("too many nodes, or none")
 
 
@@ -42,8 +52,8 @@ def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
     if call.has(1) and not bool(call.known(1).reshape(())):
         raise NotCore("it does not run")
     if times is not None and not _ends_itself(body):
-        _bounded(times, body)
-    most = MOST_NODES // max(len(body.node), 1)
+        _bounded(call, times, body)
+    most = _most_runs(call, body)
     if times is not None and times < 1:
         raise NotCore("it does not run")
     carried = [call[k] for k in range(2, len(call.operands))]
@@ -61,6 +71,7 @@ def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
     else:
         if times is None or times > most:
             raise NotCore("too many nodes")
+    call.state.unrolled.append(len(rows) * len(body.node))
     return [*carried, *(stacked(call, column, 0) for column in zip(*rows, strict=True))]
 
 
@@ -81,7 +92,7 @@ def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
     axes = [axis_of(int(axis), node.type.rank) for axis, node in zip(call.attribute("scan_input_axes", [0] * count), scanned, strict=True)]
     backward = [bool(each) for each in call.attribute("scan_input_directions", [0] * count)]
     times = scanned[0].type.sizes[axes[0]]
-    _bounded(times, body)
+    _bounded(call, times, body)
     rows: list[list[Node]] = []
     for number in range(times):
         inputs = list(states)
@@ -91,6 +102,7 @@ def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
         results = _run(call, body, inputs, number, import_node)
         states, row = results[: len(states)], results[len(states) :]
         rows.append(row)
+    call.state.unrolled.append(times * len(body.node))
     outputs: list[Node | None] = list(states)
     columns = zip(*rows, strict=True)
     places, directions = call.attribute("scan_output_axes", [0] * made), call.attribute("scan_output_directions", [0] * made)

@@ -171,10 +171,11 @@ def _pad(call: Call) -> Node:
 
 def _expand(call: Call) -> Node:
     target = np.broadcast_shapes(call.shape(0), tuple(int(n) for n in call.known(1)))
-    return _expanded(call, call[0], target)
+    return expanded(call, call[0], target)
 
 
-def _expanded(call: Call, node: Node, shape: Sequence[int]) -> Node:
+def expanded(call: Call, node: Node, shape: Sequence[int]) -> Node:
+    """Expand, or nothing where the shape is the same."""
     return node if tuple(shape) == node.type.shape else call.apply("Expand", node, shape=tuple(int(n) for n in shape))
 
 
@@ -183,7 +184,7 @@ def _constant_of_shape(call: Call) -> Node:
     fill = np.zeros(1, np.float32) if value is None else to_array(value, call.state.folder)
     shape = tuple(int(n) for n in call.known(0))
     scalar = call.constant(fill.reshape(()), fill.dtype.name)
-    return _expanded(call, scalar, shape)
+    return expanded(call, scalar, shape)
 
 
 def _tile(call: Call) -> Node:
@@ -195,7 +196,7 @@ def _tile(call: Call) -> Node:
     for size, count in zip(shape, repeats, strict=True):
         inner += [size] if count == 1 else [1, size]
         outer += [size] if count == 1 else [count, size]
-    spread = _expanded(call, call.reshape(call[0], inner), outer)
+    spread = expanded(call, call.reshape(call[0], inner), outer)
     return call.reshape(spread, [n * r for n, r in zip(shape, repeats, strict=True)])
 
 
@@ -233,6 +234,15 @@ def _gather_nd(call: Call) -> Node:
     return call.apply("Gather", rows, call.constant(flat + batch * math.prod(indexed), "int64"), axis=0)
 
 
+def _reverse_sequence(call: Call) -> Node:
+    """A slice backwards where every row is reversed as a whole"""
+    shape = call.shape(0)
+    time, batch = (axis_of(int(call.attribute(f"{name}_axis", default)), len(shape)) for name, default in (("time", 0), ("batch", 1)))
+    if not np.array_equal(call.known(1), np.full(shape[batch], shape[time])):
+        raise NotCore("rows that are reversed in part")
+    return slice_axes(call, call[0], {time: (shape[time] - 1, -shape[time] - 1, -1)})
+
+
 def _depth_to_space(call: Call) -> Node:
     n, c, h, w = call.shape(0)
     block = int(call.required("blocksize"))
@@ -268,6 +278,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Tile": _tile,
     "Gather": _gather,
     "GatherND": _gather_nd,
+    "ReverseSequence": _reverse_sequence,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -39,19 +39,30 @@ def _recurrence(call: Call) -> list[Node | None]:
         products = call.apply("Add", products, bias)
     initial = [call[at] if call.has(at) else call.like(np.zeros(state)) for at in (5, 6)[: 1 + (name == "LSTM")]]
     keeps_cell = name == "LSTM" and len(call.node.output) > 2 and call.node.output[2] in call.state.used
-    packed = _packed(call, directions, gates, units)
-    if name == "LSTM":
-        result = call.apply("LSTM", products, packed, *initial, direction=direction, keeps_cell=int(keeps_cell))
-    elif name == "GRU":
-        result = call.apply("GRU", products, packed, *initial, late, direction=direction, linear_before_reset=linear)
-    else:
-        result = call.apply("RNN", products, packed, *initial, direction=direction, activation=activation)
+    result = fold(call, name, products, call[2], initial, late, direction, linear=linear, activation=activation, keeps_cell=keeps_cell)
     hidden = slice_axis(call, result, 0, 0, steps)
     ends = [0 if backward else steps - 1 for backward in _backward(direction)]
     last = [slice_axis(call, slice_axis(call, result, 0, end, end + 1), 1, d, d + 1) for d, end in enumerate(ends)]
     final = call.reshape(last[0] if len(last) == 1 else call.apply("Concat", *last, axis=1), state)
     cell = call.reshape(slice_axis(call, result, 0, steps, steps + 1), state) if keeps_cell else None
     return [hidden, final, cell][: len(call.node.output)]
+
+
+def fold(
+    call: Call, name: str, products: Node, weights: Node, initial: Sequence[Node], late: Node, direction: str = "forward", *,
+    linear: int = 0, activation: str = "tanh", keeps_cell: bool = False,
+) -> Node:  # fmt: skip
+    """Return the fold over ``products[t, b, (d * G + g) * H + j]`` by recurrent weights [d, g * H + j, i], as the core operators have it.
+
+    ``late[d, j]`` is what a GRU's reset gate scales together with its product.
+    """
+    directions, _, units = initial[0].type.sizes
+    packed = _packed(call, weights, directions, GATES[name], units)
+    if name == "LSTM":
+        return call.apply("LSTM", products, packed, *initial, direction=direction, keeps_cell=int(keeps_cell))
+    if name == "GRU":
+        return call.apply("GRU", products, packed, *initial, late, direction=direction, linear_before_reset=linear)
+    return call.apply("RNN", products, packed, *initial, direction=direction, activation=activation)
 
 
 def _backward(direction: str) -> tuple[bool, ...]:
@@ -82,9 +93,9 @@ def _biases(call: Call, directions: int, gates: int, units: int, *, is_split: bo
     return call.reshape(call.apply("Add", input_bias, recurrent_bias), (directions * gates * units,)), late
 
 
-def _packed(call: Call, directions: int, gates: int, units: int) -> Node:
+def _packed(call: Call, weights: Node, directions: int, gates: int, units: int) -> Node:
     """Return the recurrent weights [d, g * H + j, i] as panels of units [d, j // L, i, g, j % L], zero behind the last unit."""
-    apart = call.reshape(call[2], (directions, gates, units, units))
+    apart = call.reshape(weights, (directions, gates, units, units))
     missing = panels(units) * UNITS - units
     if missing:
         apart = call.apply("Pad", apart, before=(0, 0, 0, 0), after=(0, 0, missing, 0), mode="constant", value=0.0)

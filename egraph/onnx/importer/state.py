@@ -48,6 +48,8 @@ class Importing:
     """The float32 numbers that integers were made of, the same ones."""
     ranges: dict[Node, tuple[float, float]] = field(default_factory=dict)
     """The least and the largest value that nodes can have, of those that somebody asked for."""
+    unrolled: list[int] = field(default_factory=list)
+    """The nodes of each loop's body, times how often it was written out."""
     inside: str = ""
     """The label of the loop's run or the branch that is imported: tensors of one name in several of them have sizes of their own."""
     lazy: dict[str, onnx.TensorProto] = field(default_factory=dict)

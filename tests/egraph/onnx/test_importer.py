@@ -144,6 +144,8 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[1,2,4,6] x) => (float[1,8,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
         '(float[2,3,4] x, float[5,2,3] z) => (float[2,5,4] y) { y = Einsum<equation = "abc,dab->adc">(x, z) }',
         '(float[2,3,4] x, float[2,4,5] z) => (float[2,3,5] y) { y = Einsum<equation = "bij,bjk->bik">(x, z) }',
+        "(float[4,2,3] x) => (float[4,2,3] y) <int64[2] n = {4, 4}> { y = ReverseSequence(x, n) }",
+        "(float[2,4] x) => (float[2,4] y) <int64[2] n = {4, 4}> { y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, n) }",
         "(float[2,3,4] x) => (float[2,4] y) <int64[1] a = {1}> { y = ReduceLogSumExp<keepdims = 0>(x, a) }",
         "(float[2,3] x) => (float[2,3] y) <float low = {-0.5}> { y = Clip(x, low) }",
         "(float[2,3] x) => (float[3,5] y) <int64[4] p = {0, 2, 1, 0}, float v = {7}> { y = Pad(x, p, v) }",
@@ -391,9 +393,9 @@ def test_loops_that_run_a_known_number_of_times_are_their_bodies(body: str) -> N
     "body",
     [
         f"r = Loop(n, t, x) <{BODY}) {{ o = Mul(s, k) m = ReduceMax<keepdims = 0>(o) d = Greater(m, k) }}>",
-        f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Identity(c) o = Mul(s, k) }}>",
-        f"m = Constant<value_int = 1000>() r = Loop(, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
-        f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 10000>() r = Loop(m, t, x) <{BODY}) {{ d = Identity(c) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 10000>() r = Loop(, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 10000>() r = Loop(m, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
     ],
 )
 def test_loops_that_run_long_or_as_long_as_they_compute_stay(body: str) -> None:

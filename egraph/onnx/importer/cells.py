@@ -1,0 +1,361 @@
+"""Loop and Scan whose body is the cell of an LSTM, a GRU or an RNN: one product of all inputs, and the fold that ONNX's operators become.
+
+Exporters that write no recurrent operator repeat its step. One run of the body is imported over placeholders; the form of its new state
+says which cell it is and which values its gates are functions of. Each of these is split into ``sum_v v W_v + rest``: the state's W is
+the recurrent weights, and everything else is computed for all runs at once. Bodies of other forms are left to be unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import numpy as np
+
+from egraph.onnx.importer.movement import slice_axis
+from egraph.onnx.importer.recurrence import fold
+from egraph.onnx.importer.runs import OneRun, Runs, one_run, placeholder
+from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
+from egraph.tensor import Node, TensorType, walk
+
+LEAST_RUNS = 4
+"""Shorter loops are unrolled: what is beside their products is fused with what is around them."""
+MOST_RUNS = 1 << 16
+"""Runs up to which it is decided whether a loop goes on."""
+Body = Callable[[Sequence[Node]], list[Node]]
+"""Imports a run of a body: the values of its inputs to those of its outputs."""
+
+
+def folded_loop(call: Call, run: Body) -> list[Node | None]:
+    """Return the results of a Loop whose body is a cell; raises NotCore for others."""
+    bound = MOST_RUNS if not call.has(0) else min(int(call.known(0).reshape(())), MOST_RUNS)
+    if bound < LEAST_RUNS or (call.has(1) and not bool(call.known(1).reshape(()))):
+        raise NotCore("few runs, or none")
+    number = placeholder(call, "the number", TensorType("int64", ()))
+    initial = [call[k] for k in range(2, len(call.operands))]
+
+    def from_states(states: Sequence[Node]) -> list[Node]:
+        again, *results = run([number, call.constant(True, "bool"), *states])
+        return [*results[: len(states)], again, *results[len(states) :]]
+
+    body = one_run(call, initial, from_states)
+    times = _times(call, body, number, bound)
+    runs = Runs(call, times, body.placeholders | {number}, number)
+    finals = _finals(runs, body)
+    return [*finals, *(_if_used(call, len(finals) + k, partial(runs.of, row)) for k, row in enumerate(body.rows[1:]))]
+
+
+def folded_scan(call: Call, run: Body) -> list[Node | None]:
+    """Return the results of a Scan whose body is a cell; raises NotCore for others."""
+    count = int(call.required("num_scan_inputs"))
+    initial = [call[k] for k in range(len(call.operands) - count)]
+    scanned = [call[k] for k in range(len(initial), len(call.operands))]
+    if call.opset < 9 or not all(usable(node.type) for node in scanned):
+        raise NotCore("a batch, or sizes that are not known")
+    axes = [axis_of(int(axis), node.type.rank) for axis, node in zip(call.attribute("scan_input_axes", [0] * count), scanned, strict=True)]
+    times = scanned[0].type.sizes[axes[0]]
+    if times < LEAST_RUNS:
+        raise NotCore("few runs")
+    parts = [
+        placeholder(call, f"row {k}", TensorType(node.type.dtype, (*node.type.sizes[:axis], *node.type.sizes[axis + 1 :])))
+        for k, (node, axis) in enumerate(zip(scanned, axes, strict=True))
+    ]
+    body = one_run(call, initial, lambda states: run([*states, *parts]))
+    runs = Runs(call, times, body.placeholders | set(parts))
+    in_order, backwards = np.arange(times), np.arange(times)[::-1]
+    for part, node, axis, is_backward in zip(parts, scanned, axes, call.attribute("scan_input_directions", [0] * count), strict=True):
+        runs.lifted[part] = runs.picked(node, axis, backwards if is_backward else in_order)
+    finals = _finals(runs, body)
+    made = len(body.rows)
+    places, directions = call.attribute("scan_output_axes", [0] * made), call.attribute("scan_output_directions", [0] * made)
+
+    def stacked(row: Node, place: int, is_backward: int) -> Node:
+        whole = runs.picked(runs.of(row), 0, backwards) if is_backward else runs.of(row)
+        axis = axis_of(place, whole.type.rank)
+        return call.transpose(whole, (*range(1, axis + 1), 0, *range(axis + 1, whole.type.rank)))
+
+    each = enumerate(zip(body.rows, places, directions, strict=True))
+    return [*finals, *(_if_used(call, len(finals) + k, partial(stacked, *row)) for k, row in each)]
+
+
+def _if_used(call: Call, position: int, result: Callable[[], Node]) -> Node | None:
+    name = call.node.output[position]
+    return result() if name and name in call.state.used else None
+
+
+def _times(call: Call, body: OneRun, number: Node, bound: int) -> int:
+    """Return how often a Loop runs: up to the first run after which none follows, or to its bound."""
+    runs = Runs(call, bound, body.placeholders | {number}, number)
+    runs.count_states(body)
+    goes_on = runs.known(body.rows[0]).reshape(-1) != 0
+    if goes_on.all():
+        if not call.has(0) or int(call.known(0).reshape(())) != bound:
+            raise NotCore("how often it runs is not known")
+        return bound
+    times = int(np.argmin(goes_on)) + 1
+    if times < LEAST_RUNS:
+        raise NotCore("few runs")
+    return times
+
+
+def _finals(runs: Runs, body: OneRun) -> list[Node | None]:
+    """Return what the states end with, and give ``runs`` the value of the cell's new state in all runs."""
+    call = runs.call
+    ends = runs.count_states(body)
+    cells = [k for k, state in enumerate(body.states) if state in body.placeholders and state not in ends]
+    states, following = [body.states[k] for k in cells], [body.following[k] for k in cells]
+    cell = _cell(runs, states, following)
+    hidden, memory = cell.hidden, len(cells) - 1 - cell.hidden
+    keeps_cell = len(cells) == 2 and call.node.output[cells[memory]] in call.state.used
+    shape = states[hidden].type.sizes
+    rows, units = int(np.prod(shape[:-1])), shape[-1]
+    flat = [call.reshape(body.initial[cells[k]], (1, rows, units)) for k in ((hidden, memory) if len(cells) == 2 else (hidden,))]
+    result = _folded(runs, cell, flat, keeps_cell=keeps_cell)
+    outputs = call.reshape(slice_axis(call, result, 0, 0, runs.times), (runs.times, *shape))
+    runs.lifted[following[hidden]] = outputs
+    finals: list[Node | None] = []
+    for k, (first, state) in enumerate(zip(body.initial, body.states, strict=True)):
+        if k == cells[hidden]:
+            finals.append(call.reshape(slice_axis(call, outputs, 0, runs.times - 1, runs.times), shape))
+        elif k in cells:
+            finals.append(call.reshape(slice_axis(call, result, 0, runs.times, runs.times + 1), shape) if keeps_cell else None)
+        elif state in ends:
+            finals.append(call.reshape(call.constant(ends[state], state.type.dtype), state.type.sizes))
+        else:
+            finals.append(first)
+    return finals
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``sum_v v W_v + rest``: ``factors`` has the W of each v; a rest is absent or a value of the same columns."""
+
+    factors: Mapping[Node, Node]
+    rest: Node | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell by what its gates are functions of, in ONNX's order; ``hidden``: which of the states the gates read."""
+
+    name: str
+    gates: tuple[Affine, ...]
+    state: tuple[Node, ...]
+    """What the recurrent weights of each gate are multiplied with."""
+    hidden: int = 0
+    linear: int = 0
+    activation: str = "tanh"
+    late: Node | None = None
+
+
+def _folded(runs: Runs, cell: Cell, initial: Sequence[Node], *, keeps_cell: bool) -> Node:
+    call, (_, rows, units) = runs.call, initial[0].type.sizes
+    recurrent, given = [], []
+    for gate, state in zip(cell.gates, cell.state, strict=True):
+        weight = gate.factors.get(state)
+        if weight is None or weight.type.sizes != (units, units) or any(part.op == "Input" for part in walk((weight,))):
+            raise NotCore("a gate without recurrent weights that are known")
+        recurrent.append(weight)
+        given.append(Affine({node: each for node, each in gate.factors.items() if node is not state}, gate.rest))
+    weights = call.reshape(call.transpose(_beside(call, recurrent, 1), (1, 0)), (1, len(recurrent) * units, units))
+    late = call.constant(np.zeros((1, units)), "float32") if cell.late is None else call.reshape(cell.late, (1, units))
+    products = _given(runs, given, rows, units)
+    return fold(
+        call, cell.name, products, weights, initial, late, linear=cell.linear, activation=cell.activation, keeps_cell=keeps_cell
+    )
+
+
+def _given(runs: Runs, gates: Sequence[Affine], rows: int, units: int) -> Node:
+    """Return what gates are given apart from the state, in all runs: [times, rows, gates * units]."""
+    call, shape = runs.call, (runs.times, rows, len(gates) * units)
+    terms = []
+    for node in dict.fromkeys(node for gate in gates for node in gate.factors):
+        width = node.type.sizes[-1]
+        absent = call.constant(np.zeros((width, units)), "float32")
+        weights = _beside(call, [gate.factors.get(node, absent) for gate in gates], 1)
+        terms.append(call.apply("MatMul", _rows(runs, node, rows, width), weights))
+    rests = [gate.rest for gate in gates]
+    if any(rest is not None for rest in rests):
+        is_bias = not any(rest is not None and (runs.varies(rest) or rest.type.elements != units) for rest in rests)
+        nothing = call.constant(np.zeros((units,) if is_bias else (runs.times, rows, units)), "float32")
+        parts = [nothing if rest is None else call.reshape(rest, (units,)) if is_bias else _rows(runs, rest, rows, units) for rest in rests]
+        terms.append(_beside(call, parts, 0 if is_bias else 2))
+    total = reduce(lambda a, b: call.apply("Add", a, b), terms)
+    if total.type.sizes != shape:
+        raise NotCore("gates that no input reaches")
+    return total
+
+
+def _rows(runs: Runs, node: Node, rows: int, width: int) -> Node:
+    """Return a value in all runs as [times, rows, width]; one for all rows is repeated."""
+    shape = node.type.sizes
+    if shape[-1:] != (width,) or node.type.elements not in (width, rows * width):
+        raise NotCore("other rows than the state's")
+    count = node.type.elements // width
+    whole = runs.call.reshape(runs.of(node), (runs.times, count, width))
+    return whole if count == rows else runs.call.apply("Expand", whole, shape=(runs.times, rows, width))
+
+
+def _beside(call: Call, parts: Sequence[Node], axis: int) -> Node:
+    return parts[0] if len(parts) == 1 else call.apply("Concat", *parts, axis=axis)
+
+
+def _cell(runs: Runs, states: Sequence[Node], following: Sequence[Node]) -> Cell:
+    """Tell a cell by the form of its new states."""
+    if len(states) == 2:
+        for hidden, memory in ((0, 1), (1, 0)):
+            for arguments in _lstm(states[memory], following[hidden], following[memory]):
+                gates = tuple(_affine(runs, each, states[hidden]) for each in arguments)
+                return Cell("LSTM", gates, (states[hidden],) * 4, hidden)
+    if len(states) == 1:
+        state, new = states[0], _seen(following[0])
+        if new.op in ("Tanh", "Relu"):
+            return Cell("RNN", (_affine(runs, new.inputs[0], state),), (state,), activation=new.op.lower())
+        for gate, is_kept, fresh in _blended(runs.call, state, new):
+            return _gru(runs, state, gate, fresh, is_kept=is_kept)
+    raise NotCore("no cell that is known")
+
+
+def _seen(node: Node) -> Node:
+    """Return what a value is a reshape of that leaves its last axis as it is: its rows lie as they did."""
+    while node.op == "Reshape" and node.type.rank > 0 and node.inputs[0].type.sizes[-1:] == node.type.sizes[-1:]:
+        node = node.inputs[0]
+    return node
+
+
+def _pairs(node: Node, op: str) -> Iterator[tuple[Node, Node]]:
+    """Yield the operands of a commutative operator both ways; one that repeats an operand's rows has none."""
+    node = _seen(node)
+    if node.op == op and all(operand.type.elements == node.type.elements for operand in node.inputs):
+        first, second = (_seen(operand) for operand in node.inputs)
+        yield first, second
+        yield second, first
+
+
+def _lstm(memory: Node, new_hidden: Node, new_memory: Node) -> Iterator[tuple[Node, Node, Node, Node]]:
+    """Yield what the gates i, o, f and c are functions of: c' = s(f) c + s(i) tanh(c), h' = s(o) tanh(c')"""
+    for output, shown in _pairs(new_hidden, "Mul"):
+        if output.op == "Sigmoid" and shown.op == "Tanh" and _seen(shown.inputs[0]) is _seen(new_memory):
+            for kept, made in _pairs(new_memory, "Add"):
+                for forget, old in _pairs(kept, "Mul"):
+                    for enter, fresh in _pairs(made, "Mul"):
+                        if (forget.op, old, enter.op, fresh.op) == ("Sigmoid", memory, "Sigmoid", "Tanh"):
+                            yield enter.inputs[0], output.inputs[0], forget.inputs[0], fresh.inputs[0]
+
+
+def _blended(call: Call, state: Node, new: Node) -> Iterator[tuple[Node, bool, Node]]:
+    """Yield what the gate z of h' = z h + (1 - z) n is a function of, whether it keeps h or is that of 1 - z, and n."""
+    for first, second in _pairs(new, "Add"):
+        for gate, kept in _pairs(first, "Mul"):
+            for other, fresh in _pairs(second, "Mul"):
+                if kept is state and fresh.op == "Tanh":
+                    if gate.op == "Sigmoid" and _is_rest_of(call, other, gate):
+                        yield gate.inputs[0], True, fresh
+                    elif other.op == "Sigmoid" and _is_rest_of(call, gate, other):
+                        yield other.inputs[0], False, fresh
+        for gate, change in _pairs(second, "Mul"):
+            if gate.op == "Sigmoid" and change.op == "Sub":
+                whole, part = (_seen(operand) for operand in change.inputs)
+                if part is first and whole is state and first.op == "Tanh":
+                    yield gate.inputs[0], True, first
+                elif part is first is state and whole.op == "Tanh":
+                    yield gate.inputs[0], False, whole
+
+
+def _is_rest_of(call: Call, node: Node, gate: Node) -> bool:
+    """Return whether a value is one minus a gate."""
+    one = call.state.data(node.inputs[0]) if node.op == "Sub" else None
+    return one is not None and bool((one == 1).all()) and _seen(node.inputs[1]) is gate
+
+
+def _gru(runs: Runs, state: Node, gate: Node, fresh: Node, *, is_kept: bool) -> Cell:
+    """Return a GRU's cell by what its gate z is a function of and its new values n: the reset gate scales the state, or its product."""
+    z = _affine(runs, gate, state)
+    if not is_kept:
+        z = _times_minus_one(runs.call, z)
+    addends = list(_addends(fresh.inputs[0]))
+    late = [part for part in addends if state in set(walk((part,)))]
+    if len(late) != 1:
+        raise NotCore("new values that read the state in several places")
+    for reset, total in _pairs(late[0], "Mul"):
+        if reset.op == "Sigmoid" and total is not state:
+            inside = _affine(runs, total, state)
+            bias, units = inside.rest, state.type.sizes[-1]
+            if set(inside.factors) != {state} or (bias is not None and (runs.varies(bias) or bias.type.elements != units)):
+                raise NotCore("the reset gate scales more than a product and a bias")
+            early = _sum(runs.call, [_affine(runs, part, state) for part in addends if part is not late[0]])
+            n = Affine({**early.factors, state: inside.factors[state]}, early.rest)
+            return Cell("GRU", (z, _affine(runs, reset.inputs[0], state), n), (state,) * 3, linear=1, late=bias)
+    for scaled in walk((late[0],)):
+        for reset, old in _pairs(scaled, "Mul") if scaled.op == "Mul" else ():
+            if reset.op == "Sigmoid" and old is state:
+                n = _affine(runs, fresh.inputs[0], scaled)
+                return Cell("GRU", (z, _affine(runs, reset.inputs[0], state), n), (state, state, scaled))
+    raise NotCore("new values without a reset gate")
+
+
+def _addends(node: Node) -> Iterator[Node]:
+    node = _seen(node)
+    if node.op == "Add":
+        yield from (part for operand in node.inputs for part in _addends(operand))
+    else:
+        yield node
+
+
+def _affine(runs: Runs, node: Node, state: Node) -> Affine:
+    """Split a value into products by matrices that no run changes and a rest; raises NotCore where the state is in the rest."""
+    node, call = _seen(node), runs.call
+    columns = node.type.sizes[-1:]
+    if node.op in ("Add", "Sub") and all(operand.type.sizes[-1:] == columns for operand in node.inputs):
+        first, second = (_affine(runs, operand, state) for operand in node.inputs)
+        return _sum(call, [first, second if node.op == "Add" else _times_minus_one(call, second)])
+    if node.op == "MatMul" and node.inputs[1].type.rank == 2 and not runs.varies(node.inputs[1]):
+        return _product(call, node.inputs[0], node.inputs[1], state)
+    cut = _cut(node)
+    if cut is not None:
+        whole = _affine(runs, node.inputs[0], state)
+        rest = None if whole.rest is None else slice_axis(call, whole.rest, whole.rest.type.rank - 1, *cut)
+        return Affine({v: slice_axis(call, weight, 1, *cut) for v, weight in whole.factors.items()}, rest)
+    if state in set(walk((node,))):
+        raise NotCore(f"{node.op} of the state")
+    return Affine({}, node)
+
+
+def _cut(node: Node) -> tuple[int, int] | None:
+    """Return which columns a slice takes that takes all rows."""
+    if node.op != "Slice":
+        return None
+    starts, ends, steps = (node.integers(name) for name in ("starts", "ends", "steps"))
+    sizes = node.inputs[0].type.sizes
+    is_cut = (*starts[:-1], *ends[:-1]) == (*[0] * (len(sizes) - 1), *sizes[:-1]) and set(steps) <= {1}
+    return (starts[-1], ends[-1]) if is_cut and sizes else None
+
+
+def _product(call: Call, left: Node, weight: Node, state: Node) -> Affine:
+    """Split a product: the rows of a matrix that values side by side are multiplied with are matrices of their own."""
+    left = _seen(left)
+    if left.op == "Concat" and left.integer("axis") == left.type.rank - 1 and state in set(walk((left,))):
+        terms, start = [], 0
+        for part in left.inputs:
+            width = part.type.sizes[-1]
+            terms.append(_product(call, part, slice_axis(call, weight, 0, start, start + width), state))
+            start += width
+        return _sum(call, terms)
+    if left is not state and state in set(walk((left,))):
+        raise NotCore("a product of what the state became")
+    return Affine({left: weight}, None)
+
+
+def _sum(call: Call, terms: Sequence[Affine]) -> Affine:
+    factors: dict[Node, Node] = {}
+    for term in terms:
+        for v, weight in term.factors.items():
+            factors[v] = call.apply("Add", factors[v], weight) if v in factors else weight
+    rests = [term.rest for term in terms if term.rest is not None]
+    return Affine(factors, call.chain("Add", rests) if rests else None)
+
+
+def _times_minus_one(call: Call, value: Affine) -> Affine:
+    factors = {v: call.apply("Neg", weight) for v, weight in value.factors.items()}
+    return Affine(factors, None if value.rest is None else call.apply("Neg", value.rest))
