@@ -2,7 +2,8 @@
 
 Exporters that write no recurrent operator repeat its step. One run of the body is imported over placeholders; the form of its new state
 says which cell it is and which values its gates are functions of. Each of these is split into ``sum_v v W_v + rest``: the state's W is
-the recurrent weights, and everything else is computed for all runs at once. Bodies of other forms are left to be unrolled.
+the recurrent weights, and everything else is computed for all runs at once, as is a body that reads nothing of the run before. Bodies of
+other forms are left to be unrolled.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def _finals(runs: Runs, body: OneRun) -> list[Node | None]:
     call = runs.call
     ends = runs.count_states(body)
     cells = [k for k, state in enumerate(body.states) if state in body.placeholders and state not in ends]
+    if not cells:
+        return _ends(call, body, ends)
     states, following = [body.states[k] for k in cells], [body.following[k] for k in cells]
     cell = _cell(runs, states, following)
     hidden, memory = cell.hidden, len(cells) - 1 - cell.hidden
@@ -114,16 +117,19 @@ def _finals(runs: Runs, body: OneRun) -> list[Node | None]:
     result = _folded(runs, cell, flat, keeps_cell=keeps_cell)
     outputs = call.reshape(slice_axis(call, result, 0, 0, runs.times), (runs.times, *shape))
     runs.lifted[following[hidden]] = outputs
+    finals = _ends(call, body, ends)
+    finals[cells[hidden]] = call.reshape(slice_axis(call, outputs, 0, runs.times - 1, runs.times), shape)
+    if keeps_cell:
+        finals[cells[memory]] = call.reshape(slice_axis(call, result, 0, runs.times, runs.times + 1), shape)
+    return finals
+
+
+def _ends(call: Call, body: OneRun, counted: Mapping[Node, int]) -> list[Node | None]:
+    """Return what states end with that count the runs or stay as they are."""
     finals: list[Node | None] = []
-    for k, (first, state) in enumerate(zip(body.initial, body.states, strict=True)):
-        if k == cells[hidden]:
-            finals.append(call.reshape(slice_axis(call, outputs, 0, runs.times - 1, runs.times), shape))
-        elif k in cells:
-            finals.append(call.reshape(slice_axis(call, result, 0, runs.times, runs.times + 1), shape) if keeps_cell else None)
-        elif state in ends:
-            finals.append(call.reshape(call.constant(ends[state], state.type.dtype), state.type.sizes))
-        else:
-            finals.append(first)
+    for first, state in zip(body.initial, body.states, strict=True):
+        end = call.reshape(call.constant(counted[state], state.type.dtype), state.type.sizes) if state in counted else None
+        finals.append(first if state not in body.placeholders else end)
     return finals
 
 

@@ -17,6 +17,8 @@ from egraph.tensor import Node
 
 MOST_NODES = 3000
 """Nodes that the bodies of all loops of a model may have together, a body counted as often as it runs: more are left to onnxruntime."""
+MOST_RUNS = 128
+"""How often one body is written out at most."""
 ImportNode = Callable[[Importing, onnx.NodeProto, str], None]
 
 
@@ -39,7 +41,7 @@ def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
 
 def _most_runs(call: Call, body: onnx.GraphProto) -> int:
     """Return how often a body may be written out beside those that were."""
-    return (MOST_NODES - sum(call.state.unrolled)) // max(len(body.node), 1)
+    return min(MOST_RUNS, (MOST_NODES - sum(call.state.unrolled)) // max(len(body.node), 1))
 
 
 def _bounded(call: Call, times: int, body: onnx.GraphProto) -> None:

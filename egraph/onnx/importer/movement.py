@@ -12,6 +12,9 @@ from egraph.onnx.importer.model_file import to_array
 from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
 from egraph.tensor import Node
 
+MOST_PARTS = 64
+"""Parts of one Concat: each is a case inside of the next, and expressions are written and read by recursion."""
+
 
 def _reshape(call: Call) -> Node:
     shape, target = call.shape(0), list(call.integers("shape", 1) or ())
@@ -64,7 +67,15 @@ def _concat(call: Call) -> Node:
     if not all(usable(part.type) for part in operands):
         raise NotCore("the size of a part is not known")
     axis = axis_of(int(call.attribute("axis", 1)), operands[0].type.rank)
-    return operands[0] if len(operands) == 1 else call.apply("Concat", *operands, axis=axis)
+    return concatenated(call, operands, axis)
+
+
+def concatenated(call: Call, parts: Sequence[Node], axis: int) -> Node:
+    """Return values side by side, many of them in groups: what each part means is nested in what those after it mean."""
+    while len(parts) > MOST_PARTS:
+        groups = (parts[start : start + MOST_PARTS] for start in range(0, len(parts), MOST_PARTS))
+        parts = [concatenated(call, group, axis) for group in groups]
+    return parts[0] if len(parts) == 1 else call.apply("Concat", *parts, axis=axis)
 
 
 def stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
@@ -75,7 +86,7 @@ def stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
     shape = parts[0].type.sizes
     axis = axis_of(axis, len(shape) + 1)
     rows = [call.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
-    return rows[0] if len(rows) == 1 else call.apply("Concat", *rows, axis=axis)
+    return concatenated(call, rows, axis)
 
 
 def slice_axis(call: Call, node: Node, axis: int, start: int, end: int) -> Node:

@@ -17,6 +17,8 @@ from egraph.tensor.ops.reference import evaluate
 COUNTS = (-float(1 << 20), float(1 << 20))
 """The least and the largest value that integers which count runs may have: numbers that are exact in float32."""
 
+REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean")
+
 
 def placeholder(call: Call, role: str, type: TensorType) -> Node:
     """Return a stand-in for a value that differs from run to run; its name is no input's."""
@@ -130,6 +132,9 @@ class Runs:
         shape = node.type.sizes
         if node.op in OPS and OPS[node.op].category == "elementwise":
             return self._applied(node, [self._aligned(operand, len(shape)) for operand in node.inputs])
+        if node.op in REDUCTIONS:
+            axes = tuple(axis + 1 for axis in node.integers("axes"))
+            return self.call.apply(node.op, self.of(node.inputs[0]), axes=axes)
         if node.op == "MatMul" and node.inputs[0].type.rank > 0 and node.inputs[1].type.rank == 2 and not self.varies(node.inputs[1]):
             return self._applied(node, [self.of(node.inputs[0]), node.inputs[1]])
         if node.op == "Reshape":

@@ -317,3 +317,35 @@ def test_cells_that_scans_write_are_folds(name: str, axis: int, is_backward: int
     graph = helper.make_graph([scan], "g", inputs, [helper.make_empty_tensor_value_info(each) for each in outputs])
     operators = imported(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 18)]))
     assert operators[name] == 1
+
+
+def independent(op: str, form: str) -> onnx.ModelProto:
+    """Return a loop whose runs read one row each, and nothing of the run before."""
+    reduced, kind = helper.make_tensor_type_proto(TensorProto.FLOAT, [7]), helper.make_tensor_type_proto(TensorProto.FLOAT, [7, 3])
+    nodes = [helper.make_node("Sub", ["s", "row"], ["d"]), helper.make_node(form, ["d", "axes"], ["p"], keepdims=0)]
+    axes, minus = numpy_helper.from_array(np.array([1]), "axes"), numpy_helper.from_array(np.array(-1), "minus")
+    if op == "Scan":
+        inputs = [helper.make_value_info("t", kind), helper.make_tensor_value_info("row", TensorProto.FLOAT, [3])]
+        nodes.append(helper.make_node("Identity", ["t"], ["u"]))
+        body = helper.make_graph(nodes, "b", inputs, [helper.make_value_info("u", kind), helper.make_value_info("p", reduced)], [axes])
+        loop = helper.make_node("Scan", ["s", "x"], ["e", "r"], body=body, num_scan_inputs=1)
+    else:
+        first = [helper.make_node("Gather", ["x", "k"], ["row"]), helper.make_node("Add", ["k", "minus"], ["m"])]
+        nodes = [*first, *nodes, helper.make_node("Identity", ["c"], ["g"])]
+        whole, flag = ((helper.make_tensor_type_proto(each, [])) for each in (TensorProto.INT64, TensorProto.BOOL))
+        inputs = [helper.make_value_info(name, each) for name, each in (("i", whole), ("c", flag), ("k", whole))]
+        outputs = [helper.make_value_info(name, each) for name, each in (("g", flag), ("m", whole), ("p", reduced))]
+        body = helper.make_graph(nodes, "b", inputs, outputs, [axes, minus])
+        loop = helper.make_node("Loop", ["n", "t", "z"], ["e", "r"], body=body)
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [5, 3]), ("s", [7, 3]))]
+    constants = {"n": np.array(5), "t": np.array(True), "z": np.array(4)} if op == "Loop" else {}
+    known = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph([loop], "g", given, [helper.make_empty_tensor_value_info(name) for name in ("e", "r")], known)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize("op", ["Loop", "Scan"])
+@pytest.mark.parametrize("form", ["ReduceSum", "ReduceMax", "ReduceMean", "ReduceProd"])
+def test_runs_that_read_nothing_of_each_other_are_computed_at_once(op: str, form: str) -> None:
+    operators = imported(independent(op, form))
+    assert not operators["Opaque"] and operators["Sub"] == operators[form] == 1

@@ -19,6 +19,7 @@ from onnx import numpy_helper, parser
 from egraph.errors import ModelError
 from egraph.onnx.exporter import export
 from egraph.onnx.importer import load
+from egraph.onnx.importer.movement import MOST_PARTS
 from egraph.onnx.importer.sizes import UNKNOWN_SIZES
 from egraph.tensor import Graph, walk
 
@@ -361,6 +362,15 @@ def test_what_onnxruntime_computes_in_its_own_way_is_one_node(body: str) -> None
     feeds = {node.string("name"): feeds[node.string("name")] for node in graph.inputs}
     for expected, found in zip(run(model, feeds), run(export(graph), feeds), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_many_parts_side_by_side_are_joined_in_groups() -> None:
+    """Expressions of values side by side are nested: 300 of them were deeper than Python recurs."""
+    made = " ".join(f"p{k} = {('Add', 'Mul')[k % 2]}(x, n{k % 3})" for k in range(300))
+    parts = ", ".join(f"p{k}" for k in range(300))
+    numbers = ", ".join(f"float[1,1] n{k} = {{{k + 2}}}" for k in range(3))
+    graph = agrees(model_of(f"(float[2,3] x) => (float[2,900] y) <{numbers}> {{ {made} y = Concat<axis = 1>({parts}) }}"))
+    assert max(len(node.inputs) for node in walk(graph.roots)) <= MOST_PARTS
 
 
 BODY = "body = b (int64 i, bool c, float[4,6] s) => (bool d, float[4,6] o"
