@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 import numpy as np
 
-from egraph.onnx.importer.movement import slice_axis
+from egraph.onnx.importer.movement import concatenated, slice_axis
 from egraph.onnx.importer.recurrence import fold
 from egraph.onnx.importer.runs import OneRun, Runs, one_run, placeholder
 from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
@@ -164,7 +164,7 @@ def _folded(runs: Runs, cell: Cell, initial: Sequence[Node], *, keeps_cell: bool
             raise NotCore("a gate without recurrent weights that are known")
         recurrent.append(weight)
         given.append(Affine({node: each for node, each in gate.factors.items() if node is not state}, gate.rest))
-    weights = call.reshape(call.transpose(_beside(call, recurrent, 1), (1, 0)), (1, len(recurrent) * units, units))
+    weights = call.reshape(call.transpose(concatenated(call, recurrent, 1), (1, 0)), (1, len(recurrent) * units, units))
     late = call.constant(np.zeros((1, units)), "float32") if cell.late is None else call.reshape(cell.late, (1, units))
     products = _given(runs, given, rows, units)
     return fold(
@@ -179,16 +179,16 @@ def _given(runs: Runs, gates: Sequence[Affine], rows: int, units: int) -> Node:
     for node in dict.fromkeys(node for gate in gates for node in gate.factors):
         width = node.type.sizes[-1]
         absent = call.constant(np.zeros((width, units)), "float32")
-        weights = _beside(call, [gate.factors.get(node, absent) for gate in gates], 1)
+        weights = concatenated(call, [gate.factors.get(node, absent) for gate in gates], 1)
         terms.append(call.apply("MatMul", _rows(runs, node, rows, width), weights))
     rests = [gate.rest for gate in gates]
     if any(rest is not None for rest in rests):
         is_bias = not any(rest is not None and (runs.varies(rest) or rest.type.elements != units) for rest in rests)
         nothing = call.constant(np.zeros((units,) if is_bias else (runs.times, rows, units)), "float32")
         parts = [nothing if rest is None else call.reshape(rest, (units,)) if is_bias else _rows(runs, rest, rows, units) for rest in rests]
-        terms.append(_beside(call, parts, 0 if is_bias else 2))
-    total = reduce(lambda a, b: call.apply("Add", a, b), terms)
-    if total.type.sizes != shape:
+        terms.append(concatenated(call, parts, 0 if is_bias else 2))
+    total = call.chain("Add", terms) if terms else None
+    if total is None or total.type.sizes != shape:
         raise NotCore("gates that no input reaches")
     return total
 
@@ -201,10 +201,6 @@ def _rows(runs: Runs, node: Node, rows: int, width: int) -> Node:
     count = node.type.elements // width
     whole = runs.call.reshape(runs.of(node), (runs.times, count, width))
     return whole if count == rows else runs.call.apply("Expand", whole, shape=(runs.times, rows, width))
-
-
-def _beside(call: Call, parts: Sequence[Node], axis: int) -> Node:
-    return parts[0] if len(parts) == 1 else call.apply("Concat", *parts, axis=axis)
 
 
 def _cell(runs: Runs, states: Sequence[Node], following: Sequence[Node]) -> Cell:

@@ -33,7 +33,7 @@ def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
         is_loop = call.node.op_type == "Loop"
         try:
             return (folded_loop if is_loop else folded_scan)(call, lambda inputs: _run(call, body, inputs, 0, import_node))
-        except (*UNREADABLE, EinsatError):
+        except (*UNREADABLE, EinsatError, RecursionError):  # a body may be thousands of operators deep
             return (_loop if is_loop else _scan)(call, body, import_node)
     except (*UNREADABLE, ModelError):  # onnxruntime runs the loop as a whole, whatever is wrong with a part of it
         return None

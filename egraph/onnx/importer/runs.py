@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from egraph.onnx.importer.integers import EXACT_TO
 from egraph.onnx.importer.movement import expanded, slice_axes
 from egraph.onnx.importer.state import Call, NotCore, usable
 from egraph.tensor import Node, TensorType, attributes, make, ops, walk
@@ -15,8 +16,7 @@ from egraph.tensor.ops.dtypes import INTEGERS
 from egraph.tensor.ops.reference import evaluate
 
 COUNTS = (-float(1 << 20), float(1 << 20))
-"""The least and the largest value that integers which count runs may have: numbers that are exact in float32."""
-
+"""The least and the largest value that integers which count runs may have, well within what float32 holds."""
 REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean")
 
 
@@ -108,13 +108,20 @@ class Runs:
         return self.varying[node]
 
     def known(self, node: Node) -> np.ndarray:
-        """Return a value that follows from constants, in all runs."""
-        value = self.of(node)
-        leaves = {part: self.call.state.data(part) for part in walk((value,)) if not part.inputs}
+        """Return whole numbers or conditions that follow from constants, in all runs.
+
+        Every value on the way must be whole and one that float32 holds: float64, in which they are computed here, rounds others otherwise.
+        """
+        parts = list(walk((self.of(node),)))
+        leaves = {part: self.call.state.data(part) for part in parts if not part.inputs}
         constants = {part: data for part, data in leaves.items() if data is not None}
         if len(constants) != len(leaves):
             raise NotCore("a number is not known at compile time")
-        return evaluate([value], constants)[0]
+        values = evaluate(parts, constants)
+        for part, value in zip(parts, values, strict=True):
+            if np.any(value != np.floor(value)) or (part.inputs and np.abs(value).max() > EXACT_TO):
+                raise NotCore("a number may be rounded")
+        return values[-1]
 
     def of(self, node: Node) -> Node:
         """Return the value of a node of the body in all runs."""

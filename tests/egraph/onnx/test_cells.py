@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -18,7 +19,7 @@ from egraph.errors import ModelError
 from egraph.onnx.exporter import export
 from egraph.onnx.importer import load
 from egraph.tensor import walk
-from tests.egraph.onnx.test_importer import run
+from tests.egraph.onnx.test_importer import model_of, run
 
 STEPS, WIDTH, UNITS = 6, 3, 4
 FOLDS = {"LSTM", "GRU", "RNN"}
@@ -290,7 +291,7 @@ CHANGED = {
 def test_what_is_no_cell_is_no_fold(body: Callable[..., tuple[list[str], list[str]]]) -> None:
     for seed in range(5):
         writer = Writer(Random(seed))
-        operators = imported(loop_model(writer, lambda x, states: body(writer, x, states), CHANGED[body]))  # noqa: B023
+        operators = imported(loop_model(writer, partial(body, writer), CHANGED[body]))
         assert not FOLDS & set(operators), body.__name__
 
 
@@ -349,3 +350,33 @@ def independent(op: str, form: str) -> onnx.ModelProto:
 def test_runs_that_read_nothing_of_each_other_are_computed_at_once(op: str, form: str) -> None:
     operators = imported(independent(op, form))
     assert not operators["Opaque"] and operators["Sub"] == operators[form] == 1
+
+
+def text_loop(body: str, **numbers: float) -> onnx.ModelProto:
+    """Return a Loop of at most 20 runs over x, which a run gets as its state s."""
+    weights = ", ".join(f"{k % 7 / 9:.3f}" for k in range(36))
+    known = "".join(f", float {name} = {{{value}}}" for name, value in numbers.items())
+    model = model_of(
+        f"(float[4,6] x) => (float e, float r) <int64 n = {{20}}, bool t = {{1}}, float[6,6] w = {{{weights}}}{known}> "
+        "{ e, r = Loop(n, t, x) "
+        f"<body = b (int64 i, bool c, float[4,6] s) => (bool d, float[4,6] o, float[4,6] p) {{ f = Cast<to = 1>(i) {body} }}> }}"
+    )
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize("step", [0.1, 0.2, 0.3, 0.7])
+def test_a_condition_that_rounding_decides_is_not_foreseen(step: float) -> None:
+    """In float64 six times 0.1 is below 0.6, and one run more would follow."""
+    for times in range(4, 20):
+        imported(text_loop("a = Mul(f, k) d = Less(a, last) o = Identity(s) p = Mul(x, f)", k=step, last=round(step * times, 6)))
+
+
+def test_a_recurrence_without_inputs_is_no_fold() -> None:
+    assert not FOLDS & set(imported(text_loop("d = Identity(c) y = MatMul(s, w) o = Tanh(y) p = Neg(o)")))
+
+
+def test_a_body_deeper_than_python_recurs_stays() -> None:
+    chain = " ".join(f"p{k + 1} = Relu(p{k})" for k in range(1500))
+    assert imported(text_loop(f"d = Identity(c) o = Identity(s) p0 = Mul(x, f) {chain} p = Neg(p1500)"))["Opaque"] == 1
