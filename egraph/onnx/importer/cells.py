@@ -16,8 +16,8 @@ import numpy as np
 
 from egraph.onnx.importer.movement import concatenated, slice_axis
 from egraph.onnx.importer.recurrence import fold
-from egraph.onnx.importer.runs import OneRun, Runs, one_run, placeholder
-from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
+from egraph.onnx.importer.runs import OneRun, Runs, one_run, placeholder, scan_operands, scan_outputs
+from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.tensor import Node, TensorType, walk
 
 LEAST_RUNS = 4
@@ -41,43 +41,37 @@ def folded_loop(call: Call, run: Body) -> list[Node | None]:
         return [*results[: len(states)], again, *results[len(states) :]]
 
     body = one_run(call, initial, from_states)
-    times = _times(call, body, number, bound)
-    runs = Runs(call, times, body.placeholders | {number}, number)
-    finals = _finals(runs, body)
+    runs = Runs(call, bound, body.placeholders | {number}, number)
+    ends = runs.count_states(body)
+    times = _times(call, runs.known(body.rows[0]).reshape(-1) != 0)
+    if times < bound:
+        runs = Runs(call, times, body.placeholders | {number}, number)
+        ends = runs.count_states(body)
+    finals = _finals(runs, body, ends)
     return [*finals, *(_if_used(call, len(finals) + k, partial(runs.of, row)) for k, row in enumerate(body.rows[1:]))]
 
 
 def folded_scan(call: Call, run: Body) -> list[Node | None]:
     """Return the results of a Scan whose body is a cell; raises NotCore for others."""
-    count = int(call.required("num_scan_inputs"))
-    initial = [call[k] for k in range(len(call.operands) - count)]
-    scanned = [call[k] for k in range(len(initial), len(call.operands))]
-    if call.opset < 9 or not all(usable(node.type) for node in scanned):
-        raise NotCore("a batch, or sizes that are not known")
-    axes = [axis_of(int(axis), node.type.rank) for axis, node in zip(call.attribute("scan_input_axes", [0] * count), scanned, strict=True)]
-    times = scanned[0].type.sizes[axes[0]]
+    initial, scanned = scan_operands(call)
+    times = scanned[0].steps
     if times < LEAST_RUNS:
         raise NotCore("few runs")
-    parts = [
-        placeholder(call, f"row {k}", TensorType(node.type.dtype, (*node.type.sizes[:axis], *node.type.sizes[axis + 1 :])))
-        for k, (node, axis) in enumerate(zip(scanned, axes, strict=True))
-    ]
+    parts = [placeholder(call, f"row {k}", each.row_type) for k, each in enumerate(scanned)]
     body = one_run(call, initial, lambda states: run([*states, *parts]))
     runs = Runs(call, times, body.placeholders | set(parts))
-    in_order, backwards = np.arange(times), np.arange(times)[::-1]
-    for part, node, axis, is_backward in zip(parts, scanned, axes, call.attribute("scan_input_directions", [0] * count), strict=True):
-        runs.lifted[part] = runs.picked(node, axis, backwards if is_backward else in_order)
-    finals = _finals(runs, body)
-    made = len(body.rows)
-    places, directions = call.attribute("scan_output_axes", [0] * made), call.attribute("scan_output_directions", [0] * made)
+    in_order = np.arange(times)
+    for part, each in zip(parts, scanned, strict=True):
+        runs.lifted[part] = runs.at_positions(each.node, each.axis, in_order[::-1] if each.is_backward else in_order)
+    finals = _finals(runs, body, runs.count_states(body))
 
-    def stacked(row: Node, place: int, is_backward: int) -> Node:
-        whole = runs.picked(runs.of(row), 0, backwards) if is_backward else runs.of(row)
+    def stacked(row: Node, place: int, is_backward: bool) -> Node:
+        whole = runs.at_positions(runs.of(row), 0, in_order[::-1]) if is_backward else runs.of(row)
         axis = axis_of(place, whole.type.rank)
         return call.transpose(whole, (*range(1, axis + 1), 0, *range(axis + 1, whole.type.rank)))
 
-    each = enumerate(zip(body.rows, places, directions, strict=True))
-    return [*finals, *(_if_used(call, len(finals) + k, partial(stacked, *row)) for k, row in each)]
+    each_row = enumerate(zip(body.rows, *scan_outputs(call, len(body.rows)), strict=True))
+    return [*finals, *(_if_used(call, len(finals) + k, partial(stacked, *row)) for k, row in each_row)]
 
 
 def _if_used(call: Call, position: int, result: Callable[[], Node]) -> Node | None:
@@ -85,28 +79,24 @@ def _if_used(call: Call, position: int, result: Callable[[], Node]) -> Node | No
     return result() if name and name in call.state.used else None
 
 
-def _times(call: Call, body: OneRun, number: Node, bound: int) -> int:
+def _times(call: Call, goes_on: np.ndarray) -> int:
     """Return how often a Loop runs: up to the first run after which none follows, or to its bound."""
-    runs = Runs(call, bound, body.placeholders | {number}, number)
-    runs.count_states(body)
-    goes_on = runs.known(body.rows[0]).reshape(-1) != 0
     if goes_on.all():
-        if not call.has(0) or int(call.known(0).reshape(())) != bound:
+        if not call.has(0) or int(call.known(0).reshape(())) != len(goes_on):
             raise NotCore("how often it runs is not known")
-        return bound
+        return len(goes_on)
     times = int(np.argmin(goes_on)) + 1
     if times < LEAST_RUNS:
         raise NotCore("few runs")
     return times
 
 
-def _finals(runs: Runs, body: OneRun) -> list[Node | None]:
-    """Return what the states end with, and give ``runs`` the value of the cell's new state in all runs."""
+def _finals(runs: Runs, body: OneRun, ends: Mapping[Node, int]) -> list[Node | None]:
+    """Return what the states end with, those that count the runs with ``ends``; give ``runs`` the cell's new state in all runs."""
     call = runs.call
-    ends = runs.count_states(body)
     cells = [k for k, state in enumerate(body.states) if state in body.placeholders and state not in ends]
     if not cells:
-        return _ends(call, body, ends)
+        return _final_states(call, body, ends)
     states, following = [body.states[k] for k in cells], [body.following[k] for k in cells]
     cell = _cell(runs, states, following)
     hidden, memory = cell.hidden, len(cells) - 1 - cell.hidden
@@ -117,14 +107,14 @@ def _finals(runs: Runs, body: OneRun) -> list[Node | None]:
     result = _folded(runs, cell, flat, keeps_cell=keeps_cell)
     outputs = call.reshape(slice_axis(call, result, 0, 0, runs.times), (runs.times, *shape))
     runs.lifted[following[hidden]] = outputs
-    finals = _ends(call, body, ends)
+    finals = _final_states(call, body, ends)
     finals[cells[hidden]] = call.reshape(slice_axis(call, outputs, 0, runs.times - 1, runs.times), shape)
     if keeps_cell:
         finals[cells[memory]] = call.reshape(slice_axis(call, result, 0, runs.times, runs.times + 1), shape)
     return finals
 
 
-def _ends(call: Call, body: OneRun, counted: Mapping[Node, int]) -> list[Node | None]:
+def _final_states(call: Call, body: OneRun, counted: Mapping[Node, int]) -> list[Node | None]:
     """Return what states end with that count the runs or stay as they are."""
     finals: list[Node | None] = []
     for first, state in zip(body.initial, body.states, strict=True):
@@ -204,71 +194,71 @@ def _rows(runs: Runs, node: Node, rows: int, width: int) -> Node:
 
 
 def _cell(runs: Runs, states: Sequence[Node], following: Sequence[Node]) -> Cell:
-    """Tell a cell by the form of its new states."""
+    """Recognise a cell by the form of its new states."""
     if len(states) == 2:
         for hidden, memory in ((0, 1), (1, 0)):
             for arguments in _lstm(states[memory], following[hidden], following[memory]):
                 gates = tuple(_affine(runs, each, states[hidden]) for each in arguments)
                 return Cell("LSTM", gates, (states[hidden],) * 4, hidden)
     if len(states) == 1:
-        state, new = states[0], _seen(following[0])
+        state, new = states[0], _without_reshapes(following[0])
         if new.op in ("Tanh", "Relu"):
             return Cell("RNN", (_affine(runs, new.inputs[0], state),), (state,), activation=new.op.lower())
-        for gate, is_kept, fresh in _blended(runs.call, state, new):
+        for gate, is_kept, fresh in _interpolated(runs.call, state, new):
             return _gru(runs, state, gate, fresh, is_kept=is_kept)
     raise NotCore("no cell that is known")
 
 
-def _seen(node: Node) -> Node:
-    """Return what a value is a reshape of that leaves its last axis as it is: its rows lie as they did."""
+def _without_reshapes(node: Node) -> Node:
+    """Return a value before reshapes that keep its last axis, and so the order of its rows."""
     while node.op == "Reshape" and node.type.rank > 0 and node.inputs[0].type.sizes[-1:] == node.type.sizes[-1:]:
         node = node.inputs[0]
     return node
 
 
-def _pairs(node: Node, op: str) -> Iterator[tuple[Node, Node]]:
-    """Yield the operands of a commutative operator both ways; one that repeats an operand's rows has none."""
-    node = _seen(node)
+def _operands_of(node: Node, op: str) -> Iterator[tuple[Node, Node]]:
+    """Yield the operands of a commutative operator in both orders, where it broadcasts none of them."""
+    node = _without_reshapes(node)
     if node.op == op and all(operand.type.elements == node.type.elements for operand in node.inputs):
-        first, second = (_seen(operand) for operand in node.inputs)
+        first, second = (_without_reshapes(operand) for operand in node.inputs)
         yield first, second
         yield second, first
 
 
 def _lstm(memory: Node, new_hidden: Node, new_memory: Node) -> Iterator[tuple[Node, Node, Node, Node]]:
     """Yield what the gates i, o, f and c are functions of: c' = s(f) c + s(i) tanh(c), h' = s(o) tanh(c')"""
-    for output, shown in _pairs(new_hidden, "Mul"):
-        if output.op == "Sigmoid" and shown.op == "Tanh" and _seen(shown.inputs[0]) is _seen(new_memory):
-            for kept, made in _pairs(new_memory, "Add"):
-                for forget, old in _pairs(kept, "Mul"):
-                    for enter, fresh in _pairs(made, "Mul"):
+    for output, shown in _operands_of(new_hidden, "Mul"):
+        if output.op == "Sigmoid" and shown.op == "Tanh" and _without_reshapes(shown.inputs[0]) is _without_reshapes(new_memory):
+            for kept, made in _operands_of(new_memory, "Add"):
+                for forget, old in _operands_of(kept, "Mul"):
+                    for enter, fresh in _operands_of(made, "Mul"):
                         if (forget.op, old, enter.op, fresh.op) == ("Sigmoid", memory, "Sigmoid", "Tanh"):
                             yield enter.inputs[0], output.inputs[0], forget.inputs[0], fresh.inputs[0]
 
 
-def _blended(call: Call, state: Node, new: Node) -> Iterator[tuple[Node, bool, Node]]:
+def _interpolated(call: Call, state: Node, new: Node) -> Iterator[tuple[Node, bool, Node]]:
     """Yield what the gate z of h' = z h + (1 - z) n is a function of, whether it keeps h or is that of 1 - z, and n."""
-    for first, second in _pairs(new, "Add"):
-        for gate, kept in _pairs(first, "Mul"):
-            for other, fresh in _pairs(second, "Mul"):
+    for first, second in _operands_of(new, "Add"):
+        for gate, kept in _operands_of(first, "Mul"):
+            for other, fresh in _operands_of(second, "Mul"):
                 if kept is state and fresh.op == "Tanh":
-                    if gate.op == "Sigmoid" and _is_rest_of(call, other, gate):
+                    if gate.op == "Sigmoid" and _is_complement_of(call, other, gate):
                         yield gate.inputs[0], True, fresh
-                    elif other.op == "Sigmoid" and _is_rest_of(call, gate, other):
+                    elif other.op == "Sigmoid" and _is_complement_of(call, gate, other):
                         yield other.inputs[0], False, fresh
-        for gate, change in _pairs(second, "Mul"):
+        for gate, change in _operands_of(second, "Mul"):
             if gate.op == "Sigmoid" and change.op == "Sub":
-                whole, part = (_seen(operand) for operand in change.inputs)
+                whole, part = (_without_reshapes(operand) for operand in change.inputs)
                 if part is first and whole is state and first.op == "Tanh":
                     yield gate.inputs[0], True, first
                 elif part is first is state and whole.op == "Tanh":
                     yield gate.inputs[0], False, whole
 
 
-def _is_rest_of(call: Call, node: Node, gate: Node) -> bool:
+def _is_complement_of(call: Call, node: Node, gate: Node) -> bool:
     """Return whether a value is one minus a gate."""
     one = call.state.data(node.inputs[0]) if node.op == "Sub" else None
-    return one is not None and bool((one == 1).all()) and _seen(node.inputs[1]) is gate
+    return one is not None and bool((one == 1).all()) and _without_reshapes(node.inputs[1]) is gate
 
 
 def _gru(runs: Runs, state: Node, gate: Node, fresh: Node, *, is_kept: bool) -> Cell:
@@ -280,7 +270,7 @@ def _gru(runs: Runs, state: Node, gate: Node, fresh: Node, *, is_kept: bool) -> 
     late = [part for part in addends if state in set(walk((part,)))]
     if len(late) != 1:
         raise NotCore("new values that read the state in several places")
-    for reset, total in _pairs(late[0], "Mul"):
+    for reset, total in _operands_of(late[0], "Mul"):
         if reset.op == "Sigmoid" and total is not state:
             inside = _affine(runs, total, state)
             bias, units = inside.rest, state.type.sizes[-1]
@@ -290,7 +280,7 @@ def _gru(runs: Runs, state: Node, gate: Node, fresh: Node, *, is_kept: bool) -> 
             n = Affine({**early.factors, state: inside.factors[state]}, early.rest)
             return Cell("GRU", (z, _affine(runs, reset.inputs[0], state), n), (state,) * 3, linear=1, late=bias)
     for scaled in walk((late[0],)):
-        for reset, old in _pairs(scaled, "Mul") if scaled.op == "Mul" else ():
+        for reset, old in _operands_of(scaled, "Mul") if scaled.op == "Mul" else ():
             if reset.op == "Sigmoid" and old is state:
                 n = _affine(runs, fresh.inputs[0], scaled)
                 return Cell("GRU", (z, _affine(runs, reset.inputs[0], state), n), (state, state, scaled))
@@ -298,7 +288,7 @@ def _gru(runs: Runs, state: Node, gate: Node, fresh: Node, *, is_kept: bool) -> 
 
 
 def _addends(node: Node) -> Iterator[Node]:
-    node = _seen(node)
+    node = _without_reshapes(node)
     if node.op == "Add":
         yield from (part for operand in node.inputs for part in _addends(operand))
     else:
@@ -307,14 +297,14 @@ def _addends(node: Node) -> Iterator[Node]:
 
 def _affine(runs: Runs, node: Node, state: Node) -> Affine:
     """Split a value into products by matrices that no run changes and a rest; raises NotCore where the state is in the rest."""
-    node, call = _seen(node), runs.call
+    node, call = _without_reshapes(node), runs.call
     columns = node.type.sizes[-1:]
     if node.op in ("Add", "Sub") and all(operand.type.sizes[-1:] == columns for operand in node.inputs):
         first, second = (_affine(runs, operand, state) for operand in node.inputs)
         return _sum(call, [first, second if node.op == "Add" else _times_minus_one(call, second)])
     if node.op == "MatMul" and node.inputs[1].type.rank == 2 and not runs.varies(node.inputs[1]):
         return _product(call, node.inputs[0], node.inputs[1], state)
-    cut = _cut(node)
+    cut = _sliced_columns(node)
     if cut is not None:
         whole = _affine(runs, node.inputs[0], state)
         rest = None if whole.rest is None else slice_axis(call, whole.rest, whole.rest.type.rank - 1, *cut)
@@ -324,7 +314,7 @@ def _affine(runs: Runs, node: Node, state: Node) -> Affine:
     return Affine({}, node)
 
 
-def _cut(node: Node) -> tuple[int, int] | None:
+def _sliced_columns(node: Node) -> tuple[int, int] | None:
     """Return which columns a slice takes that takes all rows."""
     if node.op != "Slice":
         return None
@@ -336,7 +326,7 @@ def _cut(node: Node) -> tuple[int, int] | None:
 
 def _product(call: Call, left: Node, weight: Node, state: Node) -> Affine:
     """Split a product: the rows of a matrix that values side by side are multiplied with are matrices of their own."""
-    left = _seen(left)
+    left = _without_reshapes(left)
     if left.op == "Concat" and left.integer("axis") == left.type.rank - 1 and state in set(walk((left,))):
         terms, start = [], 0
         for part in left.inputs:

@@ -12,7 +12,8 @@ from egraph.onnx.importer.cells import folded_loop, folded_scan
 from egraph.onnx.importer.model_file import to_array
 from egraph.onnx.importer.movement import slice_axis, stacked
 from egraph.onnx.importer.order import label, used_names
-from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore, axis_of, usable
+from egraph.onnx.importer.runs import scan_operands, scan_outputs
+from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore
 from egraph.tensor import Node
 
 MOST_NODES = 3000
@@ -85,31 +86,23 @@ def _ends_itself(body: onnx.GraphProto) -> bool:
 
 
 def _scan(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[Node | None]:
-    count = int(call.required("num_scan_inputs"))
-    states = [call[k] for k in range(len(call.operands) - count)]
-    scanned = [call[k] for k in range(len(states), len(call.operands))]
-    made = len(body.output) - len(states)
-    if call.opset < 9 or not all(usable(node.type) for node in scanned):
-        raise NotCore("a batch, or sizes that are not known")
-    axes = [axis_of(int(axis), node.type.rank) for axis, node in zip(call.attribute("scan_input_axes", [0] * count), scanned, strict=True)]
-    backward = [bool(each) for each in call.attribute("scan_input_directions", [0] * count)]
-    times = scanned[0].type.sizes[axes[0]]
+    states, scanned = scan_operands(call)
+    times = scanned[0].steps
     _bounded(call, times, body)
     rows: list[list[Node]] = []
     for number in range(times):
         inputs = list(states)
-        for node, axis, is_backward in zip(scanned, axes, backward, strict=True):
-            at, sizes = times - 1 - number if is_backward else number, node.type.sizes
-            inputs.append(call.reshape(slice_axis(call, node, axis, at, at + 1), (*sizes[:axis], *sizes[axis + 1 :])))
+        for each in scanned:
+            at = times - 1 - number if each.is_backward else number
+            inputs.append(call.reshape(slice_axis(call, each.node, each.axis, at, at + 1), each.row_type.sizes))
         results = _run(call, body, inputs, number, import_node)
         states, row = results[: len(states)], results[len(states) :]
         rows.append(row)
     call.state.unrolled.append(times * len(body.node))
     outputs: list[Node | None] = list(states)
-    columns = zip(*rows, strict=True)
-    places, directions = call.attribute("scan_output_axes", [0] * made), call.attribute("scan_output_directions", [0] * made)
-    for column, axis, is_backward in zip(columns, places, directions, strict=True):
-        outputs.append(stacked(call, column[::-1] if is_backward else column, int(axis)))
+    columns = list(zip(*rows, strict=True))
+    for column, axis, is_backward in zip(columns, *scan_outputs(call, len(columns)), strict=True):
+        outputs.append(stacked(call, column[::-1] if is_backward else column, axis))
     return outputs
 
 

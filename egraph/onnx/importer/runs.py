@@ -9,7 +9,7 @@ import numpy as np
 
 from egraph.onnx.importer.integers import EXACT_TO
 from egraph.onnx.importer.movement import expanded, slice_axes
-from egraph.onnx.importer.state import Call, NotCore, usable
+from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
 from egraph.tensor import Node, TensorType, attributes, make, ops, walk
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import INTEGERS
@@ -26,6 +26,44 @@ def placeholder(call: Call, role: str, type: TensorType) -> Node:
     if type.dtype in INTEGERS and type.elements == 1:
         call.state.ranges[node] = COUNTS
     return node
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """A sequence of which each run of a Scan gets a row."""
+
+    node: Node
+    axis: int
+    is_backward: bool
+
+    @property
+    def steps(self) -> int:
+        return self.node.type.sizes[self.axis]
+
+    @property
+    def row_type(self) -> TensorType:
+        sizes = self.node.type.sizes
+        return TensorType(self.node.type.dtype, (*sizes[: self.axis], *sizes[self.axis + 1 :]))
+
+
+def scan_operands(call: Call) -> tuple[list[Node], list[Scanned]]:
+    """Return a Scan's initial states, and its sequences."""
+    count = int(call.required("num_scan_inputs"))
+    nodes = [call[k] for k in range(len(call.operands))]
+    states, sequences = nodes[: len(nodes) - count], nodes[len(nodes) - count :]
+    if call.opset < 9 or not all(usable(node.type) for node in sequences):
+        raise NotCore("a batch, or sizes that are not known")
+    axes, directions = (call.attribute(f"scan_input_{name}", [0] * count) for name in ("axes", "directions"))
+    return states, [
+        Scanned(node, axis_of(int(axis), node.type.rank), bool(direction))
+        for node, axis, direction in zip(sequences, axes, directions, strict=True)
+    ]
+
+
+def scan_outputs(call: Call, count: int) -> tuple[list[int], list[bool]]:
+    """Return for each of a Scan's stacked results the axis that counts the runs, and whether the last run comes first."""
+    axes, directions = (call.attribute(f"scan_output_{name}", [0] * count) for name in ("axes", "directions"))
+    return [int(axis) for axis in axes], [bool(direction) for direction in directions]
 
 
 @dataclass(frozen=True)
@@ -157,7 +195,8 @@ class Runs:
             whole = self.of(node.inputs[0])
             return self.call.apply("Slice", whole, starts=(0, *starts), ends=(self.times, *ends), steps=(1, *steps))
         if node.op == "Gather" and not self.varies(node.inputs[0]) and node.inputs[1].type.elements == 1:
-            return self.call.reshape(self.picked(node.inputs[0], node.integer("axis"), self.known(node.inputs[1])), (self.times, *shape))
+            rows = self.at_positions(node.inputs[0], node.integer("axis"), self.known(node.inputs[1]))
+            return self.call.reshape(rows, (self.times, *shape))
         raise NotCore(f"{node.op} of what differs from run to run")
 
     def _applied(self, node: Node, operands: Sequence[Node]) -> Node:
@@ -170,16 +209,16 @@ class Runs:
         shape = operand.type.sizes
         return self.call.reshape(self.of(operand), (self.times, *[1] * (rank - len(shape)), *shape))
 
-    def picked(self, node: Node, axis: int, positions: np.ndarray) -> Node:
+    def at_positions(self, node: Node, axis: int, positions: np.ndarray) -> Node:
         """Return ``node[..., positions[t], ...]`` for each run t, which is the first axis."""
-        size, wanted = node.type.sizes[axis], positions.reshape(-1).astype(np.int64)
-        if wanted.min() < -size or wanted.max() >= size:
+        size, at = node.type.sizes[axis], positions.reshape(-1).astype(np.int64)
+        if at.min() < -size or at.max() >= size:
             raise NotCore("an index is out of range")
-        wanted = np.where(wanted < 0, wanted + size, wanted)
+        at = np.where(at < 0, at + size, at)
         order = axis, *(other for other in range(node.type.rank) if other != axis)
         first = self.call.transpose(node, order)
         for step in (1, -1):
-            if np.array_equal(wanted, wanted[0] + step * np.arange(len(wanted))):
-                cut = int(wanted[0]), int(wanted[-1]) + step, step
+            if np.array_equal(at, at[0] + step * np.arange(len(at))):
+                cut = int(at[0]), int(at[-1]) + step, step
                 return slice_axes(self.call, first, {0: cut if cut[1] >= 0 else (cut[0], -size - 1, step)})
-        return self.call.apply("Gather", first, self.call.constant(wanted, "int64"), axis=0)
+        return self.call.apply("Gather", first, self.call.constant(at, "int64"), axis=0)
