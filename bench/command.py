@@ -48,7 +48,7 @@ def without_folders(arguments: Sequence[str]) -> list[str]:
     for flag, text in itertools.pairwise(["", *arguments]):
         if flag in FOLDER_FLAGS or text in FOLDER_FLAGS or text.startswith(tuple(f"{each}=" for each in FOLDER_FLAGS)):
             continue
-        kept.append(Path(text).name if text.endswith(".onnx") else text)
+        kept.append(",".join(Path(each).name if each.endswith(".onnx") else each for each in text.split(",")))
     return kept
 
 

@@ -90,6 +90,7 @@ def test_the_page_compares_with_the_best_peer() -> None:
 
 def test_folders_of_this_machine_are_not_shown() -> None:
     assert without_folders(["--artefacts", "/a/b", "/c/m.onnx", "--results=/d", "--seconds", "2"]) == ["m.onnx", "--seconds", "2"]
+    assert without_folders(["--models", "vit,/a/b.onnx,c/d.onnx"]) == ["--models", "vit,b.onnx,d.onnx"]
 
 
 def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:
