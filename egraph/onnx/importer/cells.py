@@ -217,9 +217,9 @@ def _without_reshapes(node: Node) -> Node:
 
 
 def _operands_of(node: Node, op: str) -> Iterator[tuple[Node, Node]]:
-    """Yield the operands of a commutative operator in both orders, where it broadcasts none of them."""
+    """Yield the operands of a commutative operator in both orders."""
     node = _without_reshapes(node)
-    if node.op == op and all(operand.type.elements == node.type.elements for operand in node.inputs):
+    if node.op == op:
         first, second = (_without_reshapes(operand) for operand in node.inputs)
         yield first, second
         yield second, first
@@ -296,7 +296,7 @@ def _addends(node: Node) -> Iterator[Node]:
 
 
 def _affine(runs: Runs, node: Node, state: Node) -> Affine:
-    """Split a value into products by matrices that no run changes and a rest; raises NotCore where the state is in the rest."""
+    """Split a value into products by matrices that no run changes, and a rest: what reads the state there has no value in all runs."""
     node, call = _without_reshapes(node), runs.call
     columns = node.type.sizes[-1:]
     if node.op in ("Add", "Sub") and all(operand.type.sizes[-1:] == columns for operand in node.inputs):
@@ -309,8 +309,6 @@ def _affine(runs: Runs, node: Node, state: Node) -> Affine:
         whole = _affine(runs, node.inputs[0], state)
         rest = None if whole.rest is None else slice_axis(call, whole.rest, whole.rest.type.rank - 1, *cut)
         return Affine({v: slice_axis(call, weight, 1, *cut) for v, weight in whole.factors.items()}, rest)
-    if state in set(walk((node,))):
-        raise NotCore(f"{node.op} of the state")
     return Affine({}, node)
 
 
@@ -334,8 +332,6 @@ def _product(call: Call, left: Node, weight: Node, state: Node) -> Affine:
             terms.append(_product(call, part, slice_axis(call, weight, 0, start, start + width), state))
             start += width
         return _sum(call, terms)
-    if left is not state and state in set(walk((left,))):
-        raise NotCore("a product of what the state became")
     return Affine({left: weight}, None)
 
 

@@ -164,8 +164,8 @@ class Runs:
     def of(self, node: Node) -> Node:
         """Return the value of a node of the body in all runs."""
         if node not in self.lifted:
-            if node in self.placeholders or not usable(node.type):
-                raise NotCore("it depends on the run before")
+            if not usable(node.type):
+                raise NotCore("a size is not known")
             self.lifted[node] = self._lifted(node) if self.varies(node) else self._repeated(node)
         return self.lifted[node]
 
@@ -197,7 +197,7 @@ class Runs:
         if node.op == "Gather" and not self.varies(node.inputs[0]) and node.inputs[1].type.elements == 1:
             rows = self.at_positions(node.inputs[0], node.integer("axis"), self.known(node.inputs[1]))
             return self.call.reshape(rows, (self.times, *shape))
-        raise NotCore(f"{node.op} of what differs from run to run")
+        raise NotCore("it reads the run before" if node in self.placeholders else f"{node.op} of what differs from run to run")
 
     def _applied(self, node: Node, operands: Sequence[Node]) -> Node:
         return self.call.state.came_from(ops.apply(node.op, *operands, attributes=node.attributes), self.call.label)

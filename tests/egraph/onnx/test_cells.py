@@ -205,7 +205,7 @@ def change(random: Random, nodes: Sequence[onnx.NodeProto], states: Sequence[str
 def test_cells_that_loops_write_are_folds(seed: int, name: str) -> None:
     operators = imported(cell_model(seed, name))
     assert operators[name] == 1
-    assert not operators["Opaque"]
+    assert not operators["Opaque"] and not operators["Gather"]
 
 
 @given(st.integers(0, 1 << 30), st.sampled_from(sorted(FOLDS)), st.integers(1, 2))
@@ -281,16 +281,33 @@ def _learned_matrix(writer: Writer, x: str, states: Sequence[str]) -> tuple[list
     return [h], [h]
 
 
+def _state_read_twice(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
+    """New values of a GRU that read the state past the reset gate, too."""
+    z, r = (writer.node("Sigmoid", writer.sum(parts)) for parts in writer.gates(x, states[0], 3)[:2])
+    scaled, past = (writer.product(states[0], UNITS, UNITS, bias=False) for _ in range(2))
+    n = writer.node("Tanh", writer.node("Add", writer.node("Mul", r, scaled), past))
+    return [writer.node("Add", n, writer.node("Mul", z, writer.node("Sub", states[0], n)))], []
+
+
+def _scaled_input(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
+    """New values of a GRU whose reset gate scales what a run is given."""
+    z, r = (writer.node("Sigmoid", writer.sum(parts)) for parts in writer.gates(x, states[0], 3)[:2])
+    given = writer.node("Sin", writer.product(x, WIDTH, UNITS, bias=False))
+    scaled = writer.node("Mul", r, writer.node("Add", writer.product(states[0], UNITS, UNITS, bias=False), given))
+    n = writer.node("Tanh", writer.node("Add", writer.product(x, WIDTH, UNITS, bias=True), scaled))
+    return [writer.node("Add", n, writer.node("Mul", z, writer.node("Sub", states[0], n)))], []
+
+
 CHANGED = {
     _cell_rows: 2, _state_rows: 1, _other_rest: 1, _peephole: 2, _old_cell_shown: 2, _states_exchanged: 2, _one_row_for_all: 1,
-    _scaled_state: 1, _learned_matrix: 1,
+    _scaled_state: 1, _learned_matrix: 1, _state_read_twice: 1, _scaled_input: 1,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("body", CHANGED, ids=lambda body: body.__name__)
 def test_what_is_no_cell_is_no_fold(body: Callable[..., tuple[list[str], list[str]]]) -> None:
     for seed in range(5):
-        writer = Writer(Random(seed))
+        writer = Writer(Random(seed), batch=1 + seed % 2)
         operators = imported(loop_model(writer, partial(body, writer), CHANGED[body]))
         assert not FOLDS & set(operators), body.__name__
 
@@ -352,6 +369,20 @@ def test_runs_that_read_nothing_of_each_other_are_computed_at_once(op: str, form
     assert not operators["Opaque"] and operators["Sub"] == operators[form] == 1
 
 
+def _gate_of_one_row(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
+    row = writer.node("ReduceMean", x, writer.number([0]), keepdims=1)
+    wave = writer.node("Cos", writer.product(row, WIDTH, UNITS, bias=False))
+    given = writer.node("Add", writer.product(row, WIDTH, UNITS, bias=True), wave)
+    h = writer.node("Tanh", writer.node("Add", given, writer.product(states[0], UNITS, UNITS, bias=False)))
+    return [h], [h]
+
+
+def test_what_a_gate_is_given_for_all_rows_is_repeated() -> None:
+    for seed in range(5):
+        writer = Writer(Random(seed))
+        assert imported(loop_model(writer, partial(_gate_of_one_row, writer), 1))["RNN"] == 1
+
+
 def text_loop(body: str, **numbers: float) -> onnx.ModelProto:
     """Return a Loop of at most 20 runs over x, which a run gets as its state s."""
     weights = ", ".join(f"{k % 7 / 9:.3f}" for k in range(36))
@@ -380,3 +411,27 @@ def test_a_recurrence_without_inputs_is_no_fold() -> None:
 def test_a_body_deeper_than_python_recurs_stays() -> None:
     chain = " ".join(f"p{k + 1} = Relu(p{k})" for k in range(1500))
     assert imported(text_loop(f"d = Identity(c) o = Identity(s) p0 = Mul(x, f) {chain} p = Neg(p1500)"))["Opaque"] == 1
+
+
+def test_recurrent_weights_that_are_an_input_are_no_fold() -> None:
+    body = "d = Identity(c) z = Transpose(x) q = MatMul(z, x) y = MatMul(s, q) g = Add(y, x) o = Tanh(g) p = Neg(o)"
+    operators = imported(text_loop(body))
+    assert not FOLDS & set(operators)
+
+
+@pytest.mark.parametrize(
+    ("following", "position", "computations"),
+    [("Sub(one, k)", "k", 2), ("Add(k, one)", "k", 1), ("Add(k, one)", "Sub(k, four)", 1), ("Mul(k, one)", "k", 1)]
+)
+def test_rows_are_read_where_a_state_says(following: str, position: str, computations: int) -> None:
+    """Positions that alternate, count up, from the start or from the end, and that stay."""
+    place = position if "(" in position else f"Identity({position})"
+    body = f"d = Identity(c) m = {following} at = {place} row = Gather(x, at) r = Neg(row)"
+    model = model_of(
+        "(float[4,6] x) => (int64 e, float y) "
+        "<int64 n = {4}, bool t = {1}, int64 zero = {0}, int64 one = {1}, int64 four = {4}> "
+        f"{{ e, y = Loop(n, t, zero) <body = b (int64 i, bool c, int64 k) => (bool d, int64 m, float[6] r) {{ {body} }}> }}"
+    )
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    operators = imported(model)
+    assert operators["Neg"] == computations and not operators["Opaque"]

@@ -403,9 +403,9 @@ def test_loops_that_run_a_known_number_of_times_are_their_bodies(body: str) -> N
     "body",
     [
         f"r = Loop(n, t, x) <{BODY}) {{ o = Mul(s, k) m = ReduceMax<keepdims = 0>(o) d = Greater(m, k) }}>",
-        f"m = Constant<value_int = 10000>() r = Loop(m, t, x) <{BODY}) {{ d = Identity(c) o = Mul(s, k) }}>",
-        f"m = Constant<value_int = 10000>() r = Loop(, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
-        f"m = Constant<value_int = 10000>() r = Loop(m, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Identity(c) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 1000>() r = Loop(, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
+        f"m = Constant<value_int = 1000>() r = Loop(m, t, x) <{BODY}) {{ d = Less(i, m) o = Mul(s, k) }}>",
     ],
 )
 def test_loops_that_run_long_or_as_long_as_they_compute_stay(body: str) -> None:
@@ -413,6 +413,20 @@ def test_loops_that_run_long_or_as_long_as_they_compute_stay(body: str) -> None:
     graph, x = load(model).graph, np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     assert operators(graph)["Opaque"] == 1
     np.testing.assert_array_equal(run(export(graph), {"x": x})[0], run(model, {"x": x})[0])
+
+
+def test_loops_are_written_out_up_to_a_number_of_nodes_in_all() -> None:
+    chain = " ".join(f"v{k} = Tanh({f'v{k - 1}' if k else 's'})" for k in range(15))
+    first, second = (f"Loop(m, t, x) <{BODY}) {{ d = Identity(c) {chain} o = {op}(v14) }}>" for op in ("Neg", "Abs"))
+    model = loop_model(f"m = Constant<value_int = 100>() p = {first} q = {second} r = Add(p, q)")
+    graph, x = load(model).graph, np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    assert (operators(graph)["Neg"], operators(graph)["Abs"]) == (100, 0)
+    np.testing.assert_allclose(run(export(graph), {"x": x})[0], run(model, {"x": x})[0], rtol=1e-4)
+
+
+def test_rows_that_are_reversed_in_part_stay() -> None:
+    model = model_of("(float[4,2,3] x) => (float[4,2,3] y) <int64[2] n = {4, 3}> { y = ReverseSequence(x, n) }")
+    assert operators(agrees(model))["Opaque"] == 1
 
 
 def loop_model(body: str) -> onnx.ModelProto:
