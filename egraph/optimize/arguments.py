@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from egraph.errors import ModelError
-from egraph.optimize.options import DEFAULT_BUCKETS, OFFERED, Choice, Options, SizeRequest, choice_text, is_several
+from egraph.optimize.options import ANY, DEFAULT_BUCKETS, OFFERED, Choice, Options, SizeRequest, choice_text, is_several
 from egraph.policy import Policy
 from egraph.tolerance import ROUNDED_TOLERANCE, Tolerance
 from runtime.cores import usable_cores
@@ -18,6 +18,7 @@ from runtime.devices import DESCRIBED, HOST, NAMES
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
   python -m egraph.optimize model.onnx --shape x:1,3,224,224    fix the sizes of a dynamic input
+  python -m egraph.optimize model.onnx --shape N=1 --shape H=640/* --shape W=640/*   plan for 640 x 640; onnxruntime runs other sizes
   python -m egraph.optimize model.onnx --shape ids:1,32..512 --buckets 6   plan for six sizes from 32 to 512; the session picks
   python -m egraph.optimize model.onnx --shape batch=1/8 --shape seq=1/32..512   sizes by the names that the model gives them
   python -m egraph.optimize model.onnx --constant rate=16000    give an input a value for good, and take the branch that it chooses
@@ -36,12 +37,14 @@ EXAMPLES = """examples:
 
 sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
 words on values in between are forgotten. It makes an input of an initializer that the file lists as one, too; others are constants.
+Where a batch (the first axis of inputs of two axes or more) is all that the model and --shape leave open, a batch of 1 is planned, and
+onnxruntime runs other batches.
 
 several sizes: 32..512 is a range, of which --buckets sizes are planned, both ends among them; 32/64/128 plans each of these;
-1/32..512 both. NAME=SIZES gives a size that the model names, in all inputs that have it. One artefact holds all plans and their
-weights once; a session picks by its inputs. Sizes between are padded to the next plan where that is proved to be right, and pays; others,
-also those outside the range, are left to onnxruntime; an axis that is given one number takes only that. The budget is for all sizes
-together. python -m egraph.inspect says which size goes where.
+1/32..512 both; 1/* plans 1 and takes any other. NAME=SIZES gives a size that the model names, in all inputs that have it. One artefact
+holds all plans and their weights once; a session picks by its inputs. Sizes between are padded to the next plan where that is proved to
+be right, and pays; others, also those outside the range, are left to onnxruntime; an axis that is given one number alone takes only that.
+The budget is for all sizes together. python -m egraph.inspect says which size goes where.
 
 inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
 first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.
@@ -71,10 +74,10 @@ def parse_constant(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def parse_sizes(text: str) -> tuple[str, str, tuple[Choice, ...]]:
-    """Parse ``x:1,32..512`` or ``seq=8/32..512``; return the name, what stands after it, and the sizes of each axis."""
+    """Parse ``x:1,32..512``, ``seq=8/32..512`` or ``batch=1/*``; return the name, what stands after it, and the sizes of each axis."""
     parsed = re.fullmatch(r"(.+)([:=])([^:=]*)", text, re.DOTALL)
     name, kind, sizes = parsed.groups() if parsed else ("", "", "")
-    if kind != "=" and ".." not in sizes and "/" not in sizes:
+    if kind != "=" and not re.search(r"\.\.|/|\*", sizes):
         name, numbers = parse_shape(text)
         return name, ":", tuple((range(number, number + 1),) for number in numbers)
     choices = tuple(_choice(part, text) for part in sizes.split(","))
@@ -84,9 +87,12 @@ def parse_sizes(text: str) -> tuple[str, str, tuple[Choice, ...]]:
 
 
 def _choice(part: str, text: str) -> Choice:
-    """Parse the sizes of one axis, for example ``1/32..512``."""
+    """Parse the sizes of one axis, for example ``1/32..512`` or ``1/*``."""
     spans = []
     for span in part.split("/"):
+        if span == "*":
+            spans.append(ANY)
+            continue
         parsed = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", span)
         if not parsed:
             raise argparse.ArgumentTypeError(f"{span!r} in {text!r} is no size and no range; write x:1,32..512 or seq=1/32..512")
@@ -96,6 +102,8 @@ def _choice(part: str, text: str) -> Choice:
         if parsed[2] and not low:
             raise argparse.ArgumentTypeError(f"the range {span} in {text!r} begins at 0: begin at 1, and name 0 by itself (0/1..{high})")
         spans.append(range(low, high + 1))
+    if not any(spans):
+        raise argparse.ArgumentTypeError(f"{part} in {text!r} plans no size: give a number beside it, for example 1/*")
     return tuple(spans)
 
 
@@ -314,7 +322,7 @@ def _size_request(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, .
         raise ModelError("--buckets says how many sizes of a range are planned, and there is no range", where="--buckets", fix=fix)
     if request.names and arguments.source:
         raise ModelError("a stage's text has no names of sizes left", where="--shape", fix="give --shape where the text is written")
-    if request.has_several:
+    if request.plans_several:
         single = {
             "--to": arguments.to, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir, "--report": arguments.report
         }  # fmt: skip

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from egraph.optimize.options import Options
+from egraph.errors import ModelError
+from egraph.optimize.options import Options, choice_text
 from egraph.optimize.original import with_constants
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
-from egraph.optimize.size_plan import ONNXRUNTIME, Gap, with_shapes
+from egraph.optimize.size_plan import BATCH, ONNXRUNTIME, Gap, with_open_batch, with_shapes
 from egraph.optimize.sizes import SizesOutcome, optimize_sizes
 from runtime.garbage_collection import rare_collections
 from runtime.leftovers import own_temporary_files
@@ -37,9 +38,12 @@ def _progress(options: Options) -> Iterator[Progress]:
 def run(options: Options) -> int:
     """Optimise and print; return the exit code."""
     with _progress(options) as progress, with_constants(options) as options:
-        outcome = optimize_sizes(options, progress) if options.size_request.has_several else optimize(with_shapes(options), progress)
+        outcome = _optimize(options, progress)
     if options.json:
         print(json.dumps(outcome.to_json()))
+    elif isinstance(outcome, SizesOutcome) and len(outcome.outcomes) == 1:
+        print_table(outcome.only)
+        print(f"planned: {outcome.sizes.text(outcome.sizes.buckets[0].sizes)}; {OTHERS}")
     elif isinstance(outcome, SizesOutcome):
         print_sizes(outcome)
     else:
@@ -47,16 +51,39 @@ def run(options: Options) -> int:
     return 0
 
 
+def _optimize(options: Options, progress: Progress) -> Outcome | SizesOutcome:
+    """Optimise for the sizes that are given, and for one of a batch that is left open, where the model takes that."""
+    planned = with_open_batch(options)
+    if not planned.size_request.has_several:
+        return optimize(with_shapes(planned), progress)
+    if planned is options:
+        return optimize_sizes(options, progress)
+    batches = planned.size_request.names.keys() - options.size_request.names.keys()
+    flags = " ".join(f"--shape {name}={choice_text(BATCH)}" for name in sorted(batches))
+    progress.note(f"the batch is left open: {flags} is taken")
+    try:
+        return optimize_sizes(planned, progress)
+    except ModelError as error:
+        progress.note(f"the model does not take that: {error}")
+        return optimize(with_shapes(options), progress)
+
+
+def _for_one_size(options: Options) -> Options:
+    """Return options with one size for each axis that is given any, and for a batch that the model leaves open."""
+    return with_shapes(options if options.model.suffix == ".txt" else with_open_batch(options))
+
+
 def run_stages(options: Options, target: Path) -> int:
     """Run the stages that lead to a file of that name, and say where it lies; return the exit code."""
     from egraph.optimize.stages import run_alone
 
     with _progress(options) as progress, with_constants(options) as options:
-        written = run_alone(with_shapes(options), target, progress)
+        written = run_alone(_for_one_size(options), target, progress)
     print(f"wrote {written}")
     return 0
 
 
+OTHERS = "other sizes: onnxruntime runs the model as it was given"
 PROGRAMS = {"onnxruntime": "onnxruntime, all optimisations", "unoptimized": "one kernel a node", "optimized": "optimised"}
 
 
@@ -92,7 +119,7 @@ def run_export(options: Options, archive: Path) -> int:
     from egraph.optimize.job_export import export_jobs
 
     with _progress(options) as progress, with_constants(options) as options:
-        exported = export_jobs(with_shapes(options), archive, progress)
+        exported = export_jobs(_for_one_size(options), archive, progress)
     if options.json:
         print(json.dumps({"archive": str(archive), "kernels": exported.kernels, "failed": exported.failed}))
         return 0
@@ -129,7 +156,7 @@ def print_sizes(outcome: SizesOutcome) -> None:
     for gap in map(Gap.describe, outcome.gaps):
         runs = gap["runs"] if gap["runs"] == ONNXRUNTIME else f"padded to {gap['runs']}"
         console.print(f"{gap['sizes']}: {runs} ({gap['why']})", soft_wrap=True)
-    console.print("other sizes: onnxruntime runs the model as it was given")
+    console.print(OTHERS)
     for file in outcome.files:
         console.print(f"wrote {file}", soft_wrap=True)
     console.print(f"{outcome.seconds_total:.1f} s in all")

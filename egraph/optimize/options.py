@@ -24,6 +24,8 @@ CONSTRAINED: tuple[Precision, ...] = ("auto", "int8")
 """Where the search itself keeps to the tolerance, kernel by kernel; otherwise a program that is beyond it is given up."""
 Choice: TypeAlias = tuple[range, ...]
 """The sizes that an axis may have: ranges, a number being a range of one."""
+ANY = range(0)
+"""Among the sizes of an axis: it may have any other as well, for which no program is planned."""
 DEFAULT_BUCKETS = 4
 """Sizes that are planned of a range, its ends among them, unless ``--buckets`` says how many."""
 
@@ -41,16 +43,25 @@ class SizeRequest:
     @property
     def has_several(self) -> bool:
         """Whether any axis may have more than one size."""
-        return any(is_several(choice) for choices in (self.names.values(), *self.inputs.values()) for choice in choices)
+        return any(map(is_several, self._choices))
+
+    @property
+    def plans_several(self) -> bool:
+        """Whether programs for more than one size are planned."""
+        return any(sum(map(len, choice)) > 1 for choice in self._choices)
+
+    @property
+    def _choices(self) -> tuple[Choice, ...]:
+        return tuple(choice for choices in (self.names.values(), *self.inputs.values()) for choice in choices)
 
 
 def is_several(choice: Choice) -> bool:
-    return sum(map(len, choice)) > 1
+    return sum(map(len, choice)) > 1 or ANY in choice
 
 
 def choice_text(choice: Choice) -> str:
     """Return the sizes of an axis as ``--shape`` takes them."""
-    return "/".join(str(span.start) if len(span) == 1 else f"{span.start}..{span.stop - 1}" for span in choice)
+    return "/".join("*" if span == ANY else f"{span[0]}..{span[-1]}" if len(span) > 1 else str(span[0]) for span in choice)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ What runs sizes between planned ones is decided here, too: padded to the larger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,7 +16,7 @@ from egraph.errors import EinsatError, ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer.model_file import read_model
 from egraph.onnx.types import from_proto
-from egraph.optimize.options import Choice, Options, choice_text, is_several
+from egraph.optimize.options import ANY, Choice, Options, SizeRequest, choice_text, is_several
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.padding import Padding
 from egraph.optimize.progress import Progress
@@ -31,9 +31,9 @@ ROUND_PARTS = 8
 
 def spread(span: range, count: int) -> tuple[int, ...]:
     """Return the sizes of a range that are planned, in geometric steps from its first to its last."""
-    low, high = span[0], span[-1]
     if len(span) <= count:
         return tuple(span)
+    low, high = span[0], span[-1]
     sizes = [low]
     for step in range(1, count - 1):
         size = _rounded(low * (high / low) ** (step / (count - 1)))
@@ -75,7 +75,7 @@ class SizePlan:
 
     def is_between(self, point: Mapping[str, int]) -> bool:
         """Return whether a size of a point lies inside a range, so that the user named it by no number."""
-        return any(span[0] < point[each.name] < span[-1] for each in self.varied for span in each.choice)
+        return any(span[0] < point[each.name] < span[-1] for each in self.varied for span in each.choice if span)
 
     def points(self, count: int) -> tuple[dict[str, int], ...]:
         """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
@@ -92,11 +92,9 @@ class SizePlan:
 
 def size_plan(options: Options, model: onnx.ModelProto) -> SizePlan:
     """Return the plan for a model's inputs; raises ModelError where ``--shape`` does not fit them."""
-    initial = {tensor.name for tensor in model.graph.initializer}
-    types = {value.name: from_proto(value.type, value.name) for value in model.graph.input}
     explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}
     explicit |= options.size_request.inputs
-    types = {name: type for name, type in types.items() if name not in initial or name in explicit}
+    types = _input_types(model, explicit)
     for name, choices in explicit.items():
         _check_input(name, choices, types)
     named = _named(explicit, options.size_request.names, types)
@@ -133,6 +131,36 @@ def size_plan(options: Options, model: onnx.ModelProto) -> SizePlan:
             fix="give one of them a single number, or rename the sizes in the model",
         )  # fmt: skip
     return SizePlan(several, inputs, types)
+
+
+def _input_types(model: onnx.ModelProto, explicit: Collection[str]) -> dict[str, TensorType]:
+    """Return the types of inputs as the model states them: of those with an initializer, those that ``--shape`` names."""
+    initial = {tensor.name for tensor in model.graph.initializer} - set(explicit)
+    return {value.name: from_proto(value.type, value.name) for value in model.graph.input if value.name not in initial}
+
+
+BATCH: Choice = (range(1, 2), ANY)
+"""What is planned for a batch that nothing gives a size: 1, the batch of whoever waits for each result."""
+
+
+def with_open_batch(options: Options) -> Options:
+    """Return options with ``BATCH`` for a batch where that is all that the model and the options leave open.
+
+    A batch is the first axis of inputs, of which one has more axes: the only axis of an input is its length.
+    """
+    request = options.size_request
+    if options.shapes or request.inputs or options.inputs:
+        return options
+    axes: dict[str, list[tuple[int, int]]] = {}
+    for type in _input_types(read_model(options.model)[0], ()).values():
+        if type.shape is None:
+            return options
+        for axis, size in enumerate(type.shape):
+            if isinstance(size, str) and size not in request.names:
+                axes.setdefault(size, []).append((axis, len(type.shape)))
+    if any(any(axis for axis, _ in places) or all(rank == 1 for _, rank in places) for places in axes.values()):
+        return options
+    return replace(options, size_request=replace(request, names={**request.names, **dict.fromkeys(axes, BATCH)}))
 
 
 def _shape_text(type: TensorType) -> str:
@@ -176,11 +204,13 @@ def _named(
 
 
 def with_shapes(options: Options) -> Options:
-    """Return options whose sizes by name are sizes of inputs; there is one of each."""
-    if not options.size_request.names:
+    """Return options whose sizes by name are sizes of inputs; one of each is planned."""
+    request = options.size_request
+    if not (request.names or request.inputs):
         return options
     plan = size_plan(options, read_model(options.model)[0])
-    return replace(options, shapes={**options.shapes, **plan.shapes({})})
+    (point,) = plan.points(request.buckets)
+    return replace(options, shapes={**options.shapes, **plan.shapes(point)}, size_request=SizeRequest())
 
 
 def point_text(point: Mapping[str, int]) -> str:

@@ -107,9 +107,16 @@ class SizesOutcome:
     files: tuple[str, ...] = ()
     seconds_total: float = 0.0
 
+    @property
+    def only(self) -> Outcome:
+        """Return what became of the one size that is planned, as an outcome of the whole."""
+        (outcome,) = self.outcomes
+        return replace(outcome, files=self.files, seconds_total=self.seconds_total)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints."""
+        """Return the object that ``--json`` prints; where one size is planned, with all that one of a single size has."""
         return {
+            **(self.only.to_json() if len(self.outcomes) == 1 else {}),
             "model": self.model,
             "sizes": {size.name: size.asked for size in self.sizes.sizes},
             "buckets": [
@@ -137,12 +144,13 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
     plan = size_plan(options, read_model(options.model)[0])
     points = plan.points(options.size_request.buckets)
     user_inputs = _given(plan, options)
-    progress.note(f"{len(points)} sizes are planned: {'; '.join(map(point_text, points))}")
+    progress.note(f"{len(points)} size{'s are' if len(points) > 1 else ' is'} planned: {'; '.join(map(point_text, points))}")
     with staging(output) as stage:
         outcomes: dict[str, Outcome] = {}
         order = [points[-1], *points[:1], *reversed(points[1:-1])] if len(points) > 1 else list(points)
         for number, point in enumerate(order):
-            seconds = (progress.left_seconds - (CHECK_SHARE + PROOF_SHARE) * options.budget_seconds) / (len(order) - number)
+            kept_share = CHECK_SHARE + PROOF_SHARE * (len(points) > 1)
+            seconds = (progress.left_seconds - kept_share * options.budget_seconds) / (len(order) - number)
             if outcomes and seconds * (len(order) - number) < LEAST_SECONDS:
                 break
             with interruption.unsettled():

@@ -248,6 +248,7 @@ def test_a_search_needs_no_measuring_where_its_jobs_were_measured(tmp_path: Path
 
 
 def test_records_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(MODEL), tmp_path / "m.onnx")
     files = ("--import-profiles", tmp_path / "none.jsonl", "--export-jobs", tmp_path / "j.zip")
     done = command("egraph.optimize", tmp_path / "m.onnx", *files)
     assert done.returncode == 2 and "--import-profiles" in done.stderr and "runtime.profile measure" in done.stderr

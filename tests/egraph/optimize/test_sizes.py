@@ -22,8 +22,9 @@ from egraph.inspect.command import build_parser as inspect_parser
 from egraph.inspect.command import run as inspect_run
 from egraph.onnx import importer
 from egraph.optimize.arguments import parse, parse_sizes, to_options
+from egraph.optimize.options import ANY
 from egraph.optimize.padding import Padding, begins_alike
-from egraph.optimize.size_plan import size_plan, spread, with_shapes
+from egraph.optimize.size_plan import BATCH, size_plan, spread, with_open_batch, with_shapes
 from egraph.tensor import Graph, Node, TensorType, placeholder
 from egraph.tensor import attributes as make_attributes
 from egraph.tensor.ops import OPS, apply
@@ -367,6 +368,8 @@ def test_planned_sizes_are_geometric_between_the_ends() -> None:
         ("x:2x3", ("x", ":", ((range(2, 3),), (range(3, 4),)))),
         ("a=b:0/4", ("a=b", ":", ((range(1), range(4, 5)),))),
         ("s:", ("s", ":", ())),
+        ("n=1/*", ("n", "=", ((range(1, 2), ANY),))),
+        ("x:*/4,3", ("x", ":", ((ANY, range(4, 5)), (range(3, 4),)))),
     ],
 )
 def test_sizes_are_read(text: str, parsed: object) -> None:
@@ -379,6 +382,7 @@ def test_sizes_are_read(text: str, parsed: object) -> None:
         (("--shape", "x:1,4,9..2"), r"the range 9..2 in 'x:1,4,9..2' is empty: write 2..9"),
         (("--shape", "x:1,4,0..2"), r"begins at 0"),
         (("--shape", "x:1,4,2.."), r"is no size and no range"),
+        (("--shape", "x:1,4,*"), r"\* in 'x:1,4,\*' plans no size: give a number beside it, for example 1/\*"),
         (("--shape", "time=4,5"), r"gives the size 'time' 2 times"),
         (("--shape", "tme=4..5"), r"(?s)no input has a size 'tme'.*use one of the names time"),
         (("--shape", "tme=4"), r"(?s)no input has a size 'tme'.*use one of the names time"),
@@ -386,6 +390,7 @@ def test_sizes_are_read(text: str, parsed: object) -> None:
         (("--shape", "x:4..5"), r"(?s)has 3 axes, not 1.*x:1,4,time"),
         (("--shape", "x:1,4,8", "--buckets", "3"), r"(?s)there is no range.*give a range"),
         (("--shape", "time=8/16", "--buckets", "3"), r"(?s)there is no range"),
+        (("--shape", "time=8/*", "--buckets", "3"), r"(?s)there is no range"),
         (("--shape", "x:1,4,8..16", "--buckets", "1"), r"at least 2"),
         (("--shape", "time=4..8", "--shape", "x:1,4,4..9"), r"(?s)'time' is given as 4..8 and as 4..9"),
         (("--shape", "time=4..8", "--shape", "time=4..9"), r"(?s)'time' twice, as 4..8 and as 4..9"),
@@ -431,6 +436,90 @@ def test_one_size_by_name_is_that_of_all_inputs_that_have_it(tmp_path: Path) -> 
     onnx.save(transformer(), tmp_path / "m.onnx")
     options = to_options(parse([str(tmp_path / "m.onnx"), "--shape", "batch=2", "--shape", "seq=5"]))
     assert not options.size_request.has_several and with_shapes(options).shapes == {"ids": (2, 5), "mask": (2, 5)}
+
+
+def open_inputs(*shapes: tuple[str | int | None, ...]) -> onnx.ModelProto:
+    inputs = [helper.make_tensor_value_info(f"x{k}", TensorProto.FLOAT, shape) for k, shape in enumerate(shapes)]
+    node = helper.make_node("Identity", ["x0"], ["y"])
+    return helper.make_model(helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")]))
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "batches"),
+    [
+        (open_inputs(("N", 3, 8, 8)), (), {"N"}),
+        (open_inputs((None, 3)), (), {"x0_0"}),
+        (open_inputs(("N", 3), ("N",), (2, 2)), (), {"N"}),
+        (open_inputs(("N", 3), ("M", 3)), (), {"N", "M"}),
+        (open_inputs(("N", 3), ("M",)), (), set()),
+        (open_inputs(("samples",)), (), set()),
+        (open_inputs((4, "time")), (), set()),
+        (open_inputs(("N", "N")), (), set()),
+        (open_inputs(("N", 3), (3, "N")), (), set()),
+        (open_inputs(("N", 3, "H", "W")), (), set()),
+        (open_inputs(("N", 3, "H", "W")), ("--shape", "H=8", "--shape", "W=8..16"), {"N"}),
+        (open_inputs(("N", 3, "H", "W")), ("--shape", "H=8"), set()),
+        (open_inputs(("N", 3), ("N", "T")), ("--shape", "x1:2,5"), set()),
+        (open_inputs(("N", 3)), ("--shape", "N=4/*"), set()),
+        (open_inputs(("N", 3)), ("--inputs", "real.npz"), set()),
+        (open_inputs((2, 3)), (), set()),
+    ],
+)
+def test_a_batch_is_the_first_axis_alone(tmp_path: Path, model: onnx.ModelProto, arguments: tuple[str, ...], batches: set[str]) -> None:
+    onnx.save(model, tmp_path / "m.onnx")
+    options = to_options(parse([str(tmp_path / "m.onnx"), *arguments]))
+    names = with_open_batch(options).size_request.names
+    assert {name for name, choice in names.items() if choice == BATCH} == batches
+    assert {name: choice for name, choice in names.items() if name not in batches} == options.size_request.names
+
+
+def test_inputs_of_unknown_rank_and_constants_leave_no_batch_open(tmp_path: Path) -> None:
+    model = open_inputs(("N", 3), ("N", "T"))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((2, 2), np.float32), "x1"))
+    onnx.save(model, tmp_path / "m.onnx")
+    options = to_options(parse([str(tmp_path / "m.onnx")]))
+    assert with_open_batch(options).size_request.names == {"N": BATCH}, "an initializer that the file lists as an input is none"
+    model.graph.input.append(helper.make_tensor_value_info("any", TensorProto.FLOAT, None))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert with_open_batch(options) is options
+
+
+def test_a_batch_that_is_left_open_is_planned_as_one(tmp_path: Path) -> None:
+    onnx.save(transformer(layers=1), model := tmp_path / "m.onnx")
+    arguments = (model, "--shape", "seq=4", "--report", tmp_path / "r.html", *QUICK, "--device", "reference")
+    done = command(*arguments, "--database", tmp_path / "p.sqlite", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "the batch is left open: --shape batch=1/* is taken" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["sizes"] == {"batch": "1/*"} and [bucket["sizes"] for bucket in found["buckets"]] == [{"batch": 1}]
+    assert {key: found[key] for key in ("status", "max_rel_err", "rules")} == {
+        key: found["buckets"][0][key] for key in ("status", "max_rel_err", "rules")
+    }, "what is said of a program of one size is said of the only one"
+    assert {Path(file).name for file in found["files"]} == {"m.opt.onnx", "m.einsat"} and (tmp_path / "r.html").exists()
+    with Session(tmp_path / "m.einsat", threads=1) as session:
+        for batch, ran in ((1, 1), (3, "batch")):
+            np.testing.assert_allclose(session.run(None, tokens(4, batch))[0], expected(model, tokens(4, batch))[0], rtol=1e-4, atol=1e-5)
+            assert session.executable.plan.inputs[0].shape == (ran, 4)
+        with pytest.raises(InvalidArgument):
+            session.run(None, tokens(5, 1))
+    done = command(*arguments, "--database", tmp_path / "p.sqlite")
+    assert done.returncode == 0 and "planned: batch=1; other sizes: onnxruntime runs the model as it was given" in done.stdout
+    assert "one kernel a node" in done.stdout, "the table is that of one size"
+    done = command(model, "--shape", "seq=4", "--to", tmp_path / "imported.txt")
+    assert done.returncode == 0 and "input 'ids' : int64[1,4]" in (tmp_path / "imported.txt").read_text(), done.stderr
+
+
+def test_a_model_that_takes_no_batch_of_one_is_optimised_as_it_is(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> pairs (float[N,3] x) => (float[2,M] y) <int64[2] two = {2, -1}>
+        { a = Relu(x) y = Reshape(a, two) }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    done = command(tmp_path / "m.onnx", *QUICK, "--device", "reference", "--database", tmp_path / "p.sqlite", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "the model does not take that: " in done.stderr and "sizes" not in json.loads(done.stdout)
+    with Session(tmp_path / "m.einsat", threads=1) as session:
+        x = np.array([[1, -2, 3], [-4, 5, 6]], np.float32)
+        assert session.run(None, {"x": x})[0].tolist() == [[1, 0, 3], [0, 5, 6]]
 
 
 def test_sizes_between_are_padded_where_that_is_proved(tmp_path: Path) -> None:
