@@ -181,6 +181,8 @@ def print_table(outcome: Outcome) -> None:
     else:
         counts = ", ".join(f"{count} {kind}" for kind, count in outcome.kernel_counts.items() if count)
         console.print(f"kernels: {before} before, {after} after ({counts}); largest relative error {outcome.max_rel_err:.2g}")
+    for hint in outcome.hints:
+        console.print(hint, soft_wrap=True)
     if outcome.has_subnormals:
         console.print(outcome.subnormals_text, soft_wrap=True)
     if outcome.precision_text:

@@ -200,6 +200,8 @@ class Outcome:
     environment: Mapping[str, str]
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    """Options without which a part of the model is left to onnxruntime; the notes hold them, too."""
     seconds_total: float = 0.0
     files: tuple[str, ...] = ()
     kernel_counts: Mapping[str, int] = field(default_factory=dict)
@@ -313,6 +315,7 @@ class Outcome:
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
             **({"subnormals": {"kept": self.keeps_subnormals, "weights": self.subnormal_weights}} if self.has_subnormals else {}),
+            **({"hints": list(self.hints)} if self.hints else {}),
             **({"unsafe_rules": list(self.unsafe_rules)} if self.unsafe_rules else {}),
             **({"precision": self._precision()} if self.precisions or self.precision_note else {}),
         }
@@ -355,7 +358,7 @@ class Outcome:
     def to_manifest(self) -> dict[str, Any]:
         """Return everything that does not depend on when or where the run happened, for the artefact."""
         data = asdict(self)
-        for name in ("seconds_total", "files", "search_seconds", "extract_seconds"):
+        for name in ("seconds_total", "files", "search_seconds", "extract_seconds", "hints"):
             del data[name]
         for growth in data["growth"]:
             del growth["seconds"]

@@ -162,7 +162,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
             if options.report is not None:
                 write_beside(options.report, (output.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
-            return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
+            return replace(outcome, files=tuple(files), hints=imported.hints, seconds_total=progress.spent_seconds)
 
 
 def _opened(model: Path, threads: int) -> tuple[Any, float]:

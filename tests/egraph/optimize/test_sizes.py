@@ -21,6 +21,7 @@ from egraph.errors import ModelError, TypeMismatch
 from egraph.inspect.command import build_parser as inspect_parser
 from egraph.inspect.command import run as inspect_run
 from egraph.onnx import importer
+from egraph.onnx.importer.sizes import UNKNOWN_SIZES
 from egraph.optimize.arguments import parse, parse_sizes, to_options
 from egraph.optimize.options import ANY
 from egraph.optimize.padding import Padding, begins_alike
@@ -516,7 +517,11 @@ def test_a_model_that_takes_no_batch_of_one_is_optimised_as_it_is(tmp_path: Path
     onnx.save(model, tmp_path / "m.onnx")
     done = command(tmp_path / "m.onnx", *QUICK, "--device", "reference", "--database", tmp_path / "p.sqlite", "--json")
     assert done.returncode == 0, done.stderr
-    assert "the model does not take that: " in done.stderr and "sizes" not in json.loads(done.stdout)
+    assert "the model does not take that: " in done.stderr
+    printed = json.loads(done.stdout)
+    assert "sizes" not in printed and printed["hints"] == [f"{UNKNOWN_SIZES}--shape x:N,3"]
+    done = command(tmp_path / "m.onnx", *QUICK, "--device", "reference", "--database", tmp_path / "p.sqlite")
+    assert f"{UNKNOWN_SIZES}--shape x:N,3" in done.stdout, "the table ends with what would do more"
     with Session(tmp_path / "m.einsat", threads=1) as session:
         x = np.array([[1, -2, 3], [-4, 5, 6]], np.float32)
         assert session.run(None, {"x": x})[0].tolist() == [[1, 0, 3], [0, 5, 6]]
