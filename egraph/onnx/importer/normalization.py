@@ -23,12 +23,14 @@ def _softmax(call: Call) -> Node:
 
 
 def _batch_normalization(call: Call) -> list[Node | None]:
-    """x s + b with s = scale / sqrt(var + epsilon), b = bias - mean s"""
-    if int(call.attribute("training_mode", 0)) or call.uses_more_than_first():
-        raise NotCore("training mode")
+    """x s + b with s = scale / sqrt(var + epsilon), b = bias - mean s; in training mode, with the mean and variance of x"""
+    if call.uses_more_than_first():
+        raise NotCore("the statistics are used")
     if not int(call.attribute("spatial", 1)):
         raise NotCore("statistics of every position")
     epsilon = float(call.attribute("epsilon", 1e-5))
+    if int(call.attribute("training_mode", 0)):
+        return [_by_its_statistics(call, epsilon)] + [None] * (len(call.node.output) - 1)
     rank, channels = len(call.shape(0)), call.shape(1)[0]
     column = (1, channels, *[1] * (rank - 2)) if rank > 1 else (channels,)
     values = [call.data(k) for k in range(1, 5)]
@@ -45,6 +47,16 @@ def _batch_normalization(call: Call) -> list[Node | None]:
         offset = call.reshape(call.apply("Sub", call[2], call.apply("Mul", call[3], quotient)), column)
     result = call.apply("Add", call.apply("Mul", call[0], multiplier), offset)
     return [result] + [None] * (len(call.node.output) - 1)
+
+
+def _by_its_statistics(call: Call, epsilon: float) -> Node:
+    """Instance normalisation of all samples as one: the batch becomes an axis within each channel"""
+    batch, channels, *sizes = call.shape(0)
+    one = call.apply("Transpose", call.reshape(call[0], (batch, channels, math.prod(sizes))), perm=(1, 0, 2))
+    grouped = call.reshape(one, (1, channels, batch * math.prod(sizes)))
+    normalized = call.apply("InstanceNormalization", grouped, call[1], call[2], epsilon=epsilon)
+    apart = call.reshape(normalized, (channels, batch, math.prod(sizes)))
+    return call.reshape(call.apply("Transpose", apart, perm=(1, 0, 2)), (batch, channels, *sizes))
 
 
 def _layer_normalization(call: Call) -> list[Node | None]:

@@ -152,6 +152,12 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[2,3] x) => (float[3,5] y) <int64[4] p = {0, 2, 1, 0}, float v = {7}> { y = Pad(x, p, v) }",
         "(float[2,3] x) => (float[2,2] y) <int64[4] p = {0, -1, 0, 0}> { y = Pad(x, p) }",
         "(float[2,3] x, float[3] s, float[3] b) => (float[2,3] y) { y = LayerNormalization(x, s, b) }",
+        "(float[1,3,4] x, float[3] s, float[3] b) => (float[1,3,4] y) "
+        "{ y, mean, variance = BatchNormalization<training_mode = 1>(x, s, b, s, b) }",
+        "(float[2,3,4,5] x, float[3] s, float[3] b) => (float[2,3,4,5] y) "
+        "{ y, mean, variance = BatchNormalization<training_mode = 1, epsilon = 0.1>(x, s, b, s, b) }",
+        "(float[4,3] x, float[3] s, float[3] b) => (float[4,3] y) "
+        "{ y, mean, variance = BatchNormalization<training_mode = 1>(x, s, b, s, b) }",
         "(float[1,2,3,3] x, float[2,2,3,3] w) => (float[1,2,H,W] y) { y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }",
         "(float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather(x, i) }",
         "(float[4,3] x, int64[2,1] i) => (float[2,3] y) { y = GatherND(x, i) }",
@@ -475,6 +481,13 @@ def test_what_onnxruntime_reads_in_its_own_way_stays_opaque(body: str, opset: in
     x = np.random.default_rng(0).standard_normal(graph.inputs[0].type.sizes).astype(np.float32)
     assert operators(graph)["Opaque"] == 1
     np.testing.assert_allclose(run(export(graph), {"x": x}), run(model, {"x": x}))
+
+
+def test_a_normalisation_whose_statistics_are_read_stays_opaque() -> None:
+    body = "y, mean, variance = BatchNormalization<training_mode = 1>(x, one, zero, zero, one)"
+    weights = "<float[3] one = {1, 1, 1}, float[3] zero = {0, 0, 0}>"
+    graph = agrees(model_of(f"(float[2,3,4] x) => (float[2,3,4] y, float[3] mean) {weights} {{ {body} }}"))
+    assert operators(graph)["Opaque"] == 1
 
 
 def test_shape_arithmetic_folds() -> None:
