@@ -44,15 +44,15 @@ class Evaluator(Operations):
     def call(self, function: Value, arguments: Sequence[Value], named: Mapping[str, Value] | None = None) -> Value:
         """Return the value of a function."""
         self.step()
-        match function:
-            case Closure():
-                return self._called(function, arguments, named or {}, None)
-            case Native(evaluating=True):
+        kind = type(function)
+        if kind is Closure:
+            return self._called(function, arguments, named or {}, None)
+        if kind is Native:
+            if function.evaluating:
                 return function.function(self, *arguments, **(named or {}))
-            case Native():
-                return function.function(*arguments, **(named or {}))
-            case Refusal():
-                raise function.error
+            return function.function(*arguments, **(named or {}))
+        if kind is Refusal:
+            raise function.error
         if self.kind(function) != "function":
             raise TypeError(f"a {self.kind(function)} is called")
         return function(*arguments, **(named or {}))
@@ -70,8 +70,7 @@ class Evaluator(Operations):
         for each in statements:
             self._steps += 1
             if self._steps % BETWEEN_LOOKS == 0:
-                self._steps -= 1
-                self.step()
+                self._look()
             try:
                 signal = _STATEMENTS[type(each)](self, each, frame)
             except RuleError as error:
@@ -88,9 +87,10 @@ class Evaluator(Operations):
             self.bind(target, value, frame)
 
     def bind(self, target: syntax.Target, value: Value, frame: Frame) -> None:
+        if isinstance(target, syntax.Name):  # most are
+            frame.names[target.name] = value
+            return
         match target:
-            case syntax.Name():
-                frame.names[target.name] = value
             case syntax.Targets():
                 self._bind_each(target, list(self.each(value)), frame)
             case syntax.Element():
@@ -211,7 +211,7 @@ class Evaluator(Operations):
                 value = frame.find(node.name)
             except KeyError:
                 raise NameError(f"{node.name} is not defined (line {node.line})") from None
-            if type(value) not in _FIXED and not self.loading and changeable(value) and not frame.binds(node.name):
+            if type(value) not in _FIXED and not self.loading and not frame.binds(node.name) and changeable(value):
                 raise RuleError(
                     f"{node.name} outlives the call and can change: what a rule does depends on its arguments alone, not on earlier calls",
                     where=f"{path_of(frame)}:{node.line}", fix="write a tuple, or make the value in the rule's function",
@@ -251,6 +251,8 @@ class Evaluator(Operations):
 
     def _element(self, node: syntax.Element, frame: Frame) -> Value:
         container, position = self.value(node.value, frame), self.value(node.position, frame)
+        if type(container) is tuple and type(position) is int:  # most are
+            return container[position]
         match self.kind(container):
             case "table":
                 for key, value in container.entries:
@@ -357,6 +359,9 @@ class Evaluator(Operations):
 
     def _compared(self, node: syntax.Compared, frame: Frame) -> Value:
         left = self.value(node.first, frame)
+        if len(node.comparisons) == 1:  # most are
+            ((operator, other),) = node.comparisons
+            return self.compare(operator, left, self.value(other, frame))
         result: Value = True
         for position, (operator, other) in enumerate(node.comparisons):
             right = self.value(other, frame)
@@ -412,14 +417,17 @@ class Evaluator(Operations):
                 return self._tabled([(self.value(node.key, inner), self.value(node.element, inner)) for _ in bindings])
 
     def _bindings(self, clauses: Sequence[syntax.Clause], frame: Frame) -> Iterator[None]:
-        if not clauses:
-            yield None
-            return
-        first = clauses[0]
+        first, *further = clauses
         for value in self.each(self.value(first.values, frame)):
             self.bind(first.target, value, frame)
-            if all(self.truth(self.value(condition, frame)) for condition in first.conditions):
-                yield from self._bindings(clauses[1:], frame)
+            for condition in first.conditions:
+                if not self.truth(self.value(condition, frame)):
+                    break
+            else:
+                if further:
+                    yield from self._bindings(further, frame)
+                else:
+                    yield None
 
     def _text(self, node: syntax.Text, frame: Frame) -> Value:
         values = [part if isinstance(part, str) else format(self.value(part[0], frame), part[1]) for part in node.parts]

@@ -18,12 +18,9 @@ class Frame:
         self.around, self.names, self.on_side, self.is_call = around, names, on_side, is_call
 
     def find(self, name: str) -> Value:
-        frame: Names = self
-        while isinstance(frame, Frame):
-            if name in frame.names:
-                return frame.names[name]
-            frame = frame.around
-        return frame.find(name)
+        if name in self.names:
+            return self.names[name]
+        return self.around.find(name)
 
     def binds(self, name: str) -> bool:
         """Return whether the call that this is a part of binds a name."""

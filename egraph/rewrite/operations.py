@@ -35,12 +35,23 @@ class Operations:
         """Count a step."""
         self._steps += 1
         if self._steps % BETWEEN_LOOKS == 0:
-            look()
-            if self._steps > STEPS:
-                raise TooLong(f"its function takes more than {STEPS} steps")
+            self._look()
+
+    def _look(self) -> None:
+        look()
+        if self._steps > STEPS:
+            raise TooLong(f"its function takes more than {STEPS} steps")
 
     def each(self, values: Value) -> Iterator[Value]:
-        """Yield the values of a sequence, in order; a set has none."""
+        """Return the values of a sequence, in order; a set has none."""
+        if type(values) is tuple and len(values) <= BETWEEN_LOOKS:  # most are: its steps are counted at once
+            self._steps += len(values)
+            if self._steps % BETWEEN_LOOKS < len(values):
+                self._look()
+            return iter(values)
+        return self._each_in_steps(values)
+
+    def _each_in_steps(self, values: Value) -> Iterator[Value]:
         kind = self.kind(values)
         if kind not in ("tuple", "list", "range", "stream"):
             reason = "a set has no order: sorted({...}) has" if kind == "set" else f"a {kind} is no sequence"
@@ -48,8 +59,7 @@ class Operations:
         for value in values:
             self._steps += 1
             if self._steps % BETWEEN_LOOKS == 0:
-                self._steps -= 1
-                self.step()
+                self._look()
             yield value
 
     def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
@@ -82,6 +92,8 @@ class Operations:
 
     def compare(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> Value:
         """left OPERATOR right; ``required`` where the other answer refuses the match"""
+        if type(left) is type(right) is int and operator in _OF_INTEGERS:  # most are
+            return self.numbers.compare(operator, left, right, required)
         match operator:
             case "is" | "is not":
                 return (left is None and right is None) == (operator == "is")
@@ -144,6 +156,8 @@ class Operations:
 
     def truth(self, value: Value, required: bool | None = None) -> bool:
         """Return whether a value counts as true; ``required`` where the other answer refuses the match."""
+        if type(value) is bool:  # most are
+            return value is True
         match self.kind(value):
             case "truth":
                 return value is True
@@ -180,6 +194,7 @@ def _check_power(base: str, exponent: Value) -> None:
 
 
 _PLAIN = frozenset({"+", "-", "*", "//", "%"})
+_OF_INTEGERS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 _NUMERIC = frozenset({"integer", "number", "truth"})
 _OPAQUE = frozenset({"tensor", "equation", "attributes", "type", "function", "module", "stream", "reason", "other"})
 _TENSORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -197,6 +197,18 @@ def test_no_loop_is_endless() -> None:
         endless.apply(Binding({"x": TensorType("float32", (2,))}, {}))
 
 
+def test_elements_that_are_gone_through_are_steps() -> None:
+    """Nothing else is done with an element here: 150 of them in three loops are more than three million steps."""
+
+    def law(x: Tensor) -> Steps:
+        few = tuple(range(150))
+        require(all(True for a in few for b in few for c in few), "never false")
+        yield x
+
+    with pytest.raises(TooLong):
+        Written(closure_of(law)).left({"x": Tensor(placeholder(0, TensorType("float32", (2,))))})
+
+
 def test_no_sequence_grows_without_end() -> None:
     @rule
     def doubled(x: Tensor) -> Steps:
