@@ -153,7 +153,7 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[2,3] x) => (float[2,2] y) <int64[4] p = {0, -1, 0, 0}> { y = Pad(x, p) }",
         "(float[2,3] x, float[3] s, float[3] b) => (float[2,3] y) { y = LayerNormalization(x, s, b) }",
         "(float[1,3,4] x, float[3] s, float[3] b) => (float[1,3,4] y) { y, m, v = BatchNormalization<training_mode = 1>(x, s, b, s, b) }",
-        "(float[2,3,4,5] x, float[3] s) => (float[2,3,4,5] y) { y, m, v = BatchNormalization<training_mode = 1, epsilon = 0.1>(x, s, s, s, s) }",
+        "(float[2,3,4,5] x, float[3] s) => (float[2,3,4,5] y) { y, m, v = BatchNormalization<training_mode=1,epsilon=0.1>(x, s, s, s, s) }",
         "(float[4,3] x, float[3] s, float[3] b) => (float[4,3] y) { y, m, v = BatchNormalization<training_mode = 1>(x, s, b, s, b) }",
         "(float[1,2,3,3] x, float[2,2,3,3] w) => (float[1,2,H,W] y) { y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }",
         "(float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather(x, i) }",
