@@ -110,11 +110,18 @@ class Sizes:
 
     def point(self, feed: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Return the number of each size in what is fed, None where inputs are missing, have too few axes, or do not agree."""
+        numbers = []
         try:
-            sizes_fed = [{_shape(feed[name])[axis] for name, axis in size.axes} for size in self.sizes]
+            for size in self.sizes:
+                (name, axis), *others = size.axes
+                number = _shape(feed[name])[axis]
+                for other, other_axis in others:
+                    if _shape(feed[other])[other_axis] != number:
+                        return None
+                numbers.append(number)
         except (KeyError, IndexError):
             return None
-        return tuple(number for numbers in sizes_fed for number in numbers) if all(len(numbers) == 1 for numbers in sizes_fed) else None
+        return tuple(numbers)
 
     def pad(self, padded: Padded, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is fed with copies of the last rows behind it, up to the planned size: values that the model is made for."""

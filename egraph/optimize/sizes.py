@@ -269,6 +269,7 @@ def _put_together(main: Path, plan: SizePlan, model: onnx.ModelProto, options: O
     for name in sorted(original.external_places(model) - {WEIGHTS}):
         (main / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(original_folder / name, main / name)
+    _fix_given_sizes(plan, model)
     serialised = with_separate_bytes(model).SerializeToString(deterministic=True)
     compile_model(_interface(plan, model), serialised, main, keep_subnormals=options.is_exact_below_normal, name=ORIGINAL_MODEL)
     (main / SIZES).write_text(sizes.to_json(), encoding="utf-8")
@@ -309,6 +310,14 @@ def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) ->
             for key, value in (("location", WEIGHTS), ("offset", 8 + length + first), ("length", last - first)):
                 reference.external_data.add(key=key, value=str(value))
             tensor.CopyFrom(reference)
+
+
+def _fix_given_sizes(plan: SizePlan, model: onnx.ModelProto) -> None:
+    """Write the sizes that are given one number into the inputs, so that onnxruntime refuses others."""
+    for value in model.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, plan.inputs.get(value.name, ()), strict=False):
+            if isinstance(size, int):
+                dim.dim_value = size
 
 
 def _interface(plan: SizePlan, model: onnx.ModelProto) -> Graph:
