@@ -32,7 +32,7 @@ from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate, meaning
 from runtime import Session
 from runtime.errors import ExecutionError, InvalidArgument
-from runtime.sizes import Sizes
+from runtime.sizes import Size, Sizes
 from tests.support.commands import command, files_below
 from tests.support.forked import run_forked
 
@@ -175,6 +175,15 @@ def test_what_shape_fixed_is_refused_at_all_sizes(planned: SimpleNamespace) -> N
                 session.run(None, tokens(length, batch=2))
         with pytest.raises(InvalidArgument, match="'mask'"):
             session.run(None, {"ids": tokens(22)["ids"]})
+
+
+def test_a_size_is_one_number_in_all_inputs_that_have_it() -> None:
+    sizes = Sizes((Size("batch", (("ids", 0), ("mask", 0)), "1/*"), Size("seq", (("ids", 1), ("mask", -1)), "4..9")), ())
+    ids, mask = np.zeros((1, 4), np.int64), np.zeros((1, 1, 4), np.float32)
+    assert sizes.point({"ids": ids, "mask": mask}) == (1, 4)
+    assert sizes.point({"ids": ids.tolist(), "mask": mask}) == (1, 4), "what has no sizes of its own is an array first"
+    assert sizes.point({"ids": ids, "mask": mask[..., 1:]}) is None and sizes.point({"ids": ids, "mask": mask.repeat(2, 0)}) is None
+    assert sizes.point({"ids": ids}) is None and sizes.point({"ids": ids[0], "mask": mask}) is None
 
 
 def test_weights_are_stored_once_and_mapped_once(tmp_path: Path) -> None:
