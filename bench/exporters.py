@@ -1,11 +1,12 @@
-"""Models as other exporters than torch's write them: Keras by tf2onnx, JAX by jax2onnx, scikit-learn by skl2onnx; random weights.
+"""Models as other exporters than torch's write them: Keras by tf2onnx, JAX by jax2onnx, scikit-learn by skl2onnx, Paddle; random weights.
 
     python bench/exporters.py                              lists them
     python bench/exporters.py keras models                 exports those of Keras into a folder
     python -m bench.run --models models/keras_gru.onnx     times one beside the peers
 
 Each exporter has packages of its own, which need not go together nor beside Einsat's: install them into an environment of their own
-(``tensorflow-cpu tf2onnx``, ``jax2onnx flax``, ``scikit-learn skl2onnx``), and run this file there. It imports nothing of Einsat.
+(``tensorflow-cpu tf2onnx``, ``jax2onnx flax``, ``scikit-learn skl2onnx``, ``paddlepaddle paddle2onnx packaging``), and run this file
+there. It imports nothing of Einsat. Paddle's leave the batch open: ``--shape x:1,3,224,224`` closes it for the peers, too.
 The models were written down for what these exporters do differently: recurrences and distances as loops, layouts with channels last.
 skl2onnx writes a KMeans of a fixed number of rows so that onnxruntime refuses it (a bias of the wrong size): it was left out.
 """
@@ -13,6 +14,7 @@ skl2onnx writes a KMeans of a fixed number of rows so that onnxruntime refuses i
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,11 +115,48 @@ def export_sklearn(_: object, name: str) -> Any:
     return to_onnx(kinds[name].fit(x, y), initial_types=[("X", FloatTensorType([ROWS, FEATURES]))], target_opset=18)
 
 
+def paddle_layers(name: str) -> Any:
+    """Return a network of Paddle's zoo, or of its layers."""
+    from paddle import nn, vision
+
+    class Recurrence(nn.Layer):  # type: ignore[misc]
+        def __init__(self, kind: Any) -> None:
+            super().__init__()
+            self.rows, self.last = kind(32, 48, num_layers=2, direction="bidirect"), nn.Linear(96, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.rows(x)[0])
+
+    if name in ("LSTM", "GRU"):
+        return Recurrence(getattr(nn, name))
+    if name == "transformer":
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, activation="gelu"), 3)
+    return getattr(vision.models, name)()
+
+
+def export_paddle(build: Callable[[str], Any], name: str) -> Any:
+    """Export a network whose batch is open."""
+    import onnx
+    import paddle
+
+    paddle.seed(0)
+    shape = {"LSTM": (40, 32), "GRU": (40, 32), "transformer": (64, 128), "inception_v3": (3, 299, 299)}.get(name, (3, 224, 224))
+    model = build(name)
+    model.eval()
+    with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
+        spec = paddle.static.InputSpec([-1, *shape], "float32", "x")
+        paddle.onnx.export(model, f"{folder}/model", input_spec=[spec], opset_version=14)
+        return onnx.load(f"{folder}/model.onnx")
+
+
 MODELS: Mapping[str, tuple[Callable[..., Any], Callable[[str], Any] | None, str]] = {
     **{f"keras_{name}": (export_keras, keras_text, name)
        for name in ("gru", "both_ways_gru", "masked_gru", "lstm_gru", "simple_rnn", "causal_attention")},
     **{f"keras_{name}": (export_keras, keras_picture, name) for name in ("mobilenet_v3", "films", "conv_lstm", "dilated_sound")},
     **{f"jax_{name.lower()}": (export_jax, None, name) for name in ("LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell")},
+    **{f"paddle_{name.lower()}": (export_paddle, paddle_layers, name)
+       for name in ("mobilenet_v2", "mobilenet_v3_large", "shufflenet_v2_x1_0", "squeezenet1_1", "googlenet", "resnet18",
+                    "resnext50_32x4d", "inception_v3", "LSTM", "GRU", "transformer")},
     **{f"sklearn_{name}": (export_sklearn, None, name) for name in ("nearest_neighbours", "gaussian_process")},
 }  # fmt: skip
 """What exports a model, what builds it first, and its name there; names begin with the exporter's."""

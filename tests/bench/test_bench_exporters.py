@@ -11,11 +11,15 @@ import pytest
 from bench.exporters import MODELS, main
 from tests.support.paths import ROOT
 
-PACKAGES = {"keras": ("tensorflow", "tf2onnx"), "jax": ("jax2onnx", "flax"), "sklearn": ("sklearn", "skl2onnx")}
+PACKAGES = {
+    "keras": ("tensorflow", "tf2onnx"), "jax": ("jax2onnx", "flax"), "sklearn": ("sklearn", "skl2onnx"),
+    "paddle": ("paddle", "paddle2onnx"),
+}  # fmt: skip
 
 
 def test_models_are_listed_without_the_packages_of_their_exporters(capsys: pytest.CaptureFixture[str]) -> None:
-    code = "import sys, bench.exporters; sys.exit(bool({'tensorflow', 'keras', 'jax', 'sklearn', 'egraph', 'numpy'} & set(sys.modules)))"
+    packages = "{'tensorflow', 'keras', 'jax', 'sklearn', 'paddle', 'egraph', 'numpy'}"
+    code = f"import sys, bench.exporters; sys.exit(bool({packages} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert main([]) == 0
     assert capsys.readouterr().out.split()[-len(MODELS) :] == list(MODELS)
