@@ -305,22 +305,48 @@ def middle(values: np.ndarray) -> np.ndarray:
 
     Hodges and Lehmann, Estimates of location based on rank tests (1963).
     """
-    first, second = np.triu_indices(values.shape[-1])
-    sums = np.take(values, first, axis=-1)
-    sums += np.take(values, second, axis=-1)
-    half = sums.shape[-1] // 2
-    sums.partition(half, axis=-1)  # np.median partitions at three places, and takes five times as long
-    upper = sums[..., half]
-    lower = upper if sums.shape[-1] % 2 else sums[..., :half].max(axis=-1)
+    first, second, place, is_odd = _central_pairs(values.shape[-1])
+    ordered = np.sort(values, axis=-1)
+    sums = ordered.take(first, axis=-1)
+    sums += ordered.take(second, axis=-1)
+    sums.partition(place, axis=-1)  # np.median partitions at three places, and takes five times as long
+    upper = sums[..., place]
+    lower = upper if is_odd else sums[..., :place].max(axis=-1)
     return np.asarray((lower + upper) / 4)
+
+
+@lru_cache(maxsize=1 << 6)
+def _central_pairs(count: int) -> tuple[np.ndarray, np.ndarray, int, bool]:
+    """Return the pairs of sorted numbers that may have the median sum, its place among theirs, and whether the number of all pairs is odd.
+
+    Of sorted numbers, a pair is no less than all pairs with both numbers at or before its own: one that is so no less than more than half
+    of all pairs comes after the median in some order of the sums, and need not be looked at; likewise on the other side. Half are left.
+    """
+    first, second = np.triu_indices(count)
+    pairs, half = len(first), len(first) // 2
+
+    def up_to(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return how many pairs are at or before each."""
+        return np.asarray((first + 1) * (second + 1) - first * (first + 1) // 2)
+
+    is_after = up_to(first, second) - 1 > half
+    is_before = up_to(count - 1 - second, count - 1 - first) - 1 > pairs - 1 - (pairs - 1) // 2
+    is_left = ~(is_after | is_before)
+    return first[is_left], second[is_left], half - int(is_before.sum()), pairs % 2 == 1
+
+
+@lru_cache(maxsize=1 << 6)
+def _draws(count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rounds the bootstrap draws of so many, and the noise that it adds: the same for all comparisons."""
+    random = np.random.default_rng(0)
+    return random.integers(count, size=(DRAWS, count)), random.normal(0.0, noise / count**0.5, (DRAWS, count))
 
 
 @lru_cache(maxsize=1 << 10)
 def _interval(first: tuple[float, ...], second: tuple[float, ...], confidence: float, noise: float) -> tuple[float, float]:
     ratios = np.log(np.asarray(second) / np.asarray(first))
-    count, random = len(ratios), np.random.default_rng(0)
-    drawn = ratios[random.integers(count, size=(DRAWS, count))] + random.normal(0.0, noise / count**0.5, (DRAWS, count))
-    low, high = np.quantile(middle(drawn), [1.0 - confidence, confidence])
+    rounds, added = _draws(len(ratios), noise)
+    low, high = np.quantile(middle(ratios[rounds] + added), [1.0 - confidence, confidence])
     return float(low), float(high)
 
 
