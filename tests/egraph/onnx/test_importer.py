@@ -22,6 +22,7 @@ from egraph.onnx.importer import load
 from egraph.onnx.importer.movement import MOST_PARTS
 from egraph.onnx.importer.sizes import UNKNOWN_SIZES
 from egraph.tensor import Graph, walk
+from tests.support.onnx_cases import without_large_pools
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -62,7 +63,8 @@ def agrees(model: onnx.ModelProto, *, seed: int = 0, tolerance: float = 1e-4, **
 
 @cache
 def backend_cases() -> dict[str, Any]:
-    with warnings.catch_warnings():
+    """Return the cases of the suite, of which only models and inputs are of use here."""
+    with warnings.catch_warnings(), without_large_pools():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
 
