@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,8 +98,9 @@ def shipped() -> Certificates:
     return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else Certificates("", {})
 
 
+@lru_cache(maxsize=2)
 def parse(text: str, where: str) -> Certificates:
-    """Read certificates; raises RuleError that says what is wrong."""
+    """Read certificates, which are not to be changed; raises RuleError that says what is wrong."""
     try:
         raw = json.loads(text)
         if raw["format"] != FORMAT:

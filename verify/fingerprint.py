@@ -15,6 +15,7 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType, ref
 
 from egraph.rewrite.law import digest, natives, texts
 from egraph.rule import MergeRule, Rule
@@ -31,8 +32,20 @@ _OPERATORS_MODULE = "egraph.rule_operators"
 _TENSORS_MODULE = "egraph.rewrite.terms"
 
 
+_KEYS: dict[int, tuple[ReferenceType[Rule | MergeRule], str]] = {}
+"""The hashes of the rules that there are: what a rule says does not change while it lives."""
+
+
 def rule_key(rule: Rule | MergeRule) -> str:
-    """Return the hash of what a rule says and of the meanings of the operators that it may use."""
+    """Return the hash of what a rule says and of the meanings of the operators that it may use; it is computed once of each."""
+    place = id(rule)
+    found = _KEYS.get(place)
+    if found is None or found[0]() is not rule:
+        found = _KEYS[place] = ref(rule, lambda _: _KEYS.pop(place, None)), _rule_key(rule)
+    return found[1]
+
+
+def _rule_key(rule: Rule | MergeRule) -> str:
     laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
     member = _pattern_rule(rule)
     shared = repr(rule.shared) if isinstance(rule, MergeRule) else "corrected" if rule.corrected else ""
