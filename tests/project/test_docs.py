@@ -71,12 +71,14 @@ def copy_of_project(folder: Path) -> Path:
     return folder
 
 
-def run(command: str | list[str], folder: Path) -> str:
+def run(command: str | list[str], folder: Path, python: str = sys.executable) -> str:
+    """Return what a command prints, where ``python`` is the project's copy in a folder, or a fork of a process that has imported ours."""
+    is_copy = python == sys.executable
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(folder),
-        "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder if is_copy else ROOT),
+        **({"PYTHONPYCACHEPREFIX": str(folder / "bytecode")} if is_copy else {}),
         "XDG_DATA_HOME": str(folder / ".data"),
         "COLUMNS": "120",
     }
@@ -89,7 +91,7 @@ def run(command: str | list[str], folder: Path) -> str:
     return output
 
 
-def execute(language: str, text: str, folder: Path) -> None:
+def execute(language: str, text: str, folder: Path, python: str = sys.executable) -> None:
     """Do what one block says."""
     first, _, rest = text.partition("\n")
     named = FILE.match(first)
@@ -99,14 +101,14 @@ def execute(language: str, text: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rest, encoding="utf-8")
         case "python":
-            run([sys.executable, "-c", text], folder)
+            run([python, "-c", text], folder, python)
         case "diff":
             (folder / "change.diff").write_text(text, encoding="utf-8")
             run(["git", "apply", "change.diff"], folder)
         case "console":
             for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
                 command, _, expected = part.partition("\n")
-                output = run(command, folder)
+                output = run(command, folder, python)
                 assert_in_order(expected, output, command)
 
 
@@ -129,10 +131,13 @@ RECIPES = [
 
 
 @pytest.mark.parametrize("section", RECIPES, ids=lambda section: f"{Path(section.page).stem}: {section.title}")
-def test_recipes_do_what_they_say(section: Section, tmp_path: Path) -> None:
-    folder = copy_of_project(tmp_path)
+def test_recipes_do_what_they_say(section: Section, tmp_path: Path, stand_in: str) -> None:
+    """A recipe changes a copy of the project; a tutorial has files of its own, and its commands are forks."""
+    is_tutorial = section.page in TUTORIALS
+    folder = tmp_path if is_tutorial else copy_of_project(tmp_path)
     for language, text in section.blocks:
-        execute(language, text, folder)
+        assert not is_tutorial or language != "diff", "a tutorial changes nothing of the project"
+        execute(language, text, folder, stand_in if is_tutorial else sys.executable)
 
 
 def test_every_recipe_is_executed() -> None:
