@@ -62,10 +62,13 @@ def worker() -> Callable[[], None]:
 
 def python() -> Callable[[], None]:
     """Import what most commands need; return what runs the module or the text that its arguments name, as Python does."""
+    from tests.support.calibrations import share_calibrations
     from tests.support.forked import prepare
 
     prepare()
-    take_the_place(json.loads(os.environ[PLACES_VARIABLE]))
+    places = json.loads(os.environ[PLACES_VARIABLE])
+    take_the_place(places)
+    share_calibrations(Path(places["python"]).with_name("calibrations.sqlite"))
     gc.freeze()  # a fork that collects what was imported copies all of it
 
     def main() -> None:
