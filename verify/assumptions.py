@@ -7,7 +7,6 @@ are positive where this can be shown; nothing is concluded about a division by a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from egraph.tensor.expr.index import Index, Size, Symbol
 from egraph.tensor.expr.scope import Compare
@@ -19,19 +18,44 @@ from verify.solver import holds, possible
 from verify.witnesses import values_of
 
 
-@dataclass(frozen=True)
 class Assumptions:
-    """A persistent conjunction of conditions; every answer about it is remembered."""
+    """A persistent conjunction of conditions; every answer about it is remembered.
 
-    conditions: tuple[Compare, ...] = ()
-    facts: Facts = field(default_factory=Facts, repr=False, compare=False)
+    ``facts`` are the conditions in solved form. They are solved when a question is first asked: most cases of a rule say the same as an
+    earlier one, and are never asked about.
+    """
+
+    __slots__ = ("_before", "_facts", "conditions")
+
+    def __init__(self, conditions: tuple[Compare, ...] = (), facts: Facts | None = None, *, before: Assumptions | None = None) -> None:
+        self.conditions = conditions
+        self._before = before
+        """Assumptions of the first ones of the conditions, which are solved already or are to be solved first."""
+        self._facts = Facts() if facts is None and before is None else facts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Assumptions) and self.conditions == other.conditions
+
+    def __hash__(self) -> int:
+        return hash(self.conditions)
+
+    def __repr__(self) -> str:
+        return f"Assumptions({self.conditions!r})"
+
+    @property
+    def facts(self) -> Facts:
+        """Return the conditions in solved form."""
+        if self._facts is None:
+            before = self._before
+            assert before is not None, "facts are given or follow from those before"
+            self._facts = before.facts.extended(map(literal, self.conditions[len(before.conditions) :]))
+            self._before = None
+        return self._facts
 
     def assume(self, *conditions: Compare) -> Assumptions:
         """Return the assumptions with more conditions."""
         new = tuple(dict.fromkeys(c for c in conditions if c not in self.conditions))
-        if not new:
-            return self
-        return Assumptions((*self.conditions, *new), self.facts.extended(literal(c) for c in new))
+        return Assumptions((*self.conditions, *new), before=self) if new else self
 
     def entails(self, condition: Compare) -> bool:
         """Return whether the condition follows; False also where that stays open."""

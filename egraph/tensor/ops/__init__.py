@@ -57,16 +57,26 @@ def apply(op: str, *nodes: Node, attributes: Attributes | None = None, **values:
 def infer(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> TensorType:
     """Return the result type of an operator; raises ``TypeMismatch`` with the reason when it refuses."""
     try:
-        return _infer(op, types, attributes, repr(attributes))  # repr: 1, 1.0 and True are different attributes
-    except TypeMismatch as error:
-        where = f"{op}{{{', '.join(f'{name}={value!r}' for name, value in attributes)}}}({', '.join(map(str, types))})"
-        raise TypeMismatch(f"{op}: {error.what}", where=where, fix=error.fix) from error
+        inferred = _inferred(op, types, attributes, repr(attributes))  # repr: 1, 1.0 and True are different attributes
     except TypeError as error:
         raise TypeMismatch(f"{op}: attribute values must be tuples and scalars: {error}", where=f"{op} {attributes!r}") from error
+    if type(inferred) is TensorType:
+        return inferred
+    what, where, fix = inferred
+    raise TypeMismatch(what, where=where, fix=fix)
 
 
 @lru_cache(maxsize=1 << 16)
-def _infer(op: str, types: tuple[TensorType, ...], attributes: Attributes, _text: str) -> TensorType:
+def _inferred(op: str, types: tuple[TensorType, ...], attributes: Attributes, _text: str) -> TensorType | tuple[str, str, str]:
+    """Return a result type, or the parts of the refusal: random draws are refused again and again for the same reason."""
+    try:
+        return _infer(op, types, attributes)
+    except TypeMismatch as error:
+        where = f"{op}{{{', '.join(f'{name}={value!r}' for name, value in attributes)}}}({', '.join(map(str, types))})"
+        return f"{op}: {error.what}", where, error.fix
+
+
+def _infer(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> TensorType:
     spec = OPS.get(op)
     if spec is None:
         raise TypeMismatch("not a core operator")

@@ -7,7 +7,6 @@ A ``Reasoned`` size answers by itself: a proof runs the same shape rules over si
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,32 +18,37 @@ from egraph.tensor.expr.index import Size, index, polynomial, simplify
 Shape = tuple[Size, ...]
 
 
-class Reasoned(ABC):
-    """A size that answers the questions of shape rules by itself, with arithmetic and comparisons like an integer's."""
+class Reasoned:
+    """A size that answers the questions of shape rules by itself, with arithmetic and comparisons like an integer's.
+
+    No abstract class: to tell whether a size is one is asked millions of times, and that of an abstract class runs Python.
+    """
+
+    __slots__ = ()
 
     @property
-    @abstractmethod
     def constant(self) -> int | None:
         """Return the value where it is one number, else None."""
+        raise NotImplementedError
 
-    @abstractmethod
     def must_equal(self, other: Any) -> bool:
         """Return whether this is the other size, as a shape rule demands."""
+        raise NotImplementedError
 
-    @abstractmethod
     def must_reach(self, minimum: int) -> bool:
         """Return whether this is at least the minimum, as a shape rule demands."""
+        raise NotImplementedError
 
-    @abstractmethod
     def divided(self, total: Any, divisor: Any, *, signed: bool = False) -> Any | None:
         """Return total / divisor (one of them is this size) where it divides, as a shape rule demands, else None.
 
         The divisor is positive; where it is ``signed``, not zero.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def widened(self, other: Any) -> Any | None:
         """Return the broadcast with another size, or None when they do not broadcast."""
+        raise NotImplementedError
 
 
 _broadcasting: ContextVar[Callable[[Size, Size], Size | None] | None] = ContextVar("broadcasting", default=None)
