@@ -141,8 +141,9 @@ class Pairing:
         positions, then become smaller with every split, and splitting ends.
         """
         terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
-        terms = [term for term in terms if not _alone(term, terms) or possible(facts.extended(term.conditions))]
-        if any(_alone(term, terms) for term in terms):
+        alone = _alone(terms)
+        terms = [term for term in terms if id(term) not in alone or possible(facts.extended(term.conditions))]
+        if _alone(terms):
             return terms
         matches: dict[tuple[int, int], Match | None] = {}
         kept: list[Summand] = []  # holds terms alive, so that their ids stay their own
@@ -402,10 +403,12 @@ def _counts(value: Sum, facts: Facts) -> bool:
     )
 
 
-def _alone(term: Summand, terms: list[Summand]) -> bool:
-    """Return whether no other term has the same signature, so that it can only vanish where its domain is empty."""
-    names = signature(term)
-    return not any(partner is not term and signature(partner) == names for partner in terms)
+def _alone(terms: list[Summand]) -> set[int]:
+    """Return the ids of terms of which no other one has the signature, so that they can only vanish where their domain is empty."""
+    alike: dict[tuple[str, ...], set[int]] = {}
+    for term in terms:
+        alike.setdefault(signature(term), set()).add(id(term))
+    return {next(iter(ids)) for ids in alike.values() if len(ids) == 1}
 
 
 def _negated(term: Summand) -> Summand:

@@ -361,9 +361,15 @@ def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
 
 def _with_condition(facts: Facts, value: Polynomial) -> bool:
     """Return whether the polynomial without one inequality that holds is certainly >= 0."""
-    negative = {m for m, c in value.terms.items() if c < 0}
-    helpful = (fact for fact in facts.inequalities if any(fact.terms.get(m, 0) < 0 for m in negative))
-    return any(_bounded(facts, value - fact) for fact in helpful)
+    negative = [m for m, c in value.terms.items() if c < 0]
+    for fact in facts.inequalities:
+        terms = fact.terms
+        for monomial in negative:
+            if terms.get(monomial, 0) < 0:  # else it is of no help
+                if _bounded(facts, value - fact):
+                    return True
+                break
+    return False
 
 
 def _with_conditions(facts: Facts, value: Polynomial) -> bool:
@@ -397,12 +403,12 @@ def _divides(value: Polynomial) -> bool:
 
 def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:
     spend()
-    if all(c >= 0 for c in value.terms.values()) and all(_positive(a) for a in value.atoms()):
-        return True
     atoms = value.atoms()
+    if min(value.terms.values(), default=0) >= 0 and all(map(_positive, atoms)):
+        return True
     if not atoms or depth > _DEPTH:
         return not atoms and value.terms.get((), 0) >= 0
-    top = max(entry(a).level for a in atoms)
+    top = max([entry(a).level for a in atoms])
     if top == 0:
         return at_minimums(value)
     atom = min((a for a in atoms if entry(a).level == top), key=lambda a: entry(a).key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias, assert_never
 
 from egraph.tensor.expr.index import Iterator
@@ -70,6 +71,11 @@ class Summand:
     iterators: tuple[int, ...]
     conditions: tuple[Literal0, ...]
     parts: tuple[Part, ...]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The kinds and names of the parts, in order."""
+        return tuple(sorted(map(name_of, self.parts)))
 
 
 @dataclass(frozen=True)
@@ -276,7 +282,7 @@ def _term_mentions(term: Summand, atom: int) -> bool:
 
 def signature(term: Summand) -> tuple[str, ...]:
     """Return the kinds and names of a term's parts: terms that pair have the same."""
-    return tuple(sorted(name_of(part) for part in term.parts))
+    return term.names
 
 
 def name_of(part: Part) -> str:

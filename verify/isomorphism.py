@@ -34,17 +34,23 @@ class Names:
     """Names of the graphs of some cases; equal names are equal graphs."""
 
     numbers: dict[Name, int] = field(default_factory=dict)
+    written: dict[tuple[tuple[Label, bool, tuple[int, ...]], ...], int] = field(default_factory=dict)
+    """Names by graphs as they were made: cases of the same form, of which only symbols and iterators are others, need no colours."""
 
     def of(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> int:
         """Return the name of a case: the number of its graph's last node, when leaves are numbered by their colours."""
         graph = _Graph()
         graph.add_case(conditions, lefts, rights)
+        made = tuple(graph.nodes)
+        if made in self.written:
+            return self.written[made]
         places = {leaf: place for place, leaf in enumerate(sorted(graph.leaves, key=graph.colours().__getitem__))}
         numbers: list[int] = []
         for node, (label, ordered, children) in enumerate(graph.nodes):
             inner = [numbers[child] for child in children]
             name: Name = (label, places.get(node), tuple(inner if ordered else sorted(inner)))
             numbers.append(self.numbers.setdefault(name, len(self.numbers)))
+        self.written[made] = numbers[-1]
         return numbers[-1]
 
 

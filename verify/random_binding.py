@@ -125,14 +125,14 @@ class Draw:
 
     def _mirror(self, source: Pattern | Variable, target: Pattern | Variable, chance: float) -> None:
         """Bind the free variables of a term like those of another of the same form: many guards ask for equal shapes."""
-        match source, target:
-            case Variable(), Variable() if source.name in self.shapes and self.random.random() < chance:
+        if isinstance(source, Variable):
+            if isinstance(target, Variable) and source.name in self.shapes and self.random.random() < chance:
                 self.shapes.setdefault(target.name, self.shapes[source.name])
-            case Pattern(), Pattern() if source.op == target.op and len(source.operands) == len(target.operands):
-                if isinstance(source.attributes, str) and isinstance(target.attributes, str) and source.attributes in self.bundles:
-                    self.bundles.setdefault(target.attributes, self.bundles[source.attributes])
-                for left, right in zip(source.operands, target.operands, strict=True):
-                    self._mirror(left, right, chance)
+        elif not isinstance(target, Variable) and source.op == target.op and len(source.operands) == len(target.operands):
+            if isinstance(source.attributes, str) and isinstance(target.attributes, str) and source.attributes in self.bundles:
+                self.bundles.setdefault(target.attributes, self.bundles[source.attributes])
+            for left, right in zip(source.operands, target.operands, strict=True):
+                self._mirror(left, right, chance)
 
     def _proposal(self, term: Pattern, result: Shape | None, operand_shapes: list[Shape | None]) -> tuple[list[Shape], Attributes]:
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes

@@ -212,9 +212,9 @@ class Solved:
 
     def _refresh(self, changed: Atom) -> None:
         """Eliminate a solved atom from all assumptions and memos."""
-        for key, value in list(self._memo.items()):
-            if changed in key.atoms or changed in value.atoms:
-                del self._memo[key]
+        memo = self._memo
+        for key in [key for key, value in memo.items() if changed in key.atoms or (value is not key and changed in value.atoms)]:
+            del memo[key]
         for atom, value in list(self._solved.items()):
             if changed in value.atoms:
                 self._solved[atom] = self.canonical(value)

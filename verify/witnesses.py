@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from random import Random
 
 from egraph.tensor.expr.index import Iterator, Symbol
@@ -27,6 +27,50 @@ _EITHER = (1, 1, -1, 2, -2, 3)  # of symbols without a bound below
 _LARGEST = 16  # value of a symbol at which sides are evaluated
 
 
+class Draws:
+    """What ``random.Random(seed)`` draws. The words of a seed are made once: to seed a generator takes a thousand steps."""
+
+    __slots__ = ("_place", "_words")
+
+    def __init__(self, seed: int) -> None:
+        self._words, self._place = _words(seed), 0
+
+    def getrandbits(self, bits: int) -> int:
+        """Return a number of at most so many bits, which is not 0."""
+        made, more = self._words
+        value = taken = 0
+        while taken < bits:
+            if self._place == len(made):
+                made.append(more.getrandbits(_WORD))
+            word = made[self._place]
+            self._place += 1
+            value |= word >> max(0, _WORD - (bits - taken)) << taken
+            taken += _WORD
+        return value
+
+    def between(self, low: int, high: int) -> int:
+        """Return a number of ``low <= number < high``, as ``randrange`` does."""
+        count = high - low
+        bits = count.bit_length()
+        number = self.getrandbits(bits)
+        while number >= count:
+            number = self.getrandbits(bits)
+        return low + number
+
+    def chosen(self, values: Sequence[int]) -> int:
+        """Return one of the values, as ``choice`` does."""
+        return values[self.between(0, len(values))]
+
+
+_WORD = 32
+
+
+@lru_cache(maxsize=1 << 8)
+def _words(seed: int) -> tuple[list[int], Random]:
+    """Return the words that were drawn from a seed so far, and the generator of those that follow."""
+    return [], Random(seed)
+
+
 class NoInstance(Exception):
     """The drawn values admit none: a range is empty, or a divisor is not positive."""
 
@@ -40,9 +84,9 @@ class Instance:
     data: dict[tuple[Tensor | Scope, tuple[int, ...]], int] = field(default_factory=dict)
 
     @cached_property
-    def random(self) -> Random:
+    def random(self) -> Draws:
         """The generator, made when something is drawn: most questions to an instance draw nothing."""
-        return Random(self.seed)
+        return Draws(self.seed)
 
     def copy(self, seed: int) -> Instance:
         return Instance(seed, dict(self.values), dict(self.data))
@@ -62,7 +106,7 @@ class Instance:
         kind = atom_entry.kind
         value: int
         if isinstance(kind, Symbol):
-            value = kind.minimum + _chosen(self.random, _SPREAD) if kind.minimum > LEAST else _chosen(self.random, _EITHER)
+            value = kind.minimum + self.random.chosen(_SPREAD if kind.minimum > LEAST else _EITHER)
         elif isinstance(kind, FloorAtom):
             by = self.of(kind.divisor)
             if by < 1:
@@ -73,27 +117,18 @@ class Instance:
             low, high = self.of(atom_entry.low), self.of(atom_entry.high)
             if low >= high:
                 raise NoInstance
-            between = self.random.randrange(low, high)
-            value = _chosen(self.random, (low, high - 1, between))
+            between = self.random.between(low, high)
+            value = self.random.chosen((low, high - 1, between))
         elif isinstance(kind, DataAtom):
             key = kind.source, tuple(self.of(i) for i in kind.indices)
-            value = self.data.setdefault(key, self.random.randint(-2, 4))
+            value = self.data.setdefault(key, self.random.between(-2, 5))
         else:
-            value = self.random.randint(-3, 3)  # a real symbol
+            value = self.random.between(-3, 4)  # a real symbol
         self.values[atom] = value
         return value
 
     def satisfies(self, literal: Literal0) -> bool:
         return literal.holds_of(self.of(literal.value))
-
-
-def _chosen(random: Random, values: Sequence[int]) -> int:
-    """Return what ``random.choice`` would, in a third of the time: instances are drawn by the million."""
-    count, bits = len(values), len(values).bit_length()
-    position = random.getrandbits(bits)
-    while position >= count:
-        position = random.getrandbits(bits)
-    return values[position]
 
 
 def refuted(facts: Facts, goal: Literal0) -> bool:

@@ -91,7 +91,7 @@ class IndexFactor:
 Factor: TypeAlias = Element | Call | Extremum | Product | IndexFactor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Term:
     """coefficient * sum over the iterators, where the conditions hold, of the product of the factors"""
 
@@ -100,12 +100,26 @@ class Term:
     conditions: tuple[Compare, ...]
     factors: tuple[Factor, ...]
 
+    def __init__(
+        self, coefficient: Fraction, iterators: tuple[Iterator, ...], conditions: tuple[Compare, ...], factors: tuple[Factor, ...]
+    ) -> None:
+        _set_coefficient(self, coefficient)
+        _set_iterators(self, iterators)
+        _set_conditions(self, conditions)
+        _set_factors(self, factors)
+
     def __str__(self) -> str:
         binder = format_binder("sum" if self.iterators else "", self.iterators, self.conditions)
         factors = [str(factor) for factor in self.factors]
         if self.coefficient != 1 or not factors:
             factors.insert(0, str(self.coefficient))
         return binder + " * ".join(factors)
+
+
+_set_coefficient, _set_iterators, _set_conditions, _set_factors = (
+    Term.__dict__[name].__set__ for name in ("coefficient", "iterators", "conditions", "factors")
+)  # fmt: skip
+"""What makes a term, thousands of times in a normal form: the slots themselves, since attributes of a frozen object are slow to set."""
 
 
 @dataclass(frozen=True, slots=True)

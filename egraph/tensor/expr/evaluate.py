@@ -23,6 +23,8 @@ from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Numbe
 Array = np.ndarray
 Field: TypeAlias = Literal["float64", "prime"]
 CHUNK_ELEMENTS = 1 << 24
+KEPT_ELEMENTS = 1 << 16
+"""Elements of an index's values that are kept for the next time it is computed, at most."""
 
 
 class EvaluationError(EinsatError):
@@ -32,6 +34,16 @@ class EvaluationError(EinsatError):
 def evaluate(scope: Scope, operands: Mapping[str, Array], field: Field = "float64", symbols: Mapping[Symbol, int] | None = None) -> Array:
     """Return the tensor that ``scope`` denotes; ``operands`` by tensor name (float64, or int64 residues)."""
     return Evaluator(operands, field, dict(symbols or {})).tensor(scope)
+
+
+class Places(dict[Iterator, Array]):
+    """The values of iterators, and those of the indices that were computed of them: guards and reads name the same ones again."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, values: Mapping[Iterator, Array]) -> None:
+        super().__init__(values)
+        self.known: dict[Index, Array] = {}
 
 
 @dataclass
@@ -74,12 +86,12 @@ class Evaluator:
     def dtype(self) -> type[np.generic]:
         return np.float64 if self.arithmetic == "float64" else np.int64
 
-    def _axes(self, iterators: Sequence[Iterator], ranges: Sequence[range]) -> dict[Iterator, Array]:
+    def _axes(self, iterators: Sequence[Iterator], ranges: Sequence[range]) -> Places:
         rank = len(iterators)
-        return {
+        return Places({
             iterator: np.arange(r.start, r.stop, dtype=np.int64).reshape([-1 if k == axis else 1 for k in range(rank)])
             for axis, (iterator, r) in enumerate(zip(iterators, ranges, strict=True))
-        }
+        })  # fmt: skip
 
     def _block(self, scope: Scope, iterators: Sequence[Iterator], ranges: Sequence[range]) -> Array:
         outer = len(scope.traversal)
@@ -186,6 +198,16 @@ class Evaluator:
                 return np.asarray(0, np.int64)
             case (((Iterator() as iterator,), 1),):
                 return env[iterator]
+        if type(env) is not Places:
+            return self._index(value, env)
+        known = env.known.get(value)
+        if known is None:
+            known = self._index(value, env)
+            if known.size <= KEPT_ELEMENTS:
+                env.known[value] = known
+        return known
+
+    def _index(self, value: Index, env: Mapping[Iterator, Array]) -> Array:
         total: Array = np.asarray(0, np.int64)
         for monomial, coefficient in value.terms:
             product: Array = np.asarray(coefficient, np.int64)
