@@ -21,7 +21,8 @@ class Bounds:
 
     low: dict[Atom, int] = field(default_factory=dict)
     high: dict[Atom, int] = field(default_factory=dict)
-    positive: list[tuple[Index, bool]] = field(default_factory=list)
+    positive: list[tuple[Index, bool, frozenset[Monomial]]] = field(default_factory=list)
+    """The third of each: its terms that are raised where it is taken away."""
     nonzero: set[Index] = field(default_factory=set)
     _signs: dict[tuple[Index, bool], bool] = field(default_factory=dict)
     """Signs that are known: more facts do not change them."""
@@ -113,8 +114,8 @@ class Bounds:
         if not falling:
             return False
         terms = dict(value.terms)
-        for fact, is_strict in self.positive:
-            if falling.isdisjoint(_raised(fact)):
+        for fact, is_strict, raised in self.positive:
+            if falling.isdisjoint(raised):
                 continue
             remains = strict and not is_strict
             if facts > 1:
@@ -225,7 +226,7 @@ class Bounds:
         if strict and not reals:
             value = value - 1
         if value.constant is None:
-            self.positive.append((value, strict and reals))
+            self.positive.append((value, strict and reals, _raised(value)))
             self._ranges.clear()
         _, high = self.interval(value)
         if high is not None and (high < 0 or (high == 0 and strict and reals)):
@@ -320,10 +321,11 @@ def _normal(value: Index) -> Index:
 
 def positive_content(value: Index, bounds: Bounds) -> tuple[int, Monomial]:
     """Return the greatest number and product of positive atoms that divide every term."""
-    number = gcd(*(c for _, c in value.terms)) if value.terms else 1
+    terms = value.terms
+    number = gcd(*[c for _, c in terms]) if terms else 1
     common: list[Atom] = []
-    if value.terms and all(m for m, _ in value.terms):
-        remaining = [list(m) for m, _ in value.terms]
+    if terms and () not in [m for m, _ in terms]:
+        remaining = [list(m) for m, _ in terms]
         for atom in list(remaining[0]):
             low, _ = bounds.range_of(atom)
             if low is not None and low > 0 and all(atom in m for m in remaining):

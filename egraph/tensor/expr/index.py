@@ -134,12 +134,13 @@ class Index:
     """A polynomial: sorted (monomial, coefficient) pairs without zeros."""
 
     terms: tuple[tuple[Monomial, int], ...]
-    _hash: int = field(init=False, repr=False, compare=False)
+    _hash: int | None = field(init=False, repr=False, compare=False)
     _atoms: frozenset[Atom] = field(init=False, repr=False, compare=False)
     _divides: bool = field(init=False, repr=False, compare=False)
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         _set_terms(self, terms)
+        _set_hash(self, None)
 
     @property
     def atoms(self) -> frozenset[Atom]:
@@ -165,12 +166,11 @@ class Index:
         return self is other or (type(other) is Index and self.terms == other.terms)
 
     def __hash__(self) -> int:  # what ``hashed_once`` would make, in one call instead of two
-        try:
-            return self._hash
-        except AttributeError:
+        value = self._hash
+        if value is None:
             value = hash(self.terms)
             _set_hash(self, value)
-            return value
+        return value
 
     def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
         return Index, (self.terms,)

@@ -60,10 +60,10 @@ def infer(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> Ten
         inferred = _inferred(op, types, attributes, repr(attributes))  # repr: 1, 1.0 and True are different attributes
     except TypeError as error:
         raise TypeMismatch(f"{op}: attribute values must be tuples and scalars: {error}", where=f"{op} {attributes!r}") from error
-    if type(inferred) is TensorType:
-        return inferred
-    what, where, fix = inferred
-    raise TypeMismatch(what, where=where, fix=fix)
+    if isinstance(inferred, tuple):
+        what, where, fix = inferred
+        raise TypeMismatch(what, where=where, fix=fix)
+    return inferred
 
 
 @lru_cache(maxsize=1 << 16)
