@@ -182,7 +182,8 @@ class _Growth:
         """Run the rules, phase by phase."""
         derives = self.deriving is not None and self.deriving.has_work
         self.seconds = self.limits.seconds
-        self.most_e_nodes = (self.policy.rules_share if derives else 1.0) * self.limits.e_nodes
+        most = max(self.policy.rules_growth * len(self.classes.nodes), self.policy.rules_least_growth)
+        self.most_e_nodes = min(most, (self.policy.rules_share if derives else 1.0) * self.limits.e_nodes)
         self.over.append(NEVER)
         with within(self.seconds):
             return self._run_phases(self._stages())
