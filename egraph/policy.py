@@ -59,7 +59,7 @@ class SaturationPolicy:
     rules_growth: float = tuned(
         4.0, "times the model's operators",
         "How far rules may grow the e-graph. In 58 of 63 models rules settle before. The others have long concatenations, or factors that "
-        "commute: their e-graphs took a third of the budget to grow and to lay candidates in, and few kernels were measured.",
+        "commute: their e-graphs took two thirds of the budget to grow and to lay candidates in, and few kernels were measured.",
     )  # fmt: skip
     rules_least_growth: int = tuned(6_000, "e-nodes", "Room that rules have in a small model, whatever the factor says.")
     derivations_share: float = tuned(

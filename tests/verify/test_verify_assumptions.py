@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from verify.assumptions import Assumptions
 from verify.facts import Facts
 from verify.literals import Literal0, at_minimums, literal
 from verify.polynomials import Polynomial, divide, to_index, to_polynomial
+from verify.witnesses import Draws
 from verify.witnesses import instances as instances_of
 
 N, K, M, G, H, P, S = (Symbol(name) for name in ("n", "k", "m", "g", "h", "p", "s"))
@@ -378,3 +380,16 @@ def test_what_shares_no_atom_is_asked_about_apart(monkeypatch: pytest.MonkeyPatc
     impossible = alike.assume(eq(3 * index(h) + 6 * index(p), 9 * index(s) + 1))
     assert impossible.entails(eq(n, 5)) and not impossible.consistent()
     assert not alike.entails(eq(n, 5)) and alike.consistent()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 17, 2**40])
+def test_drawn_numbers_are_those_of_a_generator_of_that_seed(seed: int) -> None:
+    for _ in range(2):  # the second time, the words are known
+        draws, expected, which = Draws(seed), Random(seed), Random(seed + 1)
+        for _ in range(300):
+            low, count = which.randint(-9, 9), which.choice([1, 2, 3, 4, 7, 2**31, 2**32, 2**32 + 5, 2**70])
+            assert draws.between(low, low + count) == expected.randrange(low, low + count)
+            bits = which.randint(1, 100)
+            assert draws.getrandbits(bits) == expected.getrandbits(bits)
+            values = tuple(range(count % 11 + 1))
+            assert draws.chosen(values) == expected.choice(values)

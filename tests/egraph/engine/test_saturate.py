@@ -21,6 +21,7 @@ from egraph.engine.egglog import Engine
 from egraph.engine.encode import MatchCounts
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
+from egraph.policy import SaturationPolicy
 from egraph.rewrite.clock import look, within
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import (
@@ -253,6 +254,10 @@ def test_stop_reasons() -> None:
     by_size = saturate(many, growing, Limits(e_nodes=500))
     assert by_size.stop_reason == "e-nodes"
     assert by_size.iterations[-1].e_nodes < 600
+    by_model = saturate(many, growing, policy=SaturationPolicy(rules_growth=10.0, rules_least_growth=0))
+    assert by_model.stop_reason == "e-nodes" and 250 <= by_model.iterations[-1].e_nodes < 450, "the model has 25"
+    least = saturate(many, growing, policy=SaturationPolicy(rules_growth=1.0, rules_least_growth=500))
+    assert least.stop_reason == "e-nodes" and 500 <= least.iterations[-1].e_nodes < 600
     assert saturate(many, growing, Limits(seconds=0.0)).stop_reason == "time"
     stopped = saturate(many, growing, interrupted=lambda: True)
     assert stopped.stop_reason == "interrupted"
