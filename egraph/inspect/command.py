@@ -215,20 +215,27 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> str:
     """Return what to print."""
-    is_model = arguments.text and arguments.artefact.suffix == ".onnx"
-    sizes = None if is_model else read_sizes(arguments.artefact)
-    if sizes is not None and (arguments.text or arguments.why or arguments.why_not):
-        fix = f"name one of its folders, for example {find_folder(arguments.artefact) / sizes.buckets[-1].folder}"
-        raise ModelError("the artefact has a program for each of several sizes", where=str(arguments.artefact), fix=fix)
+    artefact: Path = arguments.artefact
+    is_model = arguments.text and artefact.suffix == ".onnx"
+    sizes = None if is_model else read_sizes(artefact)
     if sizes is not None:
-        return json.dumps(sizes_json(arguments.artefact, sizes)) if arguments.json else sizes_text(arguments.artefact, sizes)
+        last = find_folder(artefact) / sizes.buckets[-1].folder
+        if not (arguments.text or arguments.why or arguments.why_not):
+            if arguments.json:
+                return json.dumps(sizes_json(artefact, sizes))
+            program = f"\n\n{kernels_table(read_outcome(last))}" if len(sizes.buckets) == 1 else ""
+            return sizes_text(artefact, sizes) + program
+        if len(sizes.buckets) > 1:
+            fix = f"name one of its folders, for example {last}"
+            raise ModelError("the artefact has a program for each of several sizes", where=str(artefact), fix=fix)
+        artefact = last
     if arguments.text:
-        return text(arguments.artefact).removesuffix("\n")
-    outcome = read_outcome(arguments.artefact)
+        return text(artefact).removesuffix("\n")
+    outcome = read_outcome(artefact)
     if arguments.why_not:
         if not arguments.at:
             raise ModelError("--why-not needs the place to look at", fix="--why-not RULE --at NODE")
-        refused = why_not(outcome, arguments.artefact, arguments.why_not, arguments.at, arguments.model, arguments.rules)
+        refused = why_not(outcome, artefact, arguments.why_not, arguments.at, arguments.model, arguments.rules)
         return json.dumps(refused) if arguments.json else why_not_text(refused)
     if arguments.why:
         explanation = why(outcome, arguments.why)

@@ -50,7 +50,8 @@ def sizes_text(artefact: Path, sizes: Sizes) -> str:
     """Return a line for each planned size, and one for each range of other sizes."""
     folder = find_folder(artefact)
     last = read_outcome(folder / sizes.buckets[-1].folder)
-    lines = [f"{last.model}: {len(sizes.buckets)} planned sizes, {last.device}"]
+    count = len(sizes.buckets)
+    lines = [f"{last.model}: {count} planned size{'s' * (count > 1)}, {last.device}"]
     for size in sizes.sizes:
         axes = ", ".join(f"axis {axis} of {name}" for name, axis in size.axes)
         lines.append(f"{size.name} ({size.asked}): {axes}")
@@ -64,7 +65,8 @@ def sizes_text(artefact: Path, sizes: Sizes) -> str:
     lines += [f"  {name:<{width}}  {description}" for name, description in rows]
     if between["checked_between"]:
         lines.append(f"compared with onnxruntime at each of the planned ones, and at {', '.join(between['checked_between'])}")
-    lines.append(f"one of them: python -m egraph.inspect {artefact if artefact.is_dir() else folder}/{sizes.buckets[-1].folder}")
+    if count > 1:
+        lines.append(f"one of them: python -m egraph.inspect {artefact if artefact.is_dir() else folder}/{sizes.buckets[-1].folder}")
     return "\n".join(lines)
 
 

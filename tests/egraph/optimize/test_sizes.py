@@ -512,6 +512,10 @@ def test_a_batch_that_is_left_open_is_planned_as_one(tmp_path: Path) -> None:
             assert session.executable.plan.inputs[0].shape == (ran, 4)
         with pytest.raises(InvalidArgument):
             session.run(None, tokens(5, 1))
+    shown, explained = (inspect_run(inspect_parser().parse_args([str(tmp_path / "m.einsat"), *why])) for why in ((), ("--why", "0")))
+    assert "1 planned size, " in shown and "batch=1 " in shown and "one of them" not in shown
+    assert re.search(r"m\.onnx: estimated, \d+ kernels", shown), "and its kernels are listed"
+    assert "before:" in explained, "the only program is explained without its folder's name"
     done = command(*arguments, "--database", tmp_path / "p.sqlite")
     assert done.returncode == 0 and "planned: batch=1; other sizes: onnxruntime runs the model as it was given" in done.stdout
     assert "one kernel a node" in done.stdout, "the table is that of one size"
