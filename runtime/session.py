@@ -163,7 +163,7 @@ class Session:
             self._give(results, out or {})
             return [results[name] for name in (output_names or self._output_names)]
         folder = ORIGINAL if point is None else self._folders.get(point, ORIGINAL)
-        session = self._opened.get(folder) or self._at(folder)
+        session = self._at(folder)
         self._last_folder = folder
         return session.run(output_names, feed, run_options, out=out)
 
