@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from egraph.optimize import measuring, pipeline
+from egraph.optimize import measuring, pipeline, run
 from egraph.optimize.measuring import Measurer
 from egraph.tensor import Program, Target
 from lower.roofline import DeviceSpeed
@@ -41,4 +41,4 @@ def share_calibrations(path: Path) -> None:
         return speed
 
     vars(pipeline)["calibration_programs"] = programs
-    vars(pipeline)["calibrate"] = calibrated
+    vars(run)["calibrate"] = calibrated

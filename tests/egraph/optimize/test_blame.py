@@ -13,7 +13,7 @@ import pytest
 
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
-from egraph.optimize import measuring
+from egraph.optimize import measuring, saving
 from egraph.optimize.blame import (
     Blame,
     Parts,
@@ -31,9 +31,10 @@ from egraph.optimize.check import CheckResult, Disagreement, check
 from egraph.optimize.check_noise import relative_error, shaken
 from egraph.optimize.estimated import compile_options, estimated_program
 from egraph.optimize.options import Options
-from egraph.optimize.pipeline import Run, optimize
+from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.optimize.repair import Repair
+from egraph.optimize.run import Run
 from egraph.optimize.search import plain_program
 from egraph.optimize.trial import Entry
 from egraph.tensor import Graph, Kernel, Program, TensorType, attributes, make, walk
@@ -154,16 +155,15 @@ def test_without_time_to_check_another_program_the_model_is_kept(tmp_path: Path,
     inject_wrong_relu(monkeypatch)
     monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
     checks: list[Entry | None] = []
-    unpatched = Run._save_and_check
 
     def save_and_check(run: Run, best: Entry | None, **more: Any) -> CheckResult:
         checks.append(best)
         try:
-            return unpatched(run, best, **more)
+            return saving.save_and_check(run, best, **more)
         finally:
             run.progress.started = time.monotonic() - 1e3
 
-    monkeypatch.setattr(Run, "_save_and_check", save_and_check)
+    monkeypatch.setattr("egraph.optimize.pipeline.save_and_check", save_and_check)
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     outcome = optimize(options, Progress(-1, 60.0))
@@ -206,14 +206,14 @@ def test_the_next_program_of_a_race_that_was_read_is_compiled_first(tmp_path: Pa
     options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
     assert optimize(options, Progress(-1, 60.0)).shipped == "program 1"
-    unpatched = Run._check
+    unpatched = saving.check
 
     def check_of(run: Run, session: Session, saved: Any, best: Entry | None, *, is_repeated: bool) -> CheckResult:
         if best is not None and best.contender.name == "program 1":
             raise Disagreement(CheckFailed("it is wrong now"), run.reference.raced_feeds)
         return unpatched(run, session, saved, best, is_repeated=is_repeated)
 
-    monkeypatch.setattr(Run, "_check", check_of)
+    monkeypatch.setattr(saving, "check", check_of)
     monkeypatch.setattr("egraph.optimize.repair.blame", lambda *_: Blame())
     outcome = optimize(options, Progress(-1, 60.0))
     assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"

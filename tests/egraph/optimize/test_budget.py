@@ -17,19 +17,20 @@ import onnx
 import pytest
 
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.optimize import budget, measuring, repair, trial
-from egraph.optimize import race as finalists
+from egraph.optimize import budget, finalists, measuring, pipeline, repair, trial
+from egraph.optimize import race as racing
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked_here
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
 from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
-from egraph.optimize.pipeline import Run, optimize
+from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.records import read_checked, write_checked
 from egraph.optimize.reference import Answers
+from egraph.optimize.run import Run
 from egraph.optimize.search import Search, is_cut_short, plain_program, resume_search, search
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.policy import BudgetPolicy, CheckPolicy, MeasurePolicy, RacePolicy
@@ -233,13 +234,13 @@ def test_a_race_is_given_what_the_budget_leaves_it(monkeypatch: pytest.MonkeyPat
     known = replace(schedule(), given=3)
     known.compared(10.0)
     given: list[float] = []
-    monkeypatch.setattr("egraph.optimize.pipeline.race", lambda *arguments, **values: given.append(values["most_seconds"]))
+    monkeypatch.setattr("egraph.optimize.finalists.race", lambda *arguments, **values: given.append(values["most_seconds"]))
     run: Any = SimpleNamespace(
         options=Options(tmp_path / "m.onnx", tmp_path / "out", threads=1), budget=known, database=None,
         reference=SimpleNamespace(runs=SimpleNamespace(specs=()), given=SimpleNamespace(raced=())),
-        lowering=SimpleNamespace(generator_digest=""),
+        lowering=SimpleNamespace(generator_digest=""), device_key="here",
     )  # fmt: skip
-    Run._raced(run, [], {}, [], "here")
+    finalists._race(run, [], {}, [])
     assert given == [pytest.approx(60.0 - known.check_seconds - 2 * 10.0, abs=0.5)]
 
 
@@ -387,7 +388,7 @@ def clockwork(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
 def _raced(
     clock: Clockwork, monkeypatch: pytest.MonkeyPatch, seconds: float, run_seconds: dict[str, float], *,
     most_seconds: float = 0.0, first_turn_seconds: float = 0.0, load_seconds: float = 0.0,
-) -> tuple[finalists.Race, list[str]]:  # fmt: skip
+) -> tuple[racing.Race, list[str]]:  # fmt: skip
     """Race engines that take so long for a run, which a loading has one of; return what happened in order, too."""
     happened: list[str] = []
     names: dict[int, str] = {}
@@ -682,7 +683,7 @@ def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch
     """Nothing is compiled, timed or proved any more; what is written is checked all the same."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("race", "compile_entry"):
-        monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", _never)
+        monkeypatch.setattr(f"egraph.optimize.finalists.{name}", _never)
     monkeypatch.setattr("egraph.optimize.trial.compile_entry", _never)
     monkeypatch.setattr(Measurer, "_timing", _never)
     built: list[str] = []
@@ -762,21 +763,21 @@ def test_a_resumed_search_gives_another_program_where_that_is_faster(
 
     raced: list[object] = []
 
-    def race_again(searched: object, *_: object, **__: object) -> Any:
+    def race_again(run: object, searched: object, *_: object, **__: object) -> Any:
         raced.append(searched)
         return trial_of(rival_us)
 
-    for name, function in (("resume_search", resumed), ("replace", lambda value, **_: value)):
+    for name, function in (("timed", race_again), ("resume_search", resumed), ("replace", lambda value, **_: value)):
         monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", function)
     for name in ("program_digest", "extracted_digest"):
         monkeypatch.setattr(f"egraph.optimize.pipeline.{name}", lambda program: program)
     run = SimpleNamespace(
-        options=Options(Path("m.onnx")), _look_again=lambda: None, worker=SimpleNamespace(close=lambda: None), _timed=race_again,
+        options=Options(Path("m.onnx")), look_again=lambda: None, worker=SimpleNamespace(close=lambda: None),
         budget=SimpleNamespace(measuring_seconds=lambda: measuring_seconds),
         repair=SimpleNamespace(rehearsal=lambda: SimpleNamespace(notes=[]), notes=[]),
     )  # fmt: skip
     first = trial_of(80.0)
-    best = Run._resumed(cast(Run, run), first, cast(Measurer, measurer), cast(CostModel, None), "here")
+    best = pipeline._resumed(cast(Run, run), first, cast(Measurer, measurer), cast(CostModel, None))
     assert len(raced) == races and (best is not first) == is_better and measurer.measured == (5 if measuring_seconds < 2.0 else 6)
 
 

@@ -108,8 +108,8 @@ def test_onnxruntime_does_without_its_arena_where_that_would_fill_the_memory() -
 def test_a_model_that_is_kept_although_a_program_was_ahead_is_told_so(
     shipped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("egraph.optimize.pipeline.fastest", lambda preferred, raced, policy: shipped)
-    monkeypatch.setattr("egraph.optimize.pipeline.doubt", lambda preferred, timings, policy: f"{preferred[1]} was ahead of {preferred[0]}")
+    monkeypatch.setattr("egraph.optimize.finalists.fastest", lambda preferred, raced, policy: shipped)
+    monkeypatch.setattr("egraph.optimize.finalists.doubt", lambda preferred, timings, policy: f"{preferred[1]} was ahead of {preferred[0]}")
     model = build_model(tmp_path / "layers.onnx")
     outcome = optimize(Options(model, threads=1, budget_seconds=15, derivations=False, database=tmp_path / "profiles"), Progress(-1, 15.0))
     notes = [note for note in outcome.notes if "was ahead of onnxruntime: too uncertain to ship it" in note]
@@ -125,8 +125,8 @@ def test_a_race_that_ended_in_doubt_is_run_again(is_open: bool, tmp_path: Path, 
         raced.append([contender.name for contender in contenders])
         return race(contenders, *arguments, **options)
 
-    monkeypatch.setattr("egraph.optimize.pipeline.race", counted)
-    monkeypatch.setattr("egraph.optimize.pipeline.doubt", lambda preferred, timings, policy: "a program was ahead" if is_open else "")
+    monkeypatch.setattr("egraph.optimize.finalists.race", counted)
+    monkeypatch.setattr("egraph.optimize.finalists.doubt", lambda preferred, timings, policy: "a program was ahead" if is_open else "")
     model = build_model(tmp_path / "layers.onnx")
     options = Options(model, threads=1, budget_seconds=15, derivations=False, database=tmp_path / "profiles")
     for each in (options, options, replace(options, frozen=True)):

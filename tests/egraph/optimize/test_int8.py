@@ -97,7 +97,7 @@ def bytes_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
         return usual(model, one) if not one.implementation.is_library else 1.0 if one.implementation.precision == "int8" else 50.0
 
     monkeypatch.setattr(CostModel, "cost_us", cost_us)
-    monkeypatch.setattr("egraph.optimize.pipeline.fastest", fastest)
+    monkeypatch.setattr("egraph.optimize.finalists.fastest", fastest)
 
 
 def optimized(folder: Path, model: Path, data: Path, tolerance: float) -> Outcome:

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from egraph.errors import CheckFailed
 from egraph.extract import extract
 from egraph.onnx.exporter import serialized
+from egraph.optimize import saving
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.blame import blame
 from egraph.optimize.budget import Budget
@@ -30,13 +31,14 @@ from egraph.optimize.estimated import estimate, grown
 from egraph.optimize.options import Options, Precision
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.outline import Outline
-from egraph.optimize.pipeline import Run, optimize
+from egraph.optimize.pipeline import optimize
 from egraph.optimize.precision import NOTHING_FITS, SAFETY, SIMULATED, Rounding
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.records import Earlier
 from egraph.optimize.repair import Repair
 from egraph.optimize.repeats import outlined
+from egraph.optimize.run import Run
 from egraph.optimize.search import Search, with_choice
 from egraph.optimize.search_phases import Choosing
 from egraph.optimize.simulation import Simulation, moved_constant, products, program_error, rounding_kernels
@@ -723,7 +725,7 @@ def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path:
         return sizes_bytes, failed | {entry.contender.name: NO_TIME_TO_COMPILE for entry in entries[1:]}
 
     monkeypatch.setattr(CostModel, "cost_us", cost_us)
-    monkeypatch.setattr("egraph.optimize.pipeline.compile_all", compile_first)
+    monkeypatch.setattr("egraph.optimize.finalists.compile_all", compile_first)
     monkeypatch.setattr(Rounding, "raise_kernels", lambda *arguments: False)
     model = build(tmp_path / "layers.onnx", convolutions=False)
     options = Options(
@@ -741,7 +743,7 @@ def test_where_nothing_is_timed_the_next_cheapest_program_replaces_a_wrong_one(
 ) -> None:
     """Nothing can be mended in the time there is; where no program is left, the model itself is."""
     checked: list[Entry | None] = []
-    usual, usual_cost_us = Run._check, CostModel.cost_us
+    usual, usual_cost_us = saving.check, CostModel.cost_us
 
     def cost_us(model: CostModel, candidate: Candidate) -> float:
         return 0.1 if candidate.implementation.precision == "tf32" else usual_cost_us(model, candidate)
@@ -752,7 +754,7 @@ def test_where_nothing_is_timed_the_next_cheapest_program_replaces_a_wrong_one(
             raise Disagreement(CheckFailed("the output differs", where="y", fix=""), {})
         return usual(run, session, saved, best, **options)
 
-    monkeypatch.setattr(Run, "_check", check)
+    monkeypatch.setattr(saving, "check", check)
     monkeypatch.setattr(CostModel, "cost_us", cost_us)
     monkeypatch.setattr(Repair, "repaired", lambda *arguments: None)
     monkeypatch.setattr(Repair, "without_wrong", lambda *arguments: None)

@@ -365,7 +365,7 @@ def test_the_command_stores_what_is_rounded_anyway(tmp_path: Path, monkeypatch: 
         return 50.0 if one.implementation.precision == "float32" else 5.0 - edges
 
     monkeypatch.setattr(CostModel, "cost_us", cost_us)
-    monkeypatch.setattr("egraph.optimize.pipeline.fastest", lambda preferred, raced, policy: "program 1")  # whatever machine this is
+    monkeypatch.setattr("egraph.optimize.finalists.fastest", lambda preferred, raced, policy: "program 1")  # whatever machine this is
     model = layers(tmp_path / "layers.onnx")
     options = Options(
         model, threads=1, budget_seconds=25, precision="auto", tolerance=Tolerance(3e-2), derivations=False, database=tmp_path / "profiles",
