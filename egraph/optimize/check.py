@@ -31,7 +31,7 @@ the error is. So it is measured, and said.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from egraph.errors import CheckFailed, ModelError
 from egraph.onnx.importer.halves import UNIT_ROUNDOFF
 from egraph.onnx.integer_ranges import FLAGS, compared_numbers, integer_ranges
 from egraph.optimize.blame import Blame
-from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, RunOutput, open_onnxruntime, relative_error
+from egraph.optimize.check_noise import PART, UNKNOWN, MeasuredNoise, Noise, RunModel, RunOutput, open_onnxruntime, relative_error
 from egraph.policy import CheckPolicy
 from egraph.tensor import Graph, Node, walk
 from egraph.tolerance import Tolerance
@@ -248,6 +248,101 @@ def _size(value: int | str, axis: int, batch: int, size: int) -> int:
     return batch if axis == 0 else size
 
 
+@dataclass
+class _Comparison:
+    """What saved files are compared with, and what came of it so far."""
+
+    reference: RunModel
+    candidates: Mapping[str, RunModel]
+    output_names: Sequence[str]
+    specs: tuple[FeedSpec, ...]
+    tolerance: Tolerance
+    seed: int
+    plain: RunModel | None
+    plain_moved: RunModel | None
+    in_float64: RunOutput | None
+    vouch: Callable[[Mapping[str, Any]], Blame] | None
+    given: int
+    spread: Spread
+    worst_output: str = ""
+    worst_error: float = -1.0
+    amplified: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+    def answer(self, feeds: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the original's outputs on random inputs, nothing where it does not run: it may ask of values what no range says."""
+        try:
+            return self.reference(feeds)
+        except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
+            self.refusals.append(" ".join(str(error).split()))
+            return None
+
+    def drawn(self, number: int, values: Values) -> dict[str, np.ndarray]:
+        return random_feeds([replace(spec, values=values) for spec in self.specs], self.seed + number)
+
+    def compare_on(self, name_of_input: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> bool:
+        """Compare on one input; return whether that tells a wrong program from a right one: the model may amplify rounding there."""
+        noise = Noise(self.plain, feeds, self.seed, self.plain_moved, self.in_float64) if self.plain else None
+        vouched: Blame | None = None
+        is_conclusive = True
+        self.spread.add(expected)
+        for file, run in self.candidates.items():
+            try:
+                outputs = run(feeds)
+            except Exception as error:
+                failed = CheckFailed(f"{file} does not run: {type(error).__name__}: {error}", where=f"{file}, {name_of_input}")
+                raise Disagreement(failed, feeds) from error
+            for position, (name, expected_output, actual) in enumerate(zip(self.output_names, expected, outputs, strict=True)):
+                where = f"{file}, output {name!r}, {name_of_input}"
+                try:
+                    relative = compare(expected_output, actual, self.tolerance, where=where)
+                except TooFar as error:
+                    measured_noise = noise.of(position, expected_output, actual, self.tolerance) if noise else UNKNOWN
+                    if noise and self.vouch and vouched is None:
+                        vouched = self.vouch(feeds)
+                    reason = self._accepted(error, name, feeds, measured_noise, vouched, may_replace=may_replace)
+                    if isinstance(reason, Disagreement):
+                        is_conclusive = False
+                        self.amplified.append(f"{where}: another input takes its place, as this one tells nothing: {reason.what}")
+                        break
+                    relative = relative_error(expected_output, actual)
+                    self.amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{reason}")
+                except CheckFailed as error:
+                    raise Disagreement(error, feeds) from error
+                if relative > self.worst_error:
+                    self.worst_output, self.worst_error = name, relative
+        return is_conclusive
+
+    def _accepted(
+        self, error: TooFar, name: str, feeds: Mapping[str, Any], noise: MeasuredNoise, alone: Blame | None, *, may_replace: bool
+    ) -> str | Disagreement:
+        """Return why an error above the tolerance is accepted, in words; how outputs differ where the input tells nothing.
+
+        Raises Disagreement where the program is wrong, or nothing tells that it is not and the input may not be replaced.
+        """
+        if alone and alone.noise.get(name, 0.0) > noise.noise:
+            noise = replace(noise, noise=alone.noise[name], is_before_bytes=True)
+        failure = Disagreement(CheckFailed(f"{error.what}{noise}", where=error.where, fix=error.fix), feeds, alone)
+        alone = alone or Blame()
+        if alone.kernels or not noise.explains:
+            raise failure from error
+        parts = "" if noise.is_accepted else agreement(alone)
+        if noise.is_accepted or parts:
+            return f"{noise}{parts}"
+        if not may_replace:
+            raise failure from error
+        return failure
+
+    def result(self, compared: int, *, is_short: bool) -> CheckResult:
+        """Return what came of comparing on so many inputs."""
+        texts = self.refusals[:1]
+        left_out = tuple(f"random inputs left out, as the original does not run on them: {len(self.refusals)} ({text})" for text in texts)
+        return CheckResult(
+            compared, max(self.worst_error, 0.0), self.worst_output, tuple(self.amplified), self.spread.notes(), is_short, self.given,
+            left_out,
+        )  # fmt: skip
+
+
 def check(
     reference: RunModel,
     candidates: Mapping[str, RunModel],
@@ -275,116 +370,59 @@ def check(
     with weights changed in their last bit; ``in_float64`` computes an output more exactly than both: a program within the tolerance of it
     is right where onnxruntime is farther off. ``vouch`` compares the kernels and the parts of the program alone on some inputs.
     """
-    worst_output, worst_error = "", -1.0
-    amplified: list[str] = []
-    refusals: list[str] = []
-    spread = Spread(output_names, tolerance)
-
-    def answer(feeds: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Return the original's outputs on random inputs, nothing where it does not run: it may ask of values what no range says."""
-        try:
-            return reference(feeds)
-        except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
-            refusals.append(" ".join(str(error).split()))
-            return None
-
-    def drawn(number: int, values: Values) -> dict[str, np.ndarray]:
-        return random_feeds([replace(spec, values=values) for spec in specs], seed + number)
-
-    def compare_on(name_of_input: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> Disagreement | None:
-        """Compare on one input; return how outputs differ there where that only says how the model amplifies rounding."""
-        nonlocal worst_output, worst_error
-        noise = Noise(plain, feeds, seed, plain_moved, in_float64) if plain else None
-        inconclusive: Disagreement | None = None
-        spread.add(expected)
-        for file, run in candidates.items():
-            try:
-                outputs = run(feeds)
-            except Exception as error:
-                failed = CheckFailed(f"{file} does not run: {type(error).__name__}: {error}", where=f"{file}, {name_of_input}")
-                raise Disagreement(failed, feeds) from error
-            for position, (name, expected_output, actual) in enumerate(zip(output_names, expected, outputs, strict=True)):
-                where = f"{file}, output {name!r}, {name_of_input}"
-                try:
-                    relative = compare(expected_output, actual, tolerance, where=where)
-                except TooFar as error:
-                    measured_noise = noise.of(position, expected_output, actual, tolerance) if noise else UNKNOWN
-                    alone = compared_alone(name_of_input, feeds) if noise and vouch else None
-                    if alone and alone.noise.get(name, 0.0) > measured_noise.noise:
-                        measured_noise = replace(measured_noise, noise=alone.noise[name], is_before_bytes=True)
-                    failure = Disagreement(CheckFailed(f"{error.what}{measured_noise}", where=error.where, fix=error.fix), feeds, alone)
-                    alone = alone or Blame()
-                    if alone.kernels or not measured_noise.explains:
-                        raise failure from error
-                    parts = "" if measured_noise.is_accepted else agreement(alone)
-                    if not measured_noise.is_accepted and not parts:
-                        if not may_replace:
-                            raise failure from error
-                        inconclusive = failure
-                        amplified.append(f"{where}: another input takes its place, as this one tells nothing: {failure.what}")
-                        break
-                    relative = relative_error(expected_output, actual)
-                    amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{measured_noise}{parts}")
-                except CheckFailed as error:
-                    raise Disagreement(error, feeds) from error
-                if relative > worst_error:
-                    worst_output, worst_error = name, relative
-        return inconclusive
-
-    vouched: dict[str, Blame] = {}
-
-    def compared_alone(name_of_input: str, feeds: Mapping[str, Any]) -> Blame:
-        """Return how the kernels and the parts of the program compare on an input, each alone."""
-        if name_of_input not in vouched:
-            vouched[name_of_input] = vouch(feeds) if vouch else Blame()
-        return vouched[name_of_input]
-
-    def result(compared: int, *, is_short: bool) -> CheckResult:
-        left_out = tuple(f"random inputs left out, as the original does not run on them: {len(refusals)} ({text})" for text in refusals[:1])
-        return CheckResult(
-            compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given), left_out
-        )
-
+    comparison = _Comparison(
+        reference, candidates, output_names, specs, tolerance, seed, plain, plain_moved, in_float64, vouch, len(given),
+        Spread(output_names, tolerance),
+    )  # fmt: skip
     for name, feeds in given:
-        compare_on(f"the inputs of {name}", feeds, reference(feeds), may_replace=False)
+        comparison.compare_on(f"the inputs of {name}", feeds, reference(feeds), may_replace=False)
     if not is_random:
-        return result(len(given), is_short=False)
+        return comparison.result(len(given), is_short=False)
     if given and not goes_on(len(given)):
-        return result(len(given), is_short=len(given) < count)
+        return comparison.result(len(given), is_short=len(given) < count)
+    refusals = comparison.refusals
     number = replaced = 0
     while number < count - len(given) + replaced + len(refusals):
         values = VALUES[number % len(VALUES)]
-        feeds = drawn(number, values)
-        expected = answer(feeds)
+        feeds = comparison.drawn(number, values)
+        expected = comparison.answer(feeds)
         number += 1
         if expected is None:
             if len(refusals) > most_replaced:
                 break
             continue
-        inconclusive = compare_on(f"random input {number - 1} ({values})", feeds, expected, may_replace=replaced < most_replaced)
+        is_conclusive = comparison.compare_on(
+            f"random input {number - 1} ({values})", feeds, expected, may_replace=replaced < most_replaced
+        )
         del feeds, expected
-        replaced += inconclusive is not None
+        replaced += not is_conclusive
         has_conclusive = number - len(refusals) > replaced or bool(given)
         if has_conclusive and not goes_on(len(given) + number - len(refusals)):
-            return result(len(given) + number - len(refusals), is_short=True)
+            return comparison.result(len(given) + number - len(refusals), is_short=True)
     compared = len(given) + number - len(refusals)
     if not compared:
         what = f"onnxruntime cannot run the original model on random inputs: {refusals[0]}"
         raise NoInputs(what, fix="give inputs of your own: --inputs FILE.npz")
+    return _compared_further(comparison, compared, number, goes_on)
+
+
+def _compared_further(comparison: _Comparison, compared: int, number: int, goes_on: Callable[[int], bool]) -> CheckResult:
+    """Compare on inputs of other sizes, too, where outputs tell little; ``number``: of the first random input not drawn yet."""
+    spread = comparison.spread
     if compared == 1:
-        another_answer = answer(drawn(1, VALUES[0]))
+        another_answer = comparison.answer(comparison.drawn(1, VALUES[0]))
         if another_answer is not None:
             spread.add(another_answer)
-    if spread.weak and any(spec.is_float for spec in specs):
+    if spread.weak and any(spec.is_float for spec in comparison.specs):
         for another, values in enumerate(OTHER_VALUES, start=number):
             if not goes_on(compared):
-                return result(compared, is_short=True)
-            feeds = drawn(another, values)
-            expected = answer(feeds)
+                return comparison.result(compared, is_short=True)
+            feeds = comparison.drawn(another, values)
+            expected = comparison.answer(feeds)
             if expected is not None and all(is_finite(value) for value in expected):  # a model may be undefined there
-                compare_on(f"random input {another} ({values})", feeds, expected, may_replace=True)
+                comparison.compare_on(f"random input {another} ({values})", feeds, expected, may_replace=True)
                 compared += 1
-    return result(compared, is_short=False)
+    return comparison.result(compared, is_short=False)
 
 
 def agreement(alone: Blame) -> str:
