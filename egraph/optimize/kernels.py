@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.tensor import (
     ELEMENT_TYPES,
     PLAIN,
+    Candidate,
     Graph,
     Implementation,
     Kernel,
@@ -91,6 +92,14 @@ def uncompiled(programs: Sequence[Program], options: CompileOptions) -> list[Ker
     """Return those of the programs' generated kernels that were not compiled before."""
     compiler = lowering_for(options.target).generator.compiler
     return compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads) if compiler else []
+
+
+def uncompiled_candidates(candidates: Iterable[Candidate], options: CompileOptions) -> int:
+    """Return how many of the generated kernels of candidates were not compiled before, for operands and results that are contiguous."""
+    compiler = lowering_for(options.target).generator.compiler
+    generated = (candidate for candidate in candidates if candidate.implementation.is_generated)
+    requests = dict.fromkeys(KernelRequest(each.fragment, precision=each.implementation.precision) for each in generated)
+    return len(compiler.uncompiled(list(requests), threads=options.threads)) if compiler else 0
 
 
 @dataclass(frozen=True)

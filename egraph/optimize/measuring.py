@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Protocol
 
 from egraph.errors import EinsatError, LowerError
-from egraph.optimize.kernels import compile_batch, feed_specs, in_bytes, in_float32, kernel_program, reference_graph, rounded
+from egraph.optimize.kernels import (
+    compile_batch,
+    feed_specs,
+    in_bytes,
+    in_float32,
+    kernel_program,
+    reference_graph,
+    rounded,
+    uncompiled_candidates,
+)
 from egraph.optimize.simulation import products
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
@@ -58,6 +67,9 @@ class Measures(Protocol):
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Record in ``model`` the times of those candidates that have no measurement yet."""
+
+    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+        """Return how many of the generated kernels among candidates are still to be compiled."""
 
 
 @dataclass
@@ -138,6 +150,10 @@ class Measurer:
         jobs = [job_of(model, candidate, self.policy) for candidate in candidates if not model.is_settled(candidate)]
         self.measure(jobs, time_left, tell, model.file)
 
+    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+        """Return how many of the generated kernels among candidates are still to be compiled."""
+        return uncompiled_candidates(candidates, self.options)
+
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return the times of single kernels, measured now; nothing is filed."""
         records: dict[KernelKey, Record] = {}
@@ -189,6 +205,10 @@ class Collector:
                 self.jobs[model.key(candidate)] = job_of(model, candidate, self.policy)
                 device, digest = model.device_of(candidate.fragment), model.code_digest(candidate)
                 model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
+
+    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+        """Return how many generated kernels are among candidates: nothing is compiled before they are known."""
+        return sum(candidate.implementation.is_generated for candidate in candidates)
 
 
 def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:

@@ -116,7 +116,7 @@ class BetweenPhases:
         kernels = int(self.derive_seconds / pace_seconds) if pace_seconds else policy.batch
         likely = self.first.look_ahead(kernels, LOOKING_SHARE * self.derive_seconds)
         left_seconds = budget.measuring_seconds() - self.derive_seconds
-        if self.first.lay_seconds > policy.laid_share * left_seconds:
+        if derived_seconds(self.first, self.rehearsal) > policy.laid_share * left_seconds:
             return False  # the e-graph with derived programs may be smaller: rules that time cut short go on in it
         self.prepare(likely)
         return True

@@ -23,6 +23,7 @@ from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_S
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
 from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.folding import Folder
+from egraph.optimize.kernels import uncompiled_candidates
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
@@ -34,7 +35,7 @@ from egraph.optimize.run import Run
 from egraph.optimize.search import Search, is_cut_short, plain_program, resume_search, search
 from egraph.optimize.trial import NO_TIME_TO_COMPILE, ORIGINAL
 from egraph.policy import BudgetPolicy, CheckPolicy, MeasurePolicy, RacePolicy
-from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
+from egraph.tensor import Candidate, Graph, Implementation, Program, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
@@ -296,6 +297,10 @@ def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch
     assert known.compilations and known.compilations[0][0] == 2
     known.foresee([program], options)
     assert known.plain_kernels == 0
+    kernels = [Candidate(kernel.fragment, (), (), kernel.implementation) for kernel in program.kernels]
+    library = replace(kernels[0], implementation=Implementation.parse("onednn.eltwise", GENERATED.target))
+    other = replace(kernels[0], fragment=apply("Exp", placeholder(0, TensorType("float32", (7,)))), implementation=GENERATED)
+    assert uncompiled_candidates([*kernels, library, other, other], options) == 1
     assert known.seconds_of(program, options) == pytest.approx(0.5 + WORKER_SECONDS + 3 * 0.01)
 
 

@@ -78,6 +78,9 @@ class Lot:
                 text, implementation = model.key(one)
                 model.file(Record(model.device, text, implementation, "ok", (1e4 if "Conv" in text else 10.0,)))
 
+    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+        return sum(one.implementation.is_generated for one in candidates)
+
 
 @dataclass(frozen=True)
 class Case:

@@ -108,6 +108,7 @@ class Stopwatch:
     seconds: float = 1.0
     measured: int = 0
     order: list[tuple[str, str]] = field(default_factory=list)
+    compiled: set[Node] = field(default_factory=set)
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
@@ -124,6 +125,9 @@ class Stopwatch:
             self.measured += 1
             self.clock.spent_seconds += self.seconds
             model.file(Record(model.device, text, implementation, "ok", (10.0 + lot + slow_us,)))
+
+    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+        return sum(one.implementation.is_generated and one.fragment not in self.compiled for one in candidates)
 
 
 def searched(
@@ -426,6 +430,18 @@ def test_whether_to_derive_is_asked_once_and_takes_none_of_the_time(monkeypatch:
     assert again[1].frozen == both.frozen and again[1].by_rules == both.by_rules
 
 
+@pytest.mark.parametrize(("choosing_seconds", "is_derived"), [(0.5, True), (12.0, False)])
+def test_nothing_is_derived_where_there_is_no_time_to_choose_derived_programs(
+    monkeypatch: pytest.MonkeyPatch, choosing_seconds: float, is_derived: bool
+) -> None:
+    """A DenseNet was derived for 13 s of 55, and its derived programs were left out: choosing them took too long."""
+    clock, graph, prepared = Clock(60.0), network(), list[Sequence[Job]]()
+    extract_slowly(monkeypatch, clock, lambda count, seconds: choosing_seconds)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    between = BetweenPhases(Outline(graph, graph), budget_of(clock), 0, lambda: model, None, prepared.append, lambda: True, 1.0)
+    assert between.may_derive(saturate(graph, FEW, Limits()).frozen) == is_derived == bool(prepared)
+
+
 def test_what_was_laid_is_of_the_e_graph_that_is_searched() -> None:
     """In equal blocks e-nodes are left out: a copy of what is left would be laid again."""
     saturation = saturate(network(), FEW, Limits())
@@ -662,8 +678,11 @@ def test_time_is_reserved_for_kernels_that_take_too_little_to_be_measured() -> N
     offered = [candidate for options in each.candidates.values() for candidate in options if candidate.implementation.is_generated]
     two = list({each.model.key(candidate): candidate for candidate in offered}.values())[:2]
     each.latest = tuple(replace(each.latest[0], chosen={0: candidate}) for candidate in two)
-    each._reserve_time()
+    each._reserve_time(stopwatch)
     assert each.budget.uncompiled == 2, "the other programs are compiled as well"
+    stopwatch.compiled.add(two[0].fragment)
+    each._reserve_time(stopwatch)
+    assert each.budget.uncompiled == 1, "what was compiled beside the search takes no time"
 
 
 def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:
