@@ -5,11 +5,15 @@ A pool that has just worked goes on spinning, on a core that whoever is timed ne
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Where Linux shows control groups, and those that this process is in."""
 TASKS = Path("/proc/self/task")
 LOOK_SECONDS = 0.002
 """Between two looks at the threads."""
@@ -18,8 +22,50 @@ UNSEEN_SECONDS = 0.05
 
 
 def usable_cores() -> int:
-    """Return how many logical processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """Return how many logical processors this process may use: those it may run on, or fewer if a quota limits its processor time.
+
+    A container with ``--cpus=2`` may run on all processors of its machine. A thread on each of them would be stopped for most of the time.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quota = processor_quota()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def processor_quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float | None:
+    """Return how many processors' time the control groups of this process may take (cgroups v1 and v2), None if it is not limited."""
+    quotas = (_quota(folder) for folder in _folders(groups, membership))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _folders(groups: Path, membership: Path) -> Iterator[Path]:
+    """Yield the folders of the groups that limit the processor time of this process, and of those around them.
+
+    A container may see its group as the root, and be told its path on the machine.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = groups / controllers
+        inner = root / path.lstrip("/")
+        yield from (folder for folder in (inner, *inner.parents) if folder == root or root in folder.parents)
+
+
+def _quota(folder: Path) -> float | None:
+    """Return the processors' time that a group may take, in a file of version 2 (``max`` where it has no limit) or two of version 1."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((folder / name).read_text(encoding="utf-8") for name in names).split()
+            if int(quota) > 0 and int(period) > 0:
+                return int(quota) / int(period)
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def settle(most_seconds: float) -> bool:

@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
+from runtime.cores import usable_cores
 from runtime.errors import ExecutionError, LibraryMissing
 
 Result = TypeVar("Result")
@@ -192,4 +193,4 @@ def open_runner(text: str) -> Runner:
     kind, _, argument = parse_runner(text).partition(":")
     if kind == "ray":
         return Cluster(argument)
-    return Processes(int(argument) if argument else len(os.sched_getaffinity(0)))
+    return Processes(int(argument) if argument else usable_cores())
