@@ -9,11 +9,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""Where Linux shows control groups, and those that this process is in."""
+from runtime.control_groups import processor_quota
+
 TASKS = Path("/proc/self/task")
 LOOK_SECONDS = 0.002
 """Between two looks at the threads."""
@@ -29,43 +28,6 @@ def usable_cores() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = processor_quota()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
-
-
-def processor_quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float | None:
-    """Return how many processors' time the control groups of this process may take (cgroups v1 and v2), None if it is not limited."""
-    quotas = (_quota(folder) for folder in _folders(groups, membership))
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _folders(groups: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the groups that limit the processor time of this process, and of those around them.
-
-    A container may see its group as the root, and be told its path on the machine.
-    """
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = groups / controllers
-        inner = root / path.lstrip("/")
-        yield from (folder for folder in (inner, *inner.parents) if folder == root or root in folder.parents)
-
-
-def _quota(folder: Path) -> float | None:
-    """Return the processors' time that a group may take, in a file of version 2 (``max`` where it has no limit) or two of version 1."""
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        try:
-            quota, period = " ".join((folder / name).read_text(encoding="utf-8") for name in names).split()
-            if int(quota) > 0 and int(period) > 0:
-                return int(quota) / int(period)
-        except (OSError, ValueError):
-            continue
-    return None
 
 
 def settle(most_seconds: float) -> bool:

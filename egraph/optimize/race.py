@@ -22,6 +22,7 @@ import numpy as np
 
 from egraph.errors import EinsatError, LowerError
 from egraph.policy import RacePolicy
+from runtime.control_groups import free_bytes
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
 from runtime.profile import Database, RaceTime
@@ -154,12 +155,14 @@ def race_key(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], input
 
 
 def available_bytes() -> int:
-    """Return how much memory is available without swapping."""
+    """Return how much memory is available without swapping, to this process: its container may have less than the machine."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):  # not Linux: all of it, rather than nothing
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = free_bytes()
+    return available if limit is None else min(available, limit)
 
 
 def _interleave(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cores import processor_quota, settle, usable_cores
+from runtime.cores import settle, usable_cores
 from runtime.measure import Load, Worker
 from tests.support.paths import ROOT
 
@@ -57,30 +57,6 @@ def test_a_worker_answers_when_its_threads_sleep(tmp_path: Path) -> None:
         began = time.monotonic()
         worker.settle(20.0)
         assert time.monotonic() - began > SPINNING_SECONDS / 2 or began - started > SPINNING_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("membership", "files", "processors"),
-    [
-        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
-        ("0::/", {"cpu.max": "max 100000"}, None),
-        ("0::/", {}, None),
-        ("0::/", {"cpu.max": "a text"}, None),
-        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000", "cpu.max": "300000 100000"}, 2.0),
-        ("0::/of/the/machine", {"cpu.max": "50000 100000"}, 0.5),
-        ("0::/../..", {"cpu.max": "50000 100000"}, 0.5),
-        ("4:cpu,cpuacct:/pod", {"cpu,cpuacct/pod/cpu.cfs_quota_us": "250000", "cpu,cpuacct/pod/cpu.cfs_period_us": "100000"}, 2.5),
-        ("4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ("4:cpuset:/\n3:memory:/", {"cpuset/cpu.max": "100000 100000"}, None),
-    ],
-)
-def test_the_quota_of_a_container_is_read(tmp_path: Path, membership: str, files: dict[str, str], processors: float | None) -> None:
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text + "\n")
-    (tmp_path / "cgroup").write_text(membership + "\n")
-    assert processor_quota(tmp_path / "groups", tmp_path / "cgroup") == processors
-    assert processor_quota(tmp_path / "groups", tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)])
