@@ -9,11 +9,13 @@ import math
 import os
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from runtime.control_groups import processor_quota
 
 TASKS = Path("/proc/self/task")
+TOPOLOGY = Path("/sys/devices/system/cpu")
 LOOK_SECONDS = 0.002
 """Between two looks at the threads."""
 UNSEEN_SECONDS = 0.05
@@ -28,6 +30,32 @@ def usable_cores() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = processor_quota()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def default_threads() -> int:
+    """Return how many threads a program has if nobody says: one a core, as in onnxruntime, though a core may be two logical processors.
+
+    Two threads on one core share its arithmetic units. A kernel that keeps these busy gains nothing from the second one, and waits for the
+    slower of both.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return usable_cores()
+    return min(usable_cores(), physical_cores(os.sched_getaffinity(0)))
+
+
+def physical_cores(processors: Collection[int], topology: Path = TOPOLOGY) -> int:
+    """Return on how many cores these logical processors are; each counts as one if the system does not say."""
+    return len({_siblings(topology / f"cpu{number}" / "topology") or str(number) for number in processors})
+
+
+def _siblings(folder: Path) -> str:
+    """Return the logical processors of a core as the system writes them: ``0,4``, or nothing."""
+    for name in ("core_cpus_list", "thread_siblings_list"):
+        try:
+            return (folder / name).read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+    return ""
 
 
 def settle(most_seconds: float) -> bool:

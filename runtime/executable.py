@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.cores import usable_cores
+from runtime.cores import default_threads
 from runtime.devices import Files, device
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, ExecutionError
@@ -310,9 +310,9 @@ def _segments(count: int, python_steps: frozenset[int]) -> list[tuple[int, int, 
 
 
 def openmp_default() -> int:
-    """Return the number of threads to use when none is given: OMP_NUM_THREADS, else every core that is available."""
+    """Return the number of threads to use when none is given: OMP_NUM_THREADS, else one a core that is available."""
     text = os.environ.get("OMP_NUM_THREADS", "")
-    return int(text) if text.isdigit() and int(text) > 0 else usable_cores()
+    return int(text) if text.isdigit() and int(text) > 0 else default_threads()
 
 
 def random_inputs(plan: Plan, seed: int = 0) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from egraph.errors import ModelError
 from egraph.optimize.options import ANY, DEFAULT_BUCKETS, OFFERED, Choice, Options, SizeRequest, choice_text, is_several
 from egraph.policy import Policy
 from egraph.tolerance import ROUNDED_TOLERANCE, Tolerance
-from runtime.cores import usable_cores
+from runtime.cores import default_threads, usable_cores
 from runtime.devices import DESCRIBED, HOST, NAMES
 
 EXAMPLES = """examples:
@@ -156,7 +156,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference and cuda, costs are estimates (default: cpu)")
     help_text = "optimise for a GPU that need not be here: costs are estimates, and the program is executed and checked without one"
     add("--target", dest="device", choices=DESCRIBED, default=argparse.SUPPRESS, help=help_text)
-    add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
+    add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: one a usable core)")
     help_text = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
     add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=help_text)
     help_text = "give an input a value for good: it is no input any more, and what it decides is decided; repeatable"
@@ -248,7 +248,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
     cores = usable_cores()
     if (arguments.threads or 1) > cores:
         raise ModelError(
-            f"--threads {arguments.threads} is more than the {cores} cores that this process may use: nothing could be timed",
+            f"--threads {arguments.threads} is more than the {cores} processors that this process may use: nothing could be timed",
             where="--threads", fix=f"give --threads {cores} or fewer, or leave the option out",
         )  # fmt: skip
     shapes, request = _size_request(arguments)
@@ -256,7 +256,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         model=arguments.model or arguments.source,
         output=arguments.output,
         device=arguments.device,
-        threads=arguments.threads or cores,
+        threads=arguments.threads or default_threads(),
         shapes=shapes,
         constants=_constants(arguments),
         size_request=request,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cores import settle, usable_cores
+from runtime.cores import default_threads, physical_cores, settle, usable_cores
 from runtime.measure import Load, Worker
 from tests.support.paths import ROOT
 
@@ -57,6 +57,31 @@ def test_a_worker_answers_when_its_threads_sleep(tmp_path: Path) -> None:
         began = time.monotonic()
         worker.settle(20.0)
         assert time.monotonic() - began > SPINNING_SECONDS / 2 or began - started > SPINNING_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("siblings", "processors", "cores"),
+    [
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, {0, 1, 2, 3}, 2),
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, {0, 2}, 1),
+        ({0: "0", 1: "1"}, {0, 1}, 2),
+        ({}, {0, 1, 2}, 3),
+    ],
+)
+@pytest.mark.parametrize("name", ["core_cpus_list", "thread_siblings_list"])
+def test_logical_processors_of_one_core_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, siblings: dict[int, str], processors: set[int], cores: int
+) -> None:
+    for number, text in siblings.items():
+        (tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{number}" / "topology" / name).write_text(text + "\n")
+    assert physical_cores(processors, tmp_path) == cores
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: processors, raising=False)
+    monkeypatch.setattr("runtime.cores.physical_cores", lambda numbers: physical_cores(numbers, tmp_path))
+    monkeypatch.setattr("runtime.cores.processor_quota", lambda: None)
+    assert default_threads() == cores and usable_cores() == len(processors)
+    monkeypatch.setattr("runtime.cores.processor_quota", lambda: 1.0)
+    assert default_threads() == usable_cores() == 1
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)])
