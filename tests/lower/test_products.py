@@ -105,6 +105,17 @@ def test_rows_are_read_and_written_where_they_lie(tmp_path: Path) -> None:
     compare(model, apply("Transpose", y, perm=(0, 2, 1, 3)), tmp_path, 2)
 
 
+@pytest.mark.parametrize("reversed_axes", [(0,), (1,), (2,), (0, 1), (1, 2)])
+def test_rows_are_read_backwards(tmp_path: Path, reversed_axes: tuple[int, ...]) -> None:
+    """An axis of negative stride inside another one was not taken for the innermost: all rows but the first were wrong."""
+    model = Model()
+    x = model.input(3, 5, 4, 8)
+    bounds = [(size - 1, -1, -1) if axis in reversed_axes else (0, size, 1) for axis, size in enumerate(x.type.sizes)]
+    starts, ends, steps = zip(*bounds, strict=True)
+    backwards = apply("Slice", x, starts=starts, ends=ends, steps=steps)
+    compare(model, ended(model, apply("MatMul", backwards, model.weight(8, 20)), "bias and function"), tmp_path, 2)
+
+
 @pytest.mark.parametrize("columns", [512, 1024, 1000])
 def test_steps_are_right_wherever_they_are_applied(tmp_path: Path, columns: int) -> None:
     """In the result; beside it where its rows share lines of the cache; beside it where a panel is not full."""

@@ -32,11 +32,13 @@ typedef struct {
 
 static Rows rows_of(const Tensor *tensor, int axes) {
     Rows rows = {.tensor = tensor, .data = tensor->data, .axes = axes, .even = 1, .size = tensor->bits / 8};
-    int64_t next = -1;
+    int is_innermost = 1;
+    int64_t next = 0; /* the distance that the next axis has if rows are even; strides may be negative */
     for (int axis = axes - 1; axis >= 0; axis--) {
         if (tensor->shape[axis] == 1) continue;
-        if (next < 0) rows.distance = tensor->strides[axis];
+        if (is_innermost) rows.distance = tensor->strides[axis];
         else if (tensor->strides[axis] != next) rows.even = 0;
+        is_innermost = 0;
         next = tensor->strides[axis] * tensor->shape[axis];
     }
     return rows;
