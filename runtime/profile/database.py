@@ -5,8 +5,8 @@
 >>> database.get("cpu", "Relu(%0:float32[8])", "tvm").median_us
 2.0
 
-Every ``put`` commits, so a crash or Ctrl-C loses nothing that was measured; WAL lets several processes share the
-file. A file that cannot be read or written never stops the caller: it warns once and works in memory.
+Every ``put`` commits, so a crash or Ctrl-C loses no measurement; WAL lets several processes share the file. A file that cannot be
+read or written never stops the caller: the database warns once and works in memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import re
 import sqlite3
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -60,10 +61,12 @@ class Database:
     def __init__(self, connection: sqlite3.Connection | None, *, writable: bool, place: str, warn: Warn) -> None:
         self._connection, self.writable, self.place, self._warn = connection, writable, place, warn
         self._memory: Memory = {}
+        self._source: Database | None = None
+        """The database whose connection this one uses: it must not be closed before."""
         self._keys: dict[type[Row], frozenset[tuple[Value, ...]]] = {}
-        """The keys that the file has of each type, as of its version ``_version_read``: most of what is asked for is not there."""
+        """The keys of each type in the file, as of its version ``_version_read``, because most lookups are of keys that are not there."""
         self._timed: set[tuple[Value, ...]] = set()
-        """Keys of kernels that have a time, without the hash of their code: of this process, and of the file's keys that were read."""
+        """Keys of kernels that have a time, without the hash of their code: those of this process, and those read from the file."""
         self._version_read = -1
 
     @staticmethod
@@ -72,9 +75,9 @@ class Database:
 
     @staticmethod
     def open(path: Path | None = None, *, read_only: bool = False, warn: Warn = warn_on_stderr) -> Database:
-        """Open (or create) the file; what cannot be used is said through ``warn`` and replaced by memory.
+        """Open (or create) the file; a file that cannot be used is reported through ``warn`` and replaced by memory.
 
-        Of a file of version 1 the kernel times are migrated, and the rest is dropped.
+        From a file of version 1, the kernel times are migrated and the rest is dropped.
         """
         file = path or default_path()
         if read_only and not file.exists():
@@ -83,7 +86,7 @@ class Database:
         if not read_only:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                return Database(_connect(file, "rwc", warn), writable=True, place=str(file), warn=warn)
+                return _closing_itself(Database(_connect(file, "rwc", warn), writable=True, place=str(file), warn=warn))
             except (OSError, sqlite3.Error) as error:
                 problem = error
         try:
@@ -93,12 +96,12 @@ class Database:
             return Database(None, writable=False, place=str(file), warn=warn)
         if not read_only:
             warn(f"profile database {file} cannot be written ({problem}): new measurements are kept in memory only")
-        return Database(connection, writable=False, place=str(file), warn=warn)
+        return _closing_itself(Database(connection, writable=False, place=str(file), warn=warn))
 
     def scratch(self) -> Database:
-        """Return a database that knows all that this one does, and keeps what is put into it to itself."""
+        """Return a database that knows all that this one does; rows that are put into it are not seen by others."""
         other = Database(self._connection, writable=False, place=self.place, warn=self._warn)
-        other._memory, other._timed = dict(self._memory), set(self._timed)
+        other._memory, other._timed, other._source = dict(self._memory), set(self._timed), self
         return other
 
     def close(self) -> None:
@@ -111,7 +114,7 @@ class Database:
         return self.find(Record, device, fragment, implementation, generator)
 
     def has_times(self, device: str, fragment: str, implementation: str) -> bool:
-        """Return whether a kernel may have a time, by whatever code."""
+        """Return whether a kernel may have a time, whatever its code."""
         key = (device, fragment, implementation)
         return key in self._timed or not self._has_read_keys(Record) or key in self._timed
 
@@ -142,7 +145,7 @@ class Database:
                 if kind is Record:
                     self._timed |= {key[:-1] for key in self._keys[kind]}
         except sqlite3.Error:
-            return False  # reading the row says what is wrong
+            return False  # reading the row reports the error
         return True
 
     def put(self, row: Row) -> None:
@@ -207,6 +210,18 @@ class Database:
                 yield row
 
 
+def _closing_itself(database: Database) -> Database:
+    """Return a database whose file is closed when nothing refers to it any more, if ``close`` was not called."""
+    if database._connection is not None:
+        weakref.finalize(database, _close, database._connection)
+    return database
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.ProgrammingError):  # another thread made it
+        connection.close()
+
+
 def _insert(connection: sqlite3.Connection, row: Row) -> None:
     placeholders = ", ".join("?" * len(row.hints()))
     connection.execute(f"INSERT OR REPLACE INTO {row.TABLE} VALUES ({placeholders})", row.to_sql())
@@ -239,7 +254,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _create(connection: sqlite3.Connection, path: Path | str, warn: Warn) -> None:
-    """Create the tables, and move what version 1 knew into them: all of it or, where this is interrupted, nothing."""
+    """Create the tables, and move the contents of version 1 into them; if interrupted, nothing is changed."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = _version(connection)  # another process may have done so meanwhile
@@ -260,7 +275,7 @@ def _create(connection: sqlite3.Connection, path: Path | str, warn: Warn) -> Non
 
 
 def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Fill the table of kernel times from version 1's only table, and drop that; return how many rows are kept and forgotten."""
+    """Fill the table of kernel times from version 1's only table, and drop that; return how many rows are kept and dropped."""
     columns = "device, fragment, implementation, status, samples_us, message"
     rows = connection.execute(f"SELECT {columns} FROM measurements WHERE {OLD_KERNEL_TIMES}").fetchall()
     count = int(connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
@@ -275,7 +290,7 @@ def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _old_record(values: tuple[Any, ...]) -> Record | None:
-    """Return a kernel time of version 1; those of generated code keep the revision that they were measured of."""
+    """Return a kernel time of version 1; times of generated code keep the generator's revision that they were measured with."""
     device, fragment, implementation, status, samples_us, message = values
     try:
         revision = OLD_GENERATOR.search(device)
@@ -288,7 +303,7 @@ def _old_record(values: tuple[Any, ...]) -> Record | None:
 
 
 def _upgraded_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """Return a copy in memory of a file of version 1 that may not be written, with the tables of this version."""
+    """Return a copy in memory, with the tables of this version, of a file of version 1 that may not be written."""
     copy = sqlite3.connect(":memory:", isolation_level=None)
     with closing(connection):
         connection.backup(copy)
@@ -297,7 +312,7 @@ def _upgraded_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connec
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging; SQLite does not wait for another process that is switching, so we do."""
+    """Switch to write-ahead logging, waiting for other processes that are switching, because SQLite does not wait for these."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -1,7 +1,8 @@
-"""The profile database loses nothing and trusts nothing; the measuring worker survives what it measures."""
+"""Test that the profile database loses nothing and trusts nothing, and that the measuring worker survives its kernels."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import multiprocessing
@@ -48,7 +49,7 @@ def test_what_another_process_writes_is_found(tmp_path: Path) -> None:
 
 
 def test_whether_a_kernel_has_times_is_known_without_the_hash_of_its_code(tmp_path: Path) -> None:
-    """In the file, before and after another process writes, in memory, in a scratch database, and where the file has gone wrong."""
+    """Test the file (before and after another process writes), a database in memory, a scratch database, and a file that fails."""
     generated = replace(RELU, generator="1234")
     database, other = Database.open(tmp_path / "p.sqlite"), Database.open(tmp_path / "p.sqlite")
     assert not database.has_times("cpu", RELU.fragment, "tvm")
@@ -141,6 +142,21 @@ def test_a_corrupt_file_is_replaced_by_memory_and_kept(tmp_path: Path) -> None:
     assert database.get("cpu", RELU.fragment, "tvm") == RELU
     assert any("cannot be used" in text and "--database" in text for text in warnings)
     assert path.read_bytes() == before
+
+
+def test_a_database_that_nothing_refers_to_is_closed(tmp_path: Path) -> None:
+    """But not while another one reads by the same connection."""
+    database = Database.open(tmp_path / "p.sqlite")
+    database.put(RELU)
+    connection, scratch = database._connection, database.scratch()
+    assert connection is not None
+    del database
+    gc.collect()
+    assert scratch.get("cpu", RELU.fragment, "tvm") == RELU
+    del scratch
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 def test_a_file_of_another_version_is_not_touched(tmp_path: Path) -> None:
@@ -237,7 +253,7 @@ def test_sampling_stops_when_times_are_steady() -> None:
 
 @pytest.mark.parametrize(("width", "least", "most"), [(0.02, 10, 20), (0.2, 80, 320), (0.4, 320, 1280)])
 def test_sampling_stops_when_the_median_is_certain_however_widely_runs_differ(width: float, least: int, most: int) -> None:
-    """The standard error of runs that are uniform over a width w is 0.93 * (w / 2) / sqrt(n): 1 % of the median where n = (46.5 w)^2."""
+    """For run times uniform over a width w, the standard error is 0.93 * (w / 2) / sqrt(n): 1 % of the median if n = (46.5 w)^2."""
     drawn = np.random.default_rng(0)
     samples_us = sample(
         lambda n: (1e5 * drawn.uniform(1 - width / 2, 1 + width / 2, n)).astype(int).tolist(), seconds=60, least=5, most=5000, error=0.01
@@ -293,7 +309,7 @@ worker.ENGINES["einsat"] = hurt
 def test_a_crashing_or_hanging_kernel_costs_only_the_worker(
     tmp_path: Path, model: Path, action: str, status: str, told: str
 ) -> None:
-    """The worker is started again for the next measurement."""
+    """The worker is restarted for the next measurement."""
     script = tmp_path / "hurt_worker.py"
     script.write_text(HURT.format(action=action) + "worker.main()\n")
     with Worker(time_out_seconds=2.0, command=(sys.executable, str(script)), environment={"PYTHONPATH": str(ROOT)}) as worker:
