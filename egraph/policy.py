@@ -1,10 +1,10 @@
-"""How each stage is tuned: one frozen value a stage, all of them in one ``Policy``.
+"""The tuning parameters of every stage: one frozen dataclass per stage, collected in one ``Policy``.
 
     --policy extract.share=0.1 --policy race.rounds=9        change two of them
     --policy help                                            list all, with units, defaults and reasons
 
-What decides a result is stored with it, so a policy is part of an artefact's manifest and of the key that a search is filed under.
-Numbers that follow from a format or from mathematics are not tuning: they stand where they are used.
+A policy decides the results, so it is stored in an artefact's manifest and is part of the key under which a search is cached. Numbers that
+follow from a format or from mathematics are not tuning parameters: they are defined where they are used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T", int, float)
 
 
 class PolicyError(EinsatError):
-    """A setting names no field of a policy, or gives it a value that it cannot have."""
+    """A setting names an unknown field of a policy, or gives a field a value outside its range."""
 
 
 def tuned(default: T, unit: str, reason: str, *, least: float = 0.0, most: float = math.inf) -> T:
-    """Return a field of a policy: its default, what it counts, and why it is there; values lie in ``least`` to ``most``."""
+    """Return a field of a policy with its default, its unit and a description; values lie in ``least`` to ``most``."""
     described: Any = field(default=default, metadata={"unit": unit, "reason": reason, "least": least, "most": most})
     value: T = described
     return value
@@ -37,58 +37,85 @@ class SaturationPolicy:
     """Growing the e-graph by rules, and then by derivations."""
 
     share: float = tuned(
-        0.2, "part of the budget", "Measuring is worth more time than rules that find little after they have settled.", most=1
+        0.2,
+        "fraction of the budget",
+        "Time limit for growing the e-graph. Rules find little once they have settled, so the rest is better spent on measuring.",
+        most=1,
     )
-    iterations: int = tuned(40, "iterations", "A saturation that still grows after so many finds permutations of what it has.", least=1)
+    iterations: int = tuned(
+        40, "iterations", "Maximum number of iterations. If the e-graph still grows then, it gains mostly permutations.", least=1
+    )
     matches: int = tuned(
-        2_000, "matches", "What one iteration uses of a rule's matches; the rest wait, so that no rule starves the others.", least=1
-    )
+        2_000, "matches", "Maximum number of matches of one rule used per iteration. The rest wait, so that no rule starves the others.",
+        least=1,
+    )  # fmt: skip
     largest_join: int = tuned(
-        1_000_000, "matches", "A rule with more sits the iteration out: egglog cannot be stopped inside a query.", least=1
+        1_000_000,
+        "matches",
+        "A rule with more matches is skipped in that iteration, because egglog cannot be stopped inside a query.",
+        least=1,
     )
     largest_merge: int = tuned(
-        32, "operators", "Merged at once, at most: a merged operator's operands stay readable and its compile time bounded.", least=2
+        32, "operators", "Maximum number of operators merged into one. It bounds the compile time and keeps the operands readable.", least=2
     )
     repeats: float = tuned(
-        0.2, "part of the operators", "What has to be saved, at least, for equal blocks to be searched once: nothing is fused across their "
-        "borders.", most=1
-    )  # fmt: skip
+        0.2,
+        "fraction of the operators",
+        "Equal blocks of a model are searched once if that saves at least this many operators. Nothing is fused across block borders.",
+        most=1,
+    )
     rules_share: float = tuned(
-        0.6, "part of the e-nodes", "What rules may make before derivations run, so that derivations always do.", most=1
+        0.6, "fraction of --max-nodes", "Maximum size of the e-graph before derivations run. The rest is kept for derivations.", most=1
     )
     rules_growth: float = tuned(
-        4.0, "times the model's operators",
-        "How far rules may grow the e-graph. In 58 of 63 models rules settle before. The others have long concatenations, or factors that "
-        "commute: their e-graphs took two thirds of the budget to grow and to lay candidates in, and few kernels were measured.",
-    )  # fmt: skip
-    rules_least_growth: int = tuned(6_000, "e-nodes", "Room that rules have in a small model, whatever the factor says.")
+        4.0,
+        "times the model's operators",
+        "Maximum size of the e-graph that rules make. In 58 of 63 models the rules settle earlier. The others have long concatenations or "
+        "factors that commute: growing their e-graphs and laying candidates took two thirds of the budget, and few kernels were measured.",
+    )
+    rules_least_growth: int = tuned(
+        6_000, "e-nodes", "Size that rules may always reach, because saturation.rules_growth would limit small models too much."
+    )
     derivations_share: float = tuned(
-        0.4, "part of the stage's time", "What derivations have at least, also where rules have spent all of it.", most=1
+        0.4, "fraction of the stage's time", "Minimum time for derivations, even if rules have used all of the time.", most=1
     )
     derivations_growth: float = tuned(
-        4.0, "times the e-nodes",
-        "How far e-nodes may grow once derivations have run: programs of many views could be moved about without end, and what is worth "
-        "having is found early.", least=1
-    )  # fmt: skip
-    derivations_least_growth: int = tuned(2_000, "e-nodes", "Room that derivations have in a small e-graph, whatever the factor says.")
+        4.0,
+        "times the e-nodes",
+        "Maximum size of the e-graph after derivations, relative to its size before them. Programs with many views could be rearranged "
+        "without end, and useful programs are found early.",
+        least=1,
+    )
+    derivations_least_growth: int = tuned(
+        2_000, "e-nodes", "Added to the limit of saturation.derivations_growth, so that derivations have room in a small e-graph."
+    )
     derivation_rounds: int = tuned(
-        2, "rounds", "Operators inside a derived program (convolutions of phases) may have derivations of their own.", least=1
+        2,
+        "rounds",
+        "Maximum number of rounds. Operators inside a derived program (convolutions of phases) may have derivations of their own.",
+        least=1,
     )
-    derived_programs: int = tuned(16, "programs", "What one e-class gets from derivations, at most.")
+    derived_programs: int = tuned(16, "programs", "Maximum number of programs that derivations add to one e-class.")
     derived_regions: int = tuned(
-        12, "regions", "What one rule for regions is offered, at most: those whose operators cost most. Each is searched for a second."
+        12, "regions", "Maximum number of regions offered to one rule for regions, the costliest first. Each is searched for a second."
     )
-    derived_groups: int = tuned(32, "groups", "What one rule for groups of operators is offered, at most: the first of the program.")
+    derived_groups: int = tuned(
+        32, "groups", "Maximum number of groups offered to one rule for groups of operators: the first ones of the program."
+    )
 
 
 @dataclass(frozen=True)
 class CandidatesPolicy:
-    """Laying generated kernels over the e-graph."""
+    """Laying candidates: listing the generated kernels that can compute each value of the e-graph."""
 
-    operators: int = tuned(24, "operators", "Fused into one kernel, at most: larger kernels compile long and gain no more.", least=1)
-    operand_sets: int = tuned(8, "sets of tensors", "From which one value is computed, at most: those with the fewest bytes.", least=1)
+    operators: int = tuned(
+        24, "operators", "Maximum number of operators fused into one kernel. Larger kernels take long to compile and gain no more.", least=1
+    )
+    operand_sets: int = tuned(
+        8, "sets of tensors", "Maximum number of operand sets from which one value is computed: those with the fewest bytes.", least=1
+    )
     operations_a_byte: float = tuned(
-        4.0, "operations a byte", "Up to which a product is bound by memory, so that generated loops may compute it (EinNet, OSDI 2023)."
+        4.0, "operations per byte", "Products up to this limit are memory-bound, so generated loops may compute them (EinNet, OSDI 2023)."
     )
 
 
@@ -96,32 +123,55 @@ class CandidatesPolicy:
 class ExtractPolicy:
     """Selecting programs from the e-graph."""
 
-    share: float = tuned(0.04, "part of the budget", "One exact extraction; it is repeated after every round of measuring.", most=1)
-    best_share: float = tuned(0.6, "part of an extraction's time", "The solver's time for the best program.", most=1)
+    share: float = tuned(
+        0.04, "fraction of the budget", "Time for one exact extraction, which is repeated after every round of measuring.", most=1
+    )
+    best_share: float = tuned(0.6, "fraction of an extraction's time", "Time of the solver for the best program.", most=1)
     variant_share: float = tuned(
-        0.4, "part of an extraction's time", "The solver's time for the best program with another costly kernel.", most=1
+        0.4,
+        "fraction of an extraction's time",
+        "Time of the solver for the best program in which another costly kernel is chosen.",
+        most=1,
     )
-    patience: float = tuned(5.0, "times an extraction's time", "After which variants are given up: a net for loaded machines.", least=1)
+    patience: float = tuned(
+        5.0, "times an extraction's time", "No more variants are extracted after this time: a safety limit for loaded machines.", least=1
+    )
     solver_units: float = tuned(
-        0.25, "units a second", "Of the solver's deterministic clock on a machine of this kind, rounded down.", least=1e-3
+        0.25,
+        "units per second",
+        "Speed of the solver's deterministic clock on a machine of this kind, rounded down. It makes limits independent of the load.",
+        least=1e-3,
     )
-    variant_slack: float = tuned(1.3, "times the greedy cost", "What a program that must differ from the best may cost.", least=1)
-    worth_timing: float = tuned(1.6, "times the best cost", "Variants that cost more are not worth timing.", least=1)
+    variant_slack: float = tuned(
+        1.3, "times the greedy cost", "Maximum cost of a program that has to differ from the best program.", least=1
+    )
+    worth_timing: float = tuned(1.6, "times the best cost", "Variants that cost more than this are not timed.", least=1)
     meaningful: float = tuned(
-        0.02, "part of a program's time", "The least time of a kernel for which a variant without it is extracted.", most=1
+        0.02,
+        "fraction of a program's time",
+        "Kernels that take at least this much are costly: one variant has to do without one of the best program's costly kernels.",
+        most=1,
     )
     spare: float = tuned(
-        1.5, "times the cheaper cost", "Up to which a candidate with the operands of a cheaper one stays: estimates can be wrong.", least=1
+        1.5,
+        "times the cheaper cost",
+        "A candidate with the operands of a cheaper one is kept up to this cost, because estimates can be wrong.",
+        least=1,
     )
     moves: int = tuned(
-        50_000, "moves", "Local moves tried, at most: a count, so that the answer does not depend on the machine's load."
+        50_000, "moves", "Maximum number of local moves tried: a count, so that the result does not depend on the machine's load."
     )
     exact_over_greedy: float = tuned(
-        10.0, "times a greedy extraction", "How long an exact one is believed to take until one was made.", least=1
+        10.0, "times a greedy extraction", "Assumed time of an exact extraction until one has been made.", least=1
     )
-    variants_over_greedy: float = tuned(25.0, "times a greedy extraction", "How long one of several programs is believed to take.", least=1)
+    variants_over_greedy: float = tuned(
+        25.0, "times a greedy extraction", "Assumed time of an extraction of several programs until one has been made.", least=1
+    )
     caution: float = tuned(
-        4.0, "times the estimate", "What estimates count in the last extraction: time ended before they could be measured.", least=1
+        4.0,
+        "times the estimate",
+        "Safety factor on estimated times in the last extraction, when no time is left to measure the kernels.",
+        least=1,
     )
 
 
@@ -130,27 +180,37 @@ class CostPolicy:
     """Estimating kernels that have no measurement."""
 
     hopeless: float = tuned(
-        1.5, "times a rival's time", "A candidate with a larger estimate is not measured beside a measured rival.", least=1
+        1.5,
+        "times a rival's time",
+        "A library kernel with a larger estimate is not measured in advance if a rival that computes the same value has been measured.",
+        least=1,
     )
     enough_alike: int = tuned(
-        3, "kernels", "Measured generated kernels of about a size from which others of that size are estimated.", least=1
-    )
+        3, "kernels", "Minimum number of similar measured kernels, for example of about the same size, from which others are estimated.",
+        least=1,
+    )  # fmt: skip
     optimism: float = tuned(
-        0.6, "part of what the prior expects", "What is not measured is met with some hope: what might be faster has to be tried.", most=1
+        0.6,
+        "fraction of the prior's estimate",
+        "Estimates of unmeasured kernels are lowered to this, but not below the roofline: a kernel that might be faster has to be tried.",
+        most=1,
     )
     library_caution: int = tuned(
         3,
-        "power of the caution",
-        "A library, or onnxruntime, may have a reference implementation only, thousands of times slower: it is met with more caution.",
+        "power of extract.caution",
+        "Safety factor for kernels of a library or of onnxruntime. Some are reference implementations, thousands of times slower.",
     )
     opaque: float = tuned(
         4.0,
         "times the estimate",
-        "A kernel that onnxruntime runs as a model of its own: of convolutions of bytes one took 50 times the roofline's.",
+        "Factor for a kernel that onnxruntime runs as a model of its own. For example, a convolution of bytes took 50 times its roofline.",
         least=1,
     )
     least_of_relative: float = tuned(
-        0.5, "part of a relative's time", "What a kernel is estimated to take that moves far fewer bytes.", most=1
+        0.5,
+        "fraction of a relative's time",
+        "Lower bound of an estimate that is based on a measured kernel of the same family, for kernels that move far fewer bytes.",
+        most=1,
     )
 
 
@@ -158,47 +218,91 @@ class CostPolicy:
 class MeasurePolicy:
     """Measuring kernels while programs are chosen."""
 
-    share: float = tuned(0.8, "part of the budget", "Measuring ends when it is spent, or earlier: race and check come after it.", most=1)
-    kept_share: float = tuned(0.6, "part of the budget", "Kept for race and check at most, where a model is slow.", most=1)
-    laid_share: float = tuned(
-        0.7,
-        "part of the time for measuring",
-        "Laying the kernels of derived programs may take: where it takes more, few would be measured.",
+    share: float = tuned(
+        0.8,
+        "fraction of the budget",
+        "Measuring ends when this much is spent, or earlier. The rest is for the race and the check.",
         most=1,
     )
-    laid_least_seconds: float = tuned(1.0, "seconds", "Laying kernels takes so long in any case: small e-graphs are always laid whole.")
-    derived_share: float = tuned(
-        0.4, "part of the time for measuring", "Kept for derived programs while the rules' own are measured.", most=1
+    kept_share: float = tuned(
+        0.6, "fraction of the budget", "Maximum time that measuring leaves to the race and the check if a model is slow.", most=1
     )
-    family_share: float = tuned(0.5, "part of the time left", "Spent on one kernel of each family of a library's.", most=1)
-    family_rounds: int = tuned(3, "rounds", "Where the first kernel of a family fails, others of it are tried, so many in all.", least=1)
-    greedy_rounds: int = tuned(6, "extractions", "Greedy extractions, at most; each measures what it chose.", least=1)
-    exact_rounds: int = tuned(8, "extractions", "Exact ones of the best program, at most.", least=1)
+    laid_share: float = tuned(
+        0.7,
+        "fraction of the time for measuring",
+        "Maximum time for laying candidates. Derived programs that need more are skipped, because few of their kernels would be measured.",
+        most=1,
+    )
+    laid_least_seconds: float = tuned(
+        1.0, "seconds", "Laying candidates is never stopped before this time, so small e-graphs are always laid completely."
+    )
+    derived_share: float = tuned(
+        0.4,
+        "fraction of the time for measuring",
+        "Time kept for the kernels of derived programs while the kernels of programs by rules alone are measured.",
+        most=1,
+    )
+    family_share: float = tuned(
+        0.5, "fraction of the time left", "Maximum time for measuring one kernel of each family of library kernels.", most=1
+    )
+    family_rounds: int = tuned(
+        3,
+        "rounds",
+        "Maximum number of rounds of measuring one kernel of each family. If it fails, another one of the family is tried.",
+        least=1,
+    )
+    greedy_rounds: int = tuned(
+        6, "extractions", "Maximum number of greedy extractions. After each, the kernels of the extracted program are measured.", least=1
+    )
+    exact_rounds: int = tuned(8, "extractions", "Maximum number of exact extractions of the best program.", least=1)
     library_rounds: int = tuned(
-        4, "extractions", "After time ended measuring, at most: a library's kernel that was not measured may be too slow to be run.",
-        least=1
-    )  # fmt: skip
-    variant_rounds: int = tuned(3, "extractions", "Exact ones of all programs that are going to be timed, at most.", least=1)
-    stored_share: float = tuned(0.15, "part of the budget", "At most, for kernels whose operands or results are stored rounded.", most=1)
-    batch: int = tuned(32, "kernels", "Compiled together: starting the compiler costs as much as compiling several.", least=1)
+        4,
+        "extractions",
+        "Maximum number of repeated extractions after measuring has ended, as long as chosen library kernels prove too slow to be run.",
+        least=1,
+    )
+    variant_rounds: int = tuned(
+        3, "extractions", "Maximum number of exact extractions of all programs that are going to be timed.", least=1
+    )
+    stored_share: float = tuned(
+        0.15, "fraction of the budget", "Maximum time for measuring kernels whose operands or results are stored rounded.", most=1
+    )
+    batch: int = tuned(
+        32, "kernels", "Maximum number of kernels compiled together: starting the compiler costs as much as compiling several.", least=1
+    )
     first_batch: int = tuned(
-        4, "kernels", "The first batch of a program to be timed: the next ones are twice as large each, at a known pace.",
-        least=1
-    )  # fmt: skip
+        4,
+        "kernels",
+        "Size of the first batch when a program to be timed is compiled. Each next batch is twice as large, at a known pace.",
+        least=1,
+    )
     kernel_seconds: float = tuned(
-        0.15, "seconds", "Assumed to compile a kernel while few were compiled: one in a hundred takes 3 s, which is no pace for the others."
+        0.15,
+        "seconds",
+        "Assumed compile time of a kernel until enough have been compiled: one in a hundred takes 3 s and would distort the mean of a few.",
     )
     compiled_ahead: int = tuned(
-        8, "kernels a process", "Compiled beside the growing e-graph between two looks at whether compiling should go on.", least=1
+        8,
+        "kernels per process",
+        "Kernels compiled while the e-graph grows, between two checks whether compiling should continue.",
+        least=1,
     )
     negligible: float = tuned(
-        0.002, "part of a program's time", "A generated kernel that is believed to take less, in all its uses, stays estimated.", most=1
+        0.002,
+        "fraction of a program's time",
+        "A generated kernel that is estimated to take less, in all its uses together, is not measured.",
+        most=1,
     )
-    runs: int = tuned(4, "runs", "What one measurement takes at least, the reference's among them.", least=1)
-    judged_bytes_s: float = tuned(5e8, "bytes a second", "Operands are drawn and results compared about this fast, or faster.", least=1)
-    patience_seconds: float = tuned(5.0, "seconds", "A kernel is waited for so long, however little time is left.")
+    runs: int = tuned(4, "runs", "Minimum number of runs of one measurement, including those of the reference.", least=1)
+    judged_bytes_s: float = tuned(
+        5e8, "bytes per second", "Assumed lowest speed of drawing random operands and comparing results.", least=1
+    )
+    patience_seconds: float = tuned(5.0, "seconds", "Minimum time that the search waits for a kernel, however little time is left.")
     disappointment: float = tuned(
-        2.0, "times the estimate", "What an exported kernel is believed to take, so that its rivals are asked for next.", least=1
+        2.0,
+        "times the estimate",
+        "Assumed time of a kernel that is queued for measuring, so that the next extraction asks for its rivals.",
+        least=1,
     )
 
 
@@ -208,121 +312,160 @@ class RacePolicy:
 
     share: float = tuned(
         0.25,
-        "part of the budget",
-        "Race at most, but until every contender has run a few times; the fastest and the original race for as long again where it is open "
-        "which of them wins.",
+        "fraction of the budget",
+        "Time limit, once every contender has run a few times. If it is unclear whether the fastest program or the original wins, they "
+        "race for as long again.",
         most=1,
     )
-    rounds: int = tuned(40, "rounds", "At most; a race ends earlier once its winner is known.", least=1)
-    least_rounds: int = tuned(5, "rounds", "At least, unless time is over.", least=1)
+    rounds: int = tuned(40, "rounds", "Maximum number of rounds. A race ends earlier once its winner is known.", least=1)
+    least_rounds: int = tuned(5, "rounds", "Minimum number of rounds, unless time is over.", least=1)
     confidence: float = tuned(
-        0.995, "probability", "With which a contender is behind before it is given up, and a program ahead before a race ends early.",
+        0.995, "probability", "Confidence required to drop a slower contender, or to end a race early because a program is ahead.",
         least=0.5, most=1,
     )  # fmt: skip
     verdict: float = tuned(
-        0.95, "probability", "With which a program is faster than the original, at the end of a race, before it is shipped.",
+        0.95, "probability", "Confidence required at the end of a race that a program is faster than the original, so that it is shipped.",
         least=0.5, most=1,
     )  # fmt: skip
     noise: float = tuned(
         0.08,
-        "part of a contender's time",
-        "By which one round may be off: few rounds that agree by chance prove little.",
+        "fraction of a contender's time",
+        "Assumed error of one round: a few rounds that agree by chance prove little.",
     )
     margin: float = tuned(
-        0.015, "part of the winner's time", "By which no contender may be faster when a race ends: less is not worth more rounds."
+        0.015,
+        "fraction of the winner's time",
+        "A race may end if no contender can be faster than the winner by more than this. Less is not worth more rounds.",
     )
-    runs: int = tuned(3, "runs", "Of each contender in a round, at least.", least=1)
+    runs: int = tuned(3, "runs", "Minimum number of runs of each contender in a round.", least=1)
     settle_seconds: float = tuned(
-        0.5, "seconds", "Between turns, at most: until the thread pool that has just worked spins no more and leaves the cores free."
+        0.5,
+        "seconds",
+        "Maximum wait between turns, until the thread pool of the last contender stops spinning and leaves the cores free.",
     )
     turn_seconds: float = tuned(
-        0.1, "seconds", "One contender's part of a round, unless a few runs take longer: many short rounds tell more than few long ones."
+        0.1, "seconds", "Time of one contender in a round, unless a few runs take longer. Many short rounds tell more than few long ones."
     )
-    first_gap: float = tuned(3.0, "times the fastest", "Who takes longer in the first round is not timed again.", least=1)
-    gap: float = tuned(1.3, "times the fastest", "Who took longer in every round is not timed again, from race.gap_rounds on.", least=1)
+    first_gap: float = tuned(
+        3.0, "times the fastest", "A contender that takes longer than this in the first round is not timed again.", least=1
+    )
+    gap: float = tuned(
+        1.3,
+        "times the fastest",
+        "From round race.gap_rounds on, a contender that took longer than this in every round is not timed again.",
+        least=1,
+    )
     gap_rounds: int = tuned(
-        4, "rounds", "In which race.first_gap shrinks to race.gap: in two rounds, bursts slow a good program both times.", least=2
+        4,
+        "rounds",
+        "Rounds in which race.first_gap shrinks to race.gap. In only two rounds, bursts of load could slow a good program both times.",
+        least=2,
     )
     memory_share: float = tuned(
-        0.6, "part of the free memory", "What all contenders may fill together; beyond it only one is loaded at a time.", most=1
-    )
+        0.6, "fraction of the free memory", "Maximum memory of all contenders together. If they need more, only one is loaded at a time.",
+        most=1,
+    )  # fmt: skip
     arena_factor: float = tuned(
-        3.0, "times a program's memory", "onnxruntime runs without its arena where so much does not fit into memory.", least=1
+        3.0, "times a program's memory", "onnxruntime runs without its memory arena if this does not fit into race.memory_share.", least=1
     )
     patience_seconds: float = tuned(
-        20.0, "seconds", "A contender hangs that takes longer to answer, beside what its size explains.", least=1
+        20.0,
+        "seconds",
+        "A contender that takes longer to answer is treated as hung. Its size and the time of a run extend this timeout.",
+        least=1,
     )
-    loaded_bytes_s: float = tuned(1e8, "bytes a second", "The slowest at which a contender's memory is filled.", least=1)
+    loaded_bytes_s: float = tuned(1e8, "bytes per second", "Assumed lowest speed at which a contender's memory is filled.", least=1)
     slow_run_seconds: float = tuned(
-        0.5, "seconds", "Of a model that takes so long in onnxruntime, one run of each contender is enough where there is no time for more."
+        0.5, "seconds", "A model whose run in onnxruntime takes this long is slow: one run of each contender is enough if time is short."
     )
     slower_than_original: float = tuned(
-        20.0, "times onnxruntime", "A contender hangs that takes longer, and the patience besides.", least=1
+        20.0, "times onnxruntime", "A contender that takes longer than this plus race.patience_seconds is treated as hung.", least=1
     )
     contenders: int = tuned(
         2,
         "contenders",
-        "Opened in any case: the original and the most promising program; the others where that takes little time.",
+        "Contenders for which time is always kept: the original and the most promising program. Others race if that takes little time.",
         least=2,
     )
-    open_share: float = tuned(0.1, "part of the budget", "What a search keeps for opening contenders beyond those.", most=1)
-    runs_share: float = tuned(0.1, "part of the budget", "What a search keeps for the least runs of all contenders.", most=1)
+    open_share: float = tuned(
+        0.1, "fraction of the budget", "Maximum time that a search keeps for opening contenders beyond race.contenders.", most=1
+    )
+    runs_share: float = tuned(
+        0.1, "fraction of the budget", "Maximum time that a search keeps for the minimum runs of all contenders.", most=1
+    )
 
 
 @dataclass(frozen=True)
 class PredictionPolicy:
-    """Examining programs that take another time than their kernels predict."""
+    """Examining programs whose time differs from what their kernels predict."""
 
     factor: float = tuned(
-        1.3, "times the prediction", "By which a program or a kernel has to be off for the reason to be searched.", least=1
+        1.3, "times the prediction", "A program or a kernel whose time is off by more than this factor is examined.", least=1
     )
-    kernels: int = tuned(8, "kernels", "Timed alone again: those whose times add most to the difference.", least=1)
-    least_share: float = tuned(0.02, "part of a program's time", "By which a kernel is off, at least.", most=1)
-    runs: int = tuned(10, "runs", "In which kernels are timed inside a program.", least=1)
+    kernels: int = tuned(
+        8, "kernels", "Maximum number of kernels timed alone again: those whose times add most to the difference.", least=1
+    )
+    least_share: float = tuned(
+        0.02, "fraction of a program's time", "A kernel is examined only if its total time is off by more than this.", most=1
+    )
+    runs: int = tuned(10, "runs", "Number of runs in which the kernels are timed inside a program.", least=1)
 
 
 @dataclass(frozen=True)
 class CheckPolicy:
-    """Rehearsing, checking and repairing programs. None of it makes the check of the saved files laxer: ``--tolerance`` is for that."""
+    """Rehearsing, checking and repairing programs. No field relaxes the check of the saved files: ``--tolerance`` is for that."""
 
-    seconds: float = tuned(5.0, "seconds", "A check may take so long, however little time is left; less would weaken it.", least=5.0)
+    seconds: float = tuned(
+        5.0, "seconds", "Time that a check may always take, however little is left. Less would weaken the check.", least=5.0
+    )
     float64_seconds: float = tuned(
-        5.0, "seconds", "An output may take in float64, which decides where onnxruntime may be the one that is inexact."
+        5.0, "seconds", "Maximum time to compute one output in float64, which shows whether onnxruntime is the inexact one."
     )
     replaced: int = tuned(
-        6, "inputs", "Random inputs that others may replace because the model amplifies rounding too much on them.", most=6
+        6, "inputs", "Maximum number of random inputs that are replaced because the model amplifies rounding too much on them.", most=6
     )
-    attempts: int = tuned(3, "programs", "May prove wrong and give way to one without what is to blame, before the model is given up.")
+    attempts: int = tuned(
+        3, "programs", "Maximum number of programs that may fail the check and be replaced by one without the faulty part."
+    )
     margin: float = tuned(
-        0.5, "part of the tolerance", "A program may use before it is compiled: kernels round in other ways than onnxruntime does.", most=1
+        0.5,
+        "fraction of the tolerance",
+        "Maximum error of a program in a rehearsal, before it is compiled: kernels round in other ways than onnxruntime does.",
+        most=1,
     )
     layer: float = tuned(
         1 / 64,
-        "part of a derivation's error",
-        "That one layer has on usual data; the whole error is that of models of many layers.",
+        "fraction of a derivation's error",
+        "Error that one layer has on usual data. The whole error is that of models of many layers.",
         most=1,
     )
-    tapped_bytes: int = tuned(1 << 30, "bytes", "Operands and results that are kept to see how large they are, at most.")
+    tapped_bytes: int = tuned(1 << 30, "bytes", "Maximum memory for operands and results that are kept to see how large their values are.")
     bisections: int = tuned(
-        3, "rounds", "What bisection left is rehearsed again: in place of a form that was left out, another may have been chosen.", least=1
+        3,
+        "rounds",
+        "Maximum number of rehearsals with bisection. They repeat because another inexact form may be chosen in place of a removed one.",
+        least=1,
     )
 
 
 @dataclass(frozen=True)
 class BudgetPolicy:
-    """What is kept of the budget for the steps after a search."""
+    """Time of the budget that is kept for the steps after a search."""
 
     compile_share: float = tuned(
-        0.05, "part of the budget", "Kept for compiling: a program without rules that takes longer gives way to measuring.", most=1
+        0.05,
+        "fraction of the budget",
+        "Maximum time kept for compiling the program without rules. If it takes longer, measuring has priority.",
+        most=1,
     )
     plan_seconds: float = tuned(
-        0.0015, "seconds a kernel", "Kept for planning the chosen program, its buffers and its steps: 3 s for 2,000 kernels."
+        0.0015, "seconds per kernel", "Time kept for planning the chosen program, its buffers and its steps: 3 s for 2,000 kernels."
     )
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How every stage is tuned; the defaults are what benchmarks were measured with."""
+    """The tuning parameters of all stages; benchmarks were measured with the defaults."""
 
     saturation: SaturationPolicy = SaturationPolicy()
     candidates: CandidatesPolicy = CandidatesPolicy()
@@ -362,7 +505,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Tuning:
-    """One field of a policy: its name with its stage, its value, and what is known of it."""
+    """One field of a policy: its name with its stage, its value, unit, description and range."""
 
     name: str
     value: float
@@ -381,7 +524,7 @@ class Tuning:
 
     @property
     def text(self) -> str:
-        """Return the value for people."""
+        """Return the value as text."""
         return str(self.value) if isinstance(self.value, int) else f"{self.value:g}"
 
     @property
@@ -390,7 +533,7 @@ class Tuning:
         return f"{self.least:g} or more" if self.most == math.inf else f"{self.least:g} to {self.most:g}"
 
     def parsed(self, text: str) -> float:
-        """Return the value of a text, of the kind of the default; raises PolicyError where it cannot be one."""
+        """Parse a value of the type of the default; raises PolicyError if the text is not one in range."""
         kind = type(self.value)
         try:
             value = kind(text)
@@ -415,13 +558,13 @@ def tunings(policy: Policy) -> Iterator[Tuning]:
 
 
 def changes(stored: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the settings that lead from the defaults to a stored policy, for people; empty where there are none."""
+    """Return the settings in which a stored policy differs from the defaults, as text; empty if there are none."""
     stored_values = ((each, stored.get(each.stage, {}).get(each.field, each.value)) for each in tunings(Policy()))
     return " ".join(f"{each.name}={replace(each, value=value).text}" for each, value in stored_values if value != each.value)
 
 
 def listing() -> str:
-    """Return all fields for a terminal."""
+    """Return a listing of all fields for a terminal."""
     rows = list(tunings(Policy()))
     width = max(len(each.name) for each in rows)
     return "\n".join(f"{each.name:{width}}  {each.text:<10}  {each.unit} ({each.range})\n{'':{width}}  {each.reason}" for each in rows)

@@ -1,1 +1,1 @@
-"""The e-graph: egglog matches, Python builds terms and keeps the record of e-classes; saturation ends in a frozen e-graph."""
+"""The e-graph: egglog matches patterns, Python builds terms and records the e-classes; saturation ends in a frozen e-graph."""

@@ -1,14 +1,14 @@
-"""What is known of constant e-classes: a number that all elements are, the value of a small one.
+"""Analyses of constant e-classes: the number that all elements are, and the value of a small constant.
 
-An analysis is egg's: ``make`` says what is known of an e-node from what is known of its operands; where classes join, what is
-known of either is known of both; and two classes with equal facts are one class. Rules such as ``x * 1 = x`` ask for the
-number. Without the values, (a + b) + c and a + (b + c), or a bias reshaped along two paths, would stay different classes, and
-every rule that gathers constants would multiply them.
+An analysis is one as in egg: ``make`` derives a fact about an e-node from the facts about its operands; if classes are joined, the facts
+about either hold for both; and two classes with equal facts are one class. Rules such as ``x * 1 = x`` need the number. Without the values,
+(a + b) + c and a + (b + c), or a bias reshaped along two paths, would remain different classes, and every rule that gathers constants would
+multiply them.
 
-A value is kept twice: exactly, modulo the prime p = 2^31 - 1 (a float is a dyadic rational, so it has an exact residue), and in
-float64. Two constants are one when all residues are equal and the floats agree to 1e-9 of their size: equal as rational numbers
-unless a difference is a multiple of p in every element. Functions without a meaning in the field (square roots) are
-uninterpreted there.
+A value is stored twice: exactly, modulo the prime p = 2^31 - 1 (a float is a dyadic rational, so it has an exact residue), and in float64.
+Two constants are considered equal if all residues are equal and the floats agree to 1e-9 of their size: they are then equal as rational
+numbers unless a difference is a multiple of p in every element. Functions without a meaning in the field (square roots) are uninterpreted
+there.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Fact = TypeVar("Fact")
 
 
 class Analysis(Protocol[Fact]):
-    """What one analysis knows of constants."""
+    """An analysis of constants."""
 
     def of_array(self, array: np.ndarray) -> Fact | None: ...
 
     def make(self, op: str, attributes: Attributes, types: Sequence[TensorType], facts: Sequence[Fact | None]) -> Fact | None:
-        """Return what is known of an operator over constants of which ``facts`` are known."""
+        """Return the fact about an operator over constants with these ``facts``, or None."""
 
     def key(self, fact: Fact) -> str:
-        """Return a text that equal facts have in common."""
+        """Return a text that is the same for equal facts."""
 
     def agree(self, left: Fact, right: Fact) -> bool:
         """Return whether constants of one type and key are equal."""
@@ -49,7 +49,7 @@ PROBES = 16
 
 
 def number_of_array(array: np.ndarray) -> float | None:
-    """Return the number that all elements are; a few are compared first, so that memory-mapped weights stay unread."""
+    """Return the number that all elements are, or None. A few elements are compared first, so that memory-mapped weights stay unread."""
     if array.size == 0 or array.dtype.kind in "OSUc":
         return None
     flat = array.reshape(-1)
@@ -60,7 +60,7 @@ def number_of_array(array: np.ndarray) -> float | None:
 
 
 def number_of_term(op: str, attributes: Attributes, types: Sequence[TensorType], numbers: Sequence[float | None]) -> float | None:
-    """Return the number of an operator over uniform constants: the operand's for a view, computed for elementwise."""
+    """Return the number of an operator over uniform constants: the operand's for a view, a computed one for elementwise operators."""
     spec = OPS.get(op)
     constants = [number for number in numbers if number is not None]
     if spec is None or not constants or len(constants) < len(numbers):
@@ -80,7 +80,7 @@ def number_of_term(op: str, attributes: Attributes, types: Sequence[TensorType],
 
 
 LIMIT_ELEMENTS = 1 << 15
-"""Elements up to which a constant is evaluated; larger ones (weights) are distinguished by how they are computed."""
+"""Largest number of elements of a constant that is evaluated; larger ones (weights) are distinguished by how they are computed."""
 
 DIRECT: Mapping[str, Callable[..., np.ndarray]] = {
     "Reshape": lambda attributes, x: x.reshape(attributes["shape"]),
@@ -89,7 +89,7 @@ DIRECT: Mapping[str, Callable[..., np.ndarray]] = {
     "Sub": lambda attributes, x, y: np.asarray(x - y),
     "Mul": lambda attributes, x, y: np.asarray(x * y),
 }
-"""The most frequent operators on constants, the same for residues (below 2^31) and floats: their meanings, without the detour."""
+"""Direct implementations of the most frequent operators on constants, valid for residues (below 2^31) and floats."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ def _value(prime: np.ndarray, real: np.ndarray) -> ConstantValue | None:
 
 
 def value_of_array(array: np.ndarray) -> ConstantValue | None:
-    """Return the value of a small float array; None for large ones, other types, and infinities."""
+    """Return the value of a small float array, or None for large ones, other types, NaN and infinities."""
     if array.size > LIMIT_ELEMENTS or array.size == 0 or array.dtype.kind != "f":
         return None
     real = np.asarray(array, np.float64)
@@ -128,7 +128,7 @@ def value_of_array(array: np.ndarray) -> ConstantValue | None:
 def value_of_term(
     op: str, attributes: Attributes, types: Sequence[TensorType], values: Sequence[ConstantValue | None]
 ) -> ConstantValue | None:
-    """Return the value of an operator applied to known constants; None where it is large or an operand is unknown."""
+    """Return the value of an operator applied to known constants, or None if it is large or an operand is unknown."""
     constants = [value for value in values if value is not None]
     if op not in OPS or len(constants) < len(values) or not constants:
         return None

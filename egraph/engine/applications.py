@@ -1,4 +1,4 @@
-"""Use the matches of a rule: build right sides in Python, remember which combinations of types were refused and why."""
+"""Use the matches of a rule: build right sides in Python, and cache the combinations of types that were refused, with the reason."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node
 
 Row: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""A match as egglog gives it: classes (the root's, then one a variable) and labels (one an attributes variable)."""
+"""A match as egglog returns it: classes (the root's, then one per variable) and labels (one per attributes variable)."""
 
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What a mistake in a rule's own text raises."""
+"""Exceptions that a mistake in a rule's own code raises."""
 
 
 UNBOUND = -1
-"""Stands for the vertex of a variable before the pattern has met it."""
+"""Represents the vertex of a variable that the pattern has not bound yet."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reason why a rule did not apply: how often, the first such match, and source nodes where it would have been."""
+    """A reason why a rule did not apply, with its count, the first such match, and the source nodes of such matches."""
 
     reason: str
     count: int
@@ -42,10 +42,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class RuleStatistics:
-    """What one rule did: matches used, unions of different classes, e-nodes made, matches refused by reason.
+    """The effects of one rule: matches used, unions of different classes, e-nodes made, matches refused by reason.
 
-    ``built``: right sides that were built; every other match had the types and attributes of an earlier one (equal
-    layers of a model do), and its right side was only instantiated.
+    ``built``: number of right sides that were built. Every other match had the types and attributes of an earlier one, as in equal layers
+    of a model, so its right side was only instantiated.
     """
 
     rule: str
@@ -58,28 +58,28 @@ class RuleStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a rewrite found: classes of roots, each to be joined with a program, and those that programs' placeholders stand for."""
+    """A match of a rewrite: classes of roots, each to be joined with a program, and the classes that programs' placeholders stand for."""
 
     roots: tuple[int, ...]
     operands: Sequence[int]
     lefts: Callable[[], tuple[Sequence[Matched], Sequence[int]]]
-    """The left sides, one a root, and the e-nodes that placeholders stand for in them: none where it is each class's first."""
+    """Returns the left sides, one per root, and the e-nodes that placeholders stand for in them; empty if these are each class's first."""
     text: Callable[[], str]
-    """What is shown of it where it is refused."""
+    """Returns the text that describes it if it is refused."""
 
 
 Proposal: TypeAlias = tuple[str, "Template | Mismatch"]
-"""Programs, one a root, under the name that explains the unions; or a refusal."""
+"""Programs, one per root, under the name that explains the unions, or a refusal."""
 
 
 class Throttle:
-    """How many programs rewrites have joined to each class, and how many they may."""
+    """Counts and limits the programs that rewrites join to each class."""
 
     def __init__(self, most: int) -> None:
         self._most, self._programs = most, Counter[int]()
 
     def objection(self, root: int) -> str:
-        """Return why a class gets no other program; '' where it does."""
+        """Return why a class gets no other program, or '' if it may."""
         return f"its class has {self._most} programs already" if self._programs[root] >= self._most else ""
 
     def note(self, root: int) -> None:
@@ -87,10 +87,10 @@ class Throttle:
 
 
 class Rewrite:
-    """A rewrite at work in one e-graph: a rule, a merge rule, or a derivation rule of any kind.
+    """A rewrite in one e-graph: a rule, a merge rule, or a derivation rule of any kind.
 
-    Each searches in its own way, and proposes programs for what it found; ``use`` is the one place where matches are counted and
-    throttled, unions asked for, and refusals noted.
+    Each searches in its own way, and proposes programs for its matches. ``use`` is the only place where matches are counted and throttled,
+    unions are made, and refusals are recorded.
     """
 
     def __init__(self, name: str, classes: EClasses, source: Mapping[Node, int], throttle: Throttle | None = None) -> None:
@@ -99,7 +99,7 @@ class Rewrite:
         self._refusals: dict[str, tuple[int, str, list[int]]] = {}
 
     def use(self, match: Match, proposals: Iterable[Proposal]) -> int:
-        """Join what is proposed for a match, or note the refusal; return how many proposals brought anything new."""
+        """Join the programs proposed for a match, or record the refusal; return the number of proposals that added anything new."""
         self.matches += 1
         return sum(self._join(match, name, outcome) for name, outcome in proposals)
 
@@ -119,7 +119,7 @@ class Rewrite:
         return changed
 
     def _refuse(self, reason: str, match: Match) -> None:
-        """Note a refused match with its roots; source nodes are kept for about the first thousand."""
+        """Record a refused match with its roots, for about the first thousand per reason."""
         count, first, noted = self._refusals.get(reason, (0, "", []))
         if len(noted) < 1_000:
             noted += match.roots
@@ -135,7 +135,7 @@ class Rewrite:
 
 
 class Application(Rewrite, ABC):
-    """A rule that is matched by egglog; ``Rewriting`` and ``Merging`` say what is done with its matches."""
+    """A rule that is matched by egglog; ``Rewriting`` and ``Merging`` define how its matches are used."""
 
     def __init__(self, rule: Rule | MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int) -> None:
         super().__init__(rule.name, classes, source)
@@ -151,7 +151,7 @@ class Application(Rewrite, ABC):
         self._declared = False
 
     def search(self) -> None:
-        """Have egglog look for new matches; it learns the pattern when that can first match, which most never do."""
+        """Let egglog search for new matches; the pattern is declared when it can first match, because most patterns never can."""
         if not self._declared:
             self._declared = True
             self._engine.query(self.rule.name, compile_pattern(self.pattern, self.classes.labels, self._engine.operator))
@@ -159,10 +159,10 @@ class Application(Rewrite, ABC):
 
     @abstractmethod
     def apply(self, stop: Callable[[], object]) -> int:
-        """Use waiting matches up to the limit, unless ``stop`` says so; return how many."""
+        """Use waiting matches up to the limit until ``stop`` returns true; return how many were used."""
 
     def receive(self, matches: Iterable[Row]) -> None:
-        """Queue new matches, in an order that does not depend on egglog's numbers."""
+        """Queue new matches in an order that does not depend on egglog's numbers."""
         if self._version != self.classes.version:
             self._version = self.classes.version
             self._seen = set(map(self._settled, self._seen))
@@ -173,14 +173,14 @@ class Application(Rewrite, ABC):
                 self.waiting.append(match)
 
     def _settled(self, match: Row) -> Row:
-        """Return what ``canonical`` does, faster, where nothing was joined since the last read-out."""
+        """Return what ``canonical`` does, but faster; valid if nothing was joined since the last read-out."""
         return tuple(map(self.classes.settled.__getitem__, match[0])), match[1]
 
     def canonical(self, match: Row) -> Row:
         return tuple(self.classes.find(handle) for handle in match[0]), match[1]
 
     def binding(self, match: Row) -> Binding:
-        """Return what a match tells the rule: types and attributes by name."""
+        """Return the binding of a match: types, attributes and numbers by name."""
         (_, *operands), labels = match
         types = {v.name: self.classes.types[handle] for v, handle in zip(self.pattern.variables, operands, strict=True)}
         values = {name: self.classes.labels.attributes(label) for name, label in zip(self.pattern.attribute_variables, labels, strict=True)}
@@ -192,7 +192,7 @@ class Application(Rewrite, ABC):
         return Binding(types, values, numbers)
 
     def template(self, matches: Sequence[Row], variables: int) -> Template | Mismatch:
-        """Return the right sides for matches with these types and attributes, or why there are none (memoised)."""
+        """Return the right sides for matches with these types and attributes, or the reason why there are none (memoised)."""
         numbers, types = self.classes.numbers, self.classes.types
         key = tuple((tuple((types[handle], numbers.get(handle)) for handle in operands), labels) for (_, *operands), labels in matches)
         if key not in self._templates:
@@ -201,10 +201,10 @@ class Application(Rewrite, ABC):
         return self._templates[key]
 
     def template_in_time(self, matches: Sequence[Row], variables: int, stop: Callable[[], object]) -> Template | Mismatch | None:
-        """Return what ``template`` does; None where time was up before it was known.
+        """Return what ``template`` does, or None if time was up before it was known.
 
-        What is built anew may need a proof, which looks at the clock itself. The clock is asked after it, not before: where a search is
-        repeated, the proof that was cut short ends, and is not used either.
+        A new right side may need a proof, which reads the clock itself. ``stop`` is asked after it, not before: if a search is repeated,
+        the proof that was cut short in the first run then finishes, but is not used either.
         """
         built = self.built
         try:
@@ -239,10 +239,10 @@ class Application(Rewrite, ABC):
         return compile_template(rights, variables, self.classes.labels)
 
     def matched(self, match: Row) -> tuple[Matched, list[int]]:
-        """Return the e-node that a match found, with what has to be equal for it to be the left side, and each variable's e-node.
+        """Return the e-node that a match found, with the equalities that make it the left side, and each variable's e-node.
 
-        Until congruence is closed, the classes as they are now may lead to an e-node that is not yet in the root's class, or to none;
-        those that egglog saw lead to the one that it found. Where that is gone, too, the class's first e-node stands for it.
+        Until congruence is closed, the current classes may lead to an e-node that is not yet in the root's class, or to none. The classes
+        that egglog saw then lead to the e-node that it found. If that is gone, too, the class's first e-node is used.
         """
         classes = self.classes
         for settle in (classes.find, int):
@@ -290,12 +290,12 @@ class Application(Rewrite, ABC):
 
 
 def operator_count(pattern: Pattern | Variable) -> int:
-    """Return how many operators a pattern has."""
+    """Return the number of operators in a pattern."""
     return 0 if isinstance(pattern, Variable) else 1 + sum(map(operator_count, pattern.operands))
 
 
 class Rewriting(Application):
-    """A rule of one equation: every match on its own."""
+    """A rule of one equation; every match is used on its own."""
 
     def apply(self, stop: Callable[[], object]) -> int:
         used = 0
@@ -308,7 +308,7 @@ class Rewriting(Application):
                 break
             constant = self.classes.find(root) in self.classes.constants
             if constant and (isinstance(template, Mismatch) or len(template.steps) >= self.operators):
-                continue  # computed once, at compile time: only fewer operators are better
+                continue  # constants are computed once, at compile time: only fewer operators are better
             used += 1
             self.use(Match((root,), slots, partial(self._left, match), partial(self.described, (match,))), [(self.name, template)])
         return used

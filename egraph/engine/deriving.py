@@ -1,9 +1,9 @@
-"""Derivations at work in an e-graph: programs of single operators, each proved, joined to the class of the operator.
+"""Derivations in an e-graph: proved programs of single operators, which are joined to the class of the operator.
 
-Rules match patterns, which egglog finds; a derivation looks at one operator over its operands, so the book of classes is
-enough. It runs in rounds after the rules have settled, and the rules go on with what a round made. Groups of operators that
-one computes are looked for in the first round, and only in the input program: the operators of a level do not depend on
-each other, and what came of a group is not grouped again.
+Rules match patterns, which egglog finds. A derivation needs only one operator over its operands, so the record of classes is enough.
+Derivations run in rounds after the rules have settled, and the rules continue with the results of a round. Groups of operators that one
+operator can compute are searched in the first round, and only in the input program: the operators of a level do not depend on each other,
+and the result of a group is not grouped again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Stop: TypeAlias = Callable[[], object]
 
 @dataclass(frozen=True)
 class Judged:
-    """A derived program over placeholders, with the steps that lead to it; ``reason`` says why it may not be used, '' when it may."""
+    """A derived program over placeholders, with the steps that lead to it; ``reason`` says why it may not be used, or is ''."""
 
     name: str
     program: Node
@@ -38,10 +38,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Derivations:
-    """Derivation rules, and how to find and judge what one derives for operators over shared placeholders.
+    """Derivation rules, and a function that derives and judges programs for operators over shared placeholders.
 
-    ``programs`` depends on the rule and the operators alone, and is asked once a signature and run; it gives alternatives one after the
-    other, each of one program an operator, and where ``stop`` says so, nothing.
+    ``programs`` depends only on the rule and the operators, and is called once per signature and run. It returns alternatives one after the
+    other, each with one program per operator, or nothing if ``stop`` returns true.
     """
 
     rules: tuple[AnyRule, ...]
@@ -54,7 +54,7 @@ def signature(roots: Sequence[Node]) -> str:
 
 
 class Deriving:
-    """The derivation rules at work in one e-graph."""
+    """The derivation rules in one e-graph."""
 
     def __init__(
         self, derivations: Derivations, classes: EClasses, source: Mapping[Node, int], policy: SaturationPolicy = SaturationPolicy()
@@ -80,15 +80,15 @@ class Deriving:
 
     @property
     def has_work(self) -> bool:
-        """Return whether any operator that a rule derives from is in the e-graph, and rounds are left."""
+        """Return whether the e-graph has an operator that a rule derives from, and rounds are left."""
         several: tuple[GroupRule | RegionRule, ...] = () if self.rounds else (*self._group_rules, *self._region_rules)
         looked_for = {*self._by_operator, *(op for rule in several for op in rule.operators)}
         return self.rounds < self._policy.derivation_rounds and any(op in looked_for for op, _, _ in self._classes.nodes)
 
     def apply(self, stop: Stop, is_late: Stop | None = None) -> int:
-        """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined.
+        """Derive from every operator that is new since the last round until ``stop`` returns true; return how many programs were joined.
 
-        ``is_late`` is asked while an operator is derived from, as often as that takes; what is cut short by it is not used.
+        ``is_late`` is asked while programs of an operator are derived; a derivation that it cuts short is not used.
         """
         self._is_late = is_late or stop
         self.rounds += 1
@@ -101,7 +101,7 @@ class Deriving:
         return used
 
     def _search(self) -> Iterator[tuple[AnyRule, Region | None]]:
-        """Yield what each rule may look at, None where that has been done or is no operator any more."""
+        """Yield the regions for each rule, or None if one has been handled or is no operator any more."""
         classes, policy, is_first = self._classes, self._policy, self.rounds == 1
         fixed = {node for node, handle in self._source.items() if classes.find(handle) in classes.constants} if is_first else set()
         for group_rule in self._group_rules if is_first else ():
@@ -111,16 +111,16 @@ class Deriving:
         for is_search in (False, True):
             for key in [key for key in classes.nodes if key[0] in self._by_operator]:
                 for rule in (rule for rule in self._by_operator[key[0]] if (rule.rounds == 0) == is_search):
-                    yield rule, self._operator(rule, key)  # what takes seconds an operator comes after what takes little for all
+                    yield rule, self._operator(rule, key)  # rules that take seconds per operator come after those that are quick
         yield from self._regions(is_quick=False) if is_first else ()
 
     def _regions(self, *, is_quick: bool) -> Iterator[tuple[AnyRule, Region | None]]:
-        """Yield the regions that rules may look at, those that are quick or the others."""
+        """Yield the regions for the rules that are quick, or for the others."""
         classes, most = self._classes, self._policy.derived_regions
         for rule in (rule for rule in self._region_rules if rule.is_quick == is_quick):
             for region in list(regions(rule, classes, list(self._source.values()), most)):
                 is_settled = all(classes.find(number) == number for number in (*region.roots, *region.operands))
-                yield rule, region if is_settled else None  # an alternative for another may have made them one with something
+                yield rule, region if is_settled else None  # an alternative for another region may have merged its classes
 
     def _operator(self, rule: DerivationRule, key: Key) -> Region | None:
         op, label, operands = key
@@ -134,7 +134,7 @@ class Deriving:
         types = [classes.types[operand] for operand in operands]
         numbers = list(map(classes.find, operands))
         if root in classes.constants or root in numbers or not all(type.is_static for type in (classes.types[root], *types)):
-            return None  # computed once, at compile time; or of sizes that are not known
+            return None  # a constant, computed at compile time, or sizes are not known
         fixed = [number in classes.constants for number in numbers]
         leaves = [placeholder(k, type, constant=constant) for k, (type, constant) in enumerate(zip(types, fixed, strict=True))]
         node = make(op, leaves, classes.labels.attributes(label), classes.types[root])
@@ -150,26 +150,26 @@ class Deriving:
             for number in below[by_root[root]]:
                 leaves.setdefault(number, placeholder(len(leaves), classes.types[number], constant=number in classes.constants))
         if len(roots) < 2 or not leaves.keys().isdisjoint(roots):
-            return None  # rules have made them one, or one an operand of another
+            return None  # rules have merged them, or one is an operand of another
         nodes = [by_root[root] for root in roots]
         fragments = tuple(make(node.op, [leaves[number] for number in below[node]], node.attributes, node.type) for node in nodes)
         keys = {root: (node.op, classes.labels.of_node(node), below[node]) for root, node in zip(roots, nodes, strict=True)}
         return Region(roots, fragments, tuple(leaves), keys)
 
     def _use(self, rule: AnyRule, region: Region, stop: Stop) -> int:
-        """Join the programs that a rule derives for a match, or note why not; return how many were new."""
+        """Join the programs that a rule derives for a match, or record why not; return how many were new."""
         rewrite, text = self._rewrites[rule.name], signature(region.fragments)
         if (rule.name, text) not in self._judged:
             programs = self._derivations.programs(rule, region.fragments, self._is_late)
             if stop():
-                return 0  # cut short: nothing of it is to be used
+                return 0  # cut short: the result is not used
             self._judged[rule.name, text] = programs
             rewrite.built += 1
         match = Match(region.roots, region.operands, lambda: (region.matched(self._classes), ()), lambda: text)
         return rewrite.use(match, self._proposals(self._judged[rule.name, text], region))
 
     def _proposals(self, judged: Sequence[Judged], region: Region) -> Iterator[Proposal]:
-        """Yield what is to become of each alternative."""
+        """Yield a proposal, or the refusals, for each alternative."""
         for start in range(0, len(judged), len(region.roots)):
             alternative = judged[start : start + len(region.roots)]
             reasons = dict.fromkeys(f"{each.name}: {each.reason}" for each in alternative if each.reason)

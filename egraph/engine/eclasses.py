@@ -1,7 +1,7 @@
-"""The e-graph's record in Python: which class each handle is in, its type, its e-nodes, which rule made each, and why they are equal.
+"""The e-graph's record in Python: the class of each handle, its type, its e-nodes, the rule that made each, and why they are equal.
 
-egglog is the matcher; this record decides which classes are equal, and is where soundness is watched: merged classes must agree
-in type, and two different inputs of a program can never be equal. Every union has its reason (`egraph.engine.explanations`).
+egglog only matches; this record decides which classes are equal, and checks soundness: merged classes must agree in type, and two different
+inputs of a program can never be equal. Every union has its reason (`egraph.engine.explanations`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Key = tuple[str, int, tuple[int, ...]]
 """Operator, label, operand classes."""
 
 INJECTIVE = ("Transpose", "Reshape")
-"""Operators that give every element a place of its own: of operands of the same sizes they make the same only if these are equal.
+"""Injective operators: their results for operands of the same sizes are equal only if the operands are.
 
-Without this, values that are equal once they are transposed, but not known to be before it, stay different classes, and every rule
-that moves transpositions makes all combinations of them: twice as many with each sum of a residual network.
+Without this, values that are known to be equal only after a transposition would stay different classes. Every rule that moves
+transpositions would then make all combinations of them: twice as many with each sum of a residual network.
 """
 
 
@@ -36,7 +36,7 @@ class UnsoundRule(EinsatError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One e-node: the class that it is in, the rule that made it first ('' for the input program), its vertex in the proof forest."""
+    """One e-node: its class, the rule that first made it ('' for the input program), and its vertex in the proof forest."""
 
     handle: int
     rule: str
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """An e-node in the forest, and what has to be equal for it to be the term that is spoken of."""
+    """An e-node in the forest, and the equalities under which it is the matched term."""
 
     vertex: int
     needs: tuple[tuple[int, int], ...] = ()
@@ -53,14 +53,14 @@ class Matched:
 
 @dataclass(frozen=True)
 class Template:
-    """Right sides ready to instantiate: steps that fill slots, of which the first hold the variables' classes."""
+    """Right sides ready to instantiate: steps that fill slots. The first slots hold the variables' classes."""
 
     steps: tuple[tuple[str, int, tuple[int, ...], TensorType], ...]
     results: tuple[int, ...]
 
 
 def compile_template(roots: Sequence[Node], variables: int, labels: Labels) -> Template:
-    """Return fragments over ``variables`` placeholders as steps over slots."""
+    """Return fragments over ``variables`` placeholders as a template of steps over slots."""
     slots: dict[Node, int] = {}
     steps: list[tuple[str, int, tuple[int, ...], TensorType]] = []
     for node in walk(roots):
@@ -74,7 +74,7 @@ def compile_template(roots: Sequence[Node], variables: int, labels: Labels) -> T
 
 @dataclass
 class Facts(Generic[Fact]):
-    """What an analysis knows of classes, and from which e-node; ``twins``: a class of each type and key."""
+    """The facts of an analysis by class, and the e-nodes that they come from; ``twins``: a class for each type and key."""
 
     analysis: Analysis[Fact]
     by_class: dict[int, Fact] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Facts(Generic[Fact]):
 
 
 class EClasses:
-    """Union-find over handles with hash-consed e-nodes; e-nodes keep the order in which they were made."""
+    """Union-find over handles with hash-consed e-nodes, which keep the order in which they were made."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -107,7 +107,7 @@ class EClasses:
 
     @property
     def numbers(self) -> Mapping[int, float]:
-        """Constant classes all of whose elements are one number."""
+        """Constant classes whose elements are all one number, with the number."""
         return self._numbers.by_class
 
     def find(self, handle: int) -> int:
@@ -124,7 +124,7 @@ class EClasses:
         return sum(1 for handle, parent in enumerate(self._parent) if handle == parent)
 
     def insert(self, node: Node, operands: Sequence[int], array: np.ndarray | None) -> int:
-        """Return the class of a node of the input program; ``array``: a constant's elements."""
+        """Return the class of a node of the input program; ``array`` holds a constant's elements."""
         key = (node.op, self.labels.of_node(node), tuple(map(self.find, operands)))
         if key not in self.nodes:
             self._add(key, [self.vertices[operand] for operand in operands], node.type, "")
@@ -141,7 +141,7 @@ class EClasses:
     ) -> bool:  # fmt: skip
         """Add right sides over the classes ``operands``, each joined to its root; return whether anything is new.
 
-        ``matched``: the left sides; ``terms``: the e-nodes that variables stand for in them, by default each class's first.
+        ``matched`` are the left sides; ``terms`` are the e-nodes that variables stand for in them, by default each class's first.
         """
         made, joined = len(self.nodes), len(self.joined)
         goals = dict(zip(reversed(template.results), reversed(range(len(roots))), strict=True))
@@ -174,7 +174,7 @@ class EClasses:
         return len(self.nodes) > made or len(self.joined) > joined
 
     def _add(self, key: Key, operands: Sequence[int], type: TensorType, rule: str, into: int | None = None) -> None:
-        """Make an e-node over the e-nodes ``operands``, in a class of its own or ``into`` one."""
+        """Make an e-node over the e-nodes ``operands``, in a class of its own or in ``into``."""
         vertex = self.forest.add(operands)
         if into is None:
             into = len(self.types)
@@ -197,7 +197,7 @@ class EClasses:
                 self._learn(facts, handle, facts.analysis.make(op, self.labels.attributes(label), types, facts_of_operands), vertex)
 
     def _learn(self, facts: Facts[Any], handle: int, fact: Any, vertex: int) -> None:
-        """Record a fact of an e-node's constant class; classes of one type and equal facts are one class."""
+        """Record a fact of an e-node's constant class; classes of one type with equal facts are joined."""
         handle = self.find(handle)
         if fact is None or handle in facts.by_class:
             return
@@ -208,7 +208,7 @@ class EClasses:
             self.union(twin, handle, FOLDING)
 
     def union(self, left: int, right: int, rule: str) -> bool:
-        """Join two classes, and queue the union for egglog; False when they were one already. The forest holds the reason."""
+        """Join two classes, and queue the union for egglog; return False if they were one already. The forest holds the reason."""
         joined = self._join(left, right, rule)
         if joined:
             self.joined.append((left, right))
@@ -237,7 +237,7 @@ class EClasses:
             self.new_constants.append(handle)
 
     def take(self) -> tuple[list[tuple[int, str, int, tuple[int, ...]]], list[tuple[int, int]], list[int]]:
-        """Return what changed since the last call (e-nodes, unions, constants), for egglog."""
+        """Return the changes since the last call (e-nodes, unions, constants), for egglog."""
         changes = (self.added, self.joined, self.new_constants)
         self.added, self.joined, self.new_constants = [], [], []
         return changes
@@ -257,7 +257,7 @@ class EClasses:
         return bool(self.added or self.joined or self.new_constants)
 
     def follow(self, classes: Mapping[int, int], rules: str) -> None:
-        """Close under congruence, and take over what egglog joined beyond that; ``rules`` are blamed where types disagree."""
+        """Close under congruence, and adopt egglog's further unions; ``rules`` are named as the cause if types disagree."""
         self.close(rules)
         for handle, root in classes.items():
             if self.find(handle) != self.find(root):
@@ -269,7 +269,7 @@ class EClasses:
         self.settled = [self.find(handle) for handle in range(len(self._parent))]
 
     def close(self, rules: str) -> None:
-        """Restore congruence: e-nodes whose operands became equal are one e-node, made by the first rule."""
+        """Restore congruence: e-nodes whose operands became equal become one e-node, made by the first rule."""
         while self._stale:
             self._stale = False
             self.version += 1
@@ -286,7 +286,7 @@ class EClasses:
             self._propagate_constants()
 
     def _cancel(self, rules: str) -> bool:
-        """Join operands of which injective operators make the same; return whether any were different."""
+        """Join the operands of equal injective operators; return whether any were different."""
         firsts: dict[tuple[str, int, int, TensorType], tuple[int, Entry]] = {}
         different = len(self.joined)
         for (op, label, operands), entry in self.nodes.items():

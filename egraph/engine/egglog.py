@@ -1,9 +1,9 @@
 """Drive egglog: the only module that imports it, through ``egglog.bindings`` and generated text.
 
-An operator of arity n is a constructor ``(Op_Conv_2 label x y)`` whose first column numbers its attributes. Every
-class that Python made has a handle ``(Ref k)``. Rows go in through ``input`` files, one an arity, because a
-top-level action costs egglog 100 us and a row of a file 3 us; matches come out through ``freeze()``. Only commands
-that egglog 13.2 and 14 share are used, parsed one at a time (13.2 takes quadratic time on long texts).
+An operator of arity n is a constructor ``(Op_Conv_2 label x y)`` whose first column numbers its attributes. Every class that Python made
+has a handle ``(Ref k)``. Rows are passed in ``input`` files, one per arity, because a top-level action costs egglog 100 us and a row of a
+file 3 us. Matches are read through ``freeze()``. Only commands that egglog 13.2 and 14 share are used, and they are parsed one at a time,
+because 13.2 takes quadratic time on long texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRELUDE = (
 
 
 def bindings() -> Any:
-    """Return ``egglog.bindings`` without the package around it, which imports a code formatter and takes four times as long."""
+    """Return ``egglog.bindings`` without its package, which imports a code formatter and takes four times as long."""
     name = "egglog.bindings"
     package = None if name in sys.modules else importlib.util.find_spec("egglog")
     for folder in (package.submodule_search_locations or ()) if package else ():
@@ -45,7 +45,7 @@ def bindings() -> Any:
             spec = importlib.util.spec_from_file_location(name, path) if path.exists() else None
             if spec is not None and spec.loader is not None:
                 module = importlib.util.module_from_spec(spec)
-                sys.modules[name] = module  # it may be loaded once a process: whoever imports it later gets this one
+                sys.modules[name] = module  # it can be loaded only once per process: later imports get this module
                 spec.loader.exec_module(module)
                 return module
     return importlib.import_module(name)
@@ -53,7 +53,7 @@ def bindings() -> Any:
 
 @dataclass(frozen=True)
 class Query:
-    """A rule's left side: egglog facts, and the class and label variables whose values a match reports."""
+    """A rule's left side: egglog facts, and the class and label variables whose values a match contains."""
 
     facts: tuple[str, ...]
     classes: tuple[str, ...]
@@ -62,7 +62,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a read-out shows: every handle's class (as its smallest handle), and new matches by query name."""
+    """A read-out: every handle's class (as its smallest handle), and new matches by query name."""
 
     classes: Mapping[int, int]
     matches: Mapping[str, list[tuple[tuple[int, ...], tuple[int, ...]]]]
@@ -84,7 +84,7 @@ class Engine:
         self._egraph.run_program(*self._egraph.parse_program(command))
 
     def operator(self, op: str, arity: int) -> str:
-        """Return the constructor of ``op`` with ``arity`` operands, declaring it at its first use."""
+        """Return the constructor of ``op`` with ``arity`` operands; its first use declares it."""
         name = f"Op_{op}_{arity}"
         if (op, arity) not in self._operators:
             code = self._operators[op, arity] = len(self._operators)
@@ -96,7 +96,7 @@ class Engine:
             references = " ".join(f"(Ref x{i})" for i in range(arity))
             row = f"(In_{arity} k {code} label {operands})"
             self._run(f"(rule ({row}) ((union (Ref k) ({name} label {references})) (delete {row})) :ruleset load)")
-            for i in range(arity):  # x = x * 1 computes nothing, and matches through it multiply without end
+            for i in range(arity):  # x = x * 1 computes nothing, and matches through it would multiply without end
                 term = f"({name} label {operands})"
                 self._run(f"(rule ((= x{i} {term})) ((subsume {term})) :ruleset tidy)")
         return name
@@ -117,7 +117,7 @@ class Engine:
         unions: Iterable[tuple[int, int]],
         constants: Iterable[int],
     ) -> None:
-        """Put in e-nodes (handle, operator, label, operand handles), unions of handles, and constant handles."""
+        """Insert e-nodes (handle, operator, label, operand handles), unions of handles, and constant handles."""
         tables: dict[str, list[str]] = {}
         for handle, op, label, operands in nodes:
             self.operator(op, len(operands))
@@ -138,7 +138,7 @@ class Engine:
         self._run(f"(run Rules_{name} 1)")
 
     def read(self) -> Picture:
-        """Read out classes and pending matches, and forget the latter."""
+        """Read classes and pending matches, and clear the latter."""
         functions = self._egraph.freeze().functions
         number = self._egraph.value_to_i64
         first: dict[Value, int] = {}
@@ -160,5 +160,5 @@ class Engine:
 
     def close(self) -> None:
         """Free the e-graph and its temporary folder."""
-        del self._egraph  # here: egglog refuses to free it in the thread in which the garbage collector happens to run
+        del self._egraph  # freed here, because egglog refuses to free it in another thread, where the garbage collector may run
         self._folder.cleanup()

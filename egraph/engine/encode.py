@@ -21,14 +21,14 @@ from egraph.tensor.ops import OPS
 
 
 class Labels:
-    """Numbers for attribute tuples; those of leaves and opaque nodes include the type, which nothing else determines."""
+    """Numbers for attribute tuples; those of leaves and opaque nodes include the type, because nothing else determines it."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, TensorType | None], int] = {}
         self._attributes: list[Attributes] = []
 
     def number(self, attributes: Attributes, type: TensorType | None = None) -> int:
-        """Return the number of ``attributes``; text is compared, because 1, 1.0 and True are different attributes."""
+        """Return the number of ``attributes``; their text is compared, because 1, 1.0 and True are different attributes."""
         key = (repr(attributes), type)
         if key not in self._numbers:
             self._numbers[key] = len(self._attributes)
@@ -43,7 +43,7 @@ class Labels:
 
 
 def compile_pattern(rule: Rule, labels: Labels, constructor: Callable[[str, int], str]) -> Query:
-    """Return the query of a rule's left side; a match reports the root class, the variables' classes and the labels."""
+    """Return the query of a rule's left side; a match contains the root class, the variables' classes and the labels."""
     facts: list[str] = []
 
     def term(pattern: Pattern | Variable) -> str:
@@ -67,36 +67,36 @@ Shape: TypeAlias = tuple[str, tuple["Shape | None", ...]]
 
 @cache
 def shape_of(pattern: Pattern) -> Shape:
-    """Return what of a pattern its matches are counted by."""
+    """Return the shape of a pattern, which decides its number of matches."""
     return pattern.op, tuple(shape_of(operand) if isinstance(operand, Pattern) else None for operand in pattern.operands)
 
 
 @dataclass
 class MatchCounts:
-    """How many e-node combinations patterns have in one e-graph. Most rules share parts of their patterns, so parts are counted once."""
+    """Counts the e-node combinations of patterns in one e-graph. Most rules share parts of their patterns, so parts are counted once."""
 
     operands: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]
     """The operand classes of every e-node, by operator and class."""
     small: int = SaturationPolicy.largest_join
-    """Where a bound says that there are fewer, that bound is the answer."""
+    """If an upper bound is below this, the bound is returned."""
     _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     _counts: dict[Shape, dict[int, int]] = field(default_factory=dict)
 
     def of(self, pattern: Pattern) -> int:
-        """Return how many combinations a pattern's operators have, attributes and repeated variables aside."""
+        """Return the number of combinations of a pattern's operators, ignoring attributes and repeated variables."""
         shape = shape_of(pattern)
         bound = self._size(shape[0])[0] * math.prod(self._size(op)[1] for op in _nested(shape))
         return bound if bound < self.small or not any(shape[1]) else sum(self._count(shape).values())
 
     def _size(self, op: str) -> tuple[int, int]:
-        """Return how many e-nodes an operator has, and how many in one class at most."""
+        """Return the number of e-nodes of an operator, and the largest number in one class."""
         if op not in self._sizes:
             lengths = list(map(len, self.operands.get(op, {}).values()))
             self._sizes[op] = sum(lengths), max(lengths, default=0)
         return self._sizes[op]
 
     def _count(self, shape: Shape) -> dict[int, int]:
-        """Return the combinations of each class that has any."""
+        """Return the number of combinations of each class that has any."""
         if shape not in self._counts:
             op, below = shape
             nested = [(position, self._count(each)) for position, each in enumerate(below) if each is not None]

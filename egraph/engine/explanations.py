@@ -1,10 +1,9 @@
 """Explain why e-nodes are equal: a proof forest, as in Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (2005).
 
-Every e-node is a vertex from the moment it is made. An edge says why two vertices are equal: a rule matched the one and built
-the other, their operands are equal, both are constants of one value, or they are operands of which an operator that can be undone
-makes the same. Such a step may *need* other equalities, all of them older: that the operands of the e-node which a pattern matched
-are what the pattern says, for example. Two vertices of one e-class are joined by exactly one path, and edges that are added later
-never change it; so every explanation is finite.
+Every e-node is a vertex from the moment it is made. An edge states why two vertices are equal: a rule matched one and built the other,
+their operands are equal, both are constants of one value, or they are operands of equal invertible operators. Such a step may *need* other,
+older equalities, for example that the operands of a matched e-node are those in the pattern. Two vertices of one e-class are joined by
+exactly one path, which later edges never change, so every explanation is finite.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 CONGRUENCE, FOLDING, INJECTIVITY = "congruence", "constant_folding", "injectivity"
-"""Reasons that are no rules: equal operands, constants of one value, and equal results of an operator that can be undone."""
+"""Reasons that are no rules: equal operands, constants of one value, and equal results of an invertible operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why two vertices are equal: by ``name``, given that each pair of vertices in ``needs`` is equal."""
+    """The reason why two vertices are equal: ``name``, given that each pair of vertices in ``needs`` is equal."""
 
     name: str
     needs: tuple[tuple[int, int], ...] = ()
@@ -30,14 +29,14 @@ def needed(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 class ProofForest:
-    """The vertices with the operands that each was made over, and for every e-class a tree of reasons."""
+    """The vertices with their original operands, and a tree of reasons for every e-class."""
 
     def __init__(self) -> None:
         self.operands: list[tuple[int, ...]] = []
         self._towards: list[int] = []
-        """The neighbour of each vertex on the way to its tree's root; the root's is the root."""
+        """The neighbour of each vertex on the way to its tree's root; for the root, the root itself."""
         self._edge: list[int] = []
-        """The edge that leads there."""
+        """The edge to that neighbour."""
         self._group: list[int] = []
         self._size: list[int] = []
         self._reasons: list[Reason] = []
@@ -53,7 +52,7 @@ class ProofForest:
         return vertex
 
     def connect(self, left: int, right: int, reason: Reason) -> None:
-        """Join two trees by an edge; vertices of one tree have an older explanation, which stays."""
+        """Join two trees by an edge; vertices of one tree keep their older explanation."""
         small, large = self._root(left), self._root(right)
         if small == large:
             return
@@ -74,7 +73,7 @@ class ProofForest:
         return root
 
     def _make_root(self, vertex: int) -> None:
-        """Turn the edges between a vertex and its tree's root round."""
+        """Reverse the edges between a vertex and its tree's root."""
         before, edge = vertex, -1
         while True:
             after, next_edge = self._towards[vertex], self._edge[vertex]
@@ -84,7 +83,7 @@ class ProofForest:
             before, edge, vertex = vertex, next_edge, after
 
     def path(self, left: int, right: int) -> list[tuple[int, int]]:
-        """Return the way from one vertex to another of the same class: the edges, each with the vertex behind it."""
+        """Return the path from one vertex to another of the same class: the edges, each with the vertex after it."""
         above = {left: 0}
         upwards: list[tuple[int, int]] = []
         vertex = left
@@ -102,14 +101,14 @@ class ProofForest:
         return upwards[: above[vertex]] + downwards[::-1]
 
     def steps(self, left: int, right: int) -> tuple[str, ...]:
-        """Return the reasons on the way from one vertex to another, in their order."""
+        """Return the names of the reasons on the path from one vertex to another, in order."""
         return tuple(self._reasons[edge].name for edge, _ in self.path(left, right))
 
     def rules_by_edge(self) -> tuple[list[int], list[str]]:
-        """Return for every edge the set of the rules that it rests on, as bits, and the rules' names by bit."""
+        """Return the set of rules that each edge rests on, as bits, and the rules' names by bit."""
         bits: dict[str, int] = {}
         sets: list[int] = []
-        for reason in self._reasons:  # what an edge needs is older than the edge
+        for reason in self._reasons:  # the equalities that an edge needs are older than the edge
             rests = 0
             if reason.name not in (CONGRUENCE, FOLDING, INJECTIVITY):
                 rests = 1 << bits.setdefault(reason.name, len(bits))

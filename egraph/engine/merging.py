@@ -1,9 +1,8 @@
-"""Merge rules: n applications of one operator done as one, without the explosion of pairs.
+"""Merge rules: compute n applications of one operator by one, without enumerating pairs.
 
-Members are e-nodes of the input program, up to the order of operands that commute, on the same level (longest path from
-the leaves), so that no member can depend on another and merged operators are not merged again. All members of a group are
-merged at once; where the rule refuses all, those that it accepts together are; members of equal types are offered as a group
-of their own.
+Members are e-nodes of the input program, up to the order of commutative operands, on the same level (longest path from the leaves). A
+member can thus not depend on another, and merged operators are not merged again. All members of a group are merged at once. If the rule
+refuses that, subsets that it accepts are merged. Members of equal types are also offered as a group of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from egraph.tensor.ops import OPS
 
 
 class Merging(Application):
-    """A merge rule at work."""
+    """A merge rule in one e-graph."""
 
     rule: MergeRule
 
@@ -62,7 +61,7 @@ class Merging(Application):
         return used
 
     def _positions(self) -> dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]]:
-        """Return (level, position, handle) of every e-node of the input program."""
+        """Return level, position and handle of every e-node of the input program."""
         if self._levels_version != self.classes.version:
             self._levels_version = self.classes.version
             level: dict[Node, int] = {}
@@ -84,7 +83,7 @@ class Merging(Application):
         return op, label, tuple(sorted(handles) if is_commutative else handles)
 
     def _position(self, match: Row) -> tuple[int, int] | None:
-        """Return (level, position) of the e-node that a member matched, None where a rule made it."""
+        """Return level and position of the e-node that a member matched, or None if a rule made it."""
         (_, *operands), labels = match
         handles = {v.name: handle for v, handle in zip(self.pattern.variables, operands, strict=True)}
         numbers = dict(zip(self.pattern.attribute_variables, labels, strict=True))
@@ -122,7 +121,7 @@ class Merging(Application):
     def _offers(self, group: Sequence[Row]) -> Iterator[tuple[Row, ...]]:
         together: list[list[Row]] = [list(group)]
         if isinstance(self.template(group, self._width(group)), Mismatch):
-            yield tuple(group)  # so that the refusal is noted
+            yield tuple(group)  # so that the refusal is recorded
             together = []
             for match in group:
                 for other in together:
@@ -156,7 +155,7 @@ class Merging(Application):
         self.use(match, [(self.name, template)])
 
     def _lefts(self, group: Sequence[Row]) -> tuple[Sequence[Matched], Sequence[int]]:
-        """Return the members, which also need that they share what the rule says, and the variables' e-nodes."""
+        """Return the members, which also need the equality of the rule's shared variables, and the variables' e-nodes."""
         shared, unshared = self._shared(), self._own()
         lefts, terms = zip(*map(self.matched, group), strict=True)
         same = tuple((terms[0][i - 1], each[i - 1]) for each in terms for i in shared)

@@ -1,8 +1,8 @@
-"""Regions: connected operators cut from the e-graph, as fragments over what stands below them.
+"""Regions: connected operators cut from the e-graph, as fragments over placeholders for their operands.
 
-Every class is taken with one operator: the input program's, or where a rule cannot read that, the cheapest that rules made of it.
-Operators are connected where one reads the other, where they read the same tensor, and where they are of one kind and neither depends on
-the other: those may become one of more groups.
+Every class is represented by one operator: the input program's or, if the rule cannot read that, the cheapest one that rules made.
+Operators are connected if one reads the other or both read the same tensor. They are also connected if they are of one kind and neither
+depends on the other, because such operators may become one with more groups.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from egraph.engine.explanations import needed
 from egraph.tensor import Node, make, placeholder
 
 MOST_GROWN = 2_000
-"""Sets of operators that are looked at while regions grow, in all."""
+"""Largest number of sets of operators that are examined while regions grow."""
 LEAST_SHARE = 1 / 200
-"""Part of what all operators are estimated to cost that a region's cheapest costly one costs at least."""
+"""Least cost of a region's cheapest costly operator, as a part of the estimated cost of all operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Classes of results, what they mean over placeholders, the classes that these stand for, and the e-nodes inside."""
+    """Classes of results, their fragments over placeholders, the classes that these stand for, and the e-nodes inside."""
 
     roots: tuple[int, ...]
     fragments: tuple[Node, ...]
@@ -32,13 +32,13 @@ class Region:
     keys: Mapping[int, Key]
 
     def matched(self, classes: EClasses) -> tuple[Matched, ...]:
-        """Return the left sides of unions, one a result."""
+        """Return the left sides of unions, one per result."""
         return tuple(self._matched(classes, root) for root in self.roots)
 
     def _matched(self, classes: EClasses, root: int) -> Matched:
         """Return the e-nodes of a result as the left side of a union, over the first e-nodes of its operands' classes.
 
-        Where its e-node is gone, or in a class that congruence has not joined to this one yet, the class's first e-node stands for it.
+        If its e-node is gone, or in a class that congruence has not joined to this one yet, the class's first e-node is used.
         """
         entry = classes.nodes.get(self.keys[root])
         if entry is None or classes.find(entry.handle) != classes.find(root):
@@ -61,10 +61,10 @@ class Region:
 
 
 def regions(rule: RegionRule, classes: EClasses, given: Sequence[int], most: int) -> Iterator[Region]:
-    """Yield the regions of ``given`` classes (operands before their users) that a rule may look at.
+    """Yield the regions of ``given`` classes (operands before their users) for a rule.
 
-    Of regions that mean the same all are given, ``most`` of different meaning: those first whose cheapest costly operator costs most, of
-    these those into which and out of which the fewest tensors go.
+    All regions with equal fragments are yielded, with at most ``most`` different fragments. Regions whose cheapest costly operator costs
+    most come first and, among equals, those with the fewest tensors going in and out.
     """
     keys = _operators(rule, classes, given)
     costs = {number: estimate(_fragment(classes, (number,), keys, [number])[0][0]) for number in keys}
@@ -85,7 +85,7 @@ def regions(rule: RegionRule, classes: EClasses, given: Sequence[int], most: int
         ordered = [number for number in keys if number in members]
         outside = {classes.find(each) for number in ordered for each in keys[number][2]} - members
         if any(dependencies.has(each, members) for each in outside):
-            continue  # it would read what it makes
+            continue  # it would read its own result
         results = _results(members, readers)
         roots = tuple(number for number in ordered if number in results)
         fragments, operands = _fragment(classes, roots, keys, ordered)
@@ -96,7 +96,7 @@ def regions(rule: RegionRule, classes: EClasses, given: Sequence[int], most: int
 
 
 def _operators(rule: RegionRule, classes: EClasses, given: Sequence[int]) -> dict[int, Key]:
-    """Return for every given class the e-node that stands for it, the input program's where the rule reads that."""
+    """Return the e-node that represents each given class: the input program's, if the rule can read it."""
     numbers = list(dict.fromkeys(map(classes.find, given)))
     searched = set(numbers) - classes.constants
     keys_of: dict[int, list[Key]] = {}
@@ -131,7 +131,7 @@ def _applied(classes: EClasses, key: Key, operands: Iterable[Node]) -> Node:
 def _fragment(
     classes: EClasses, roots: Sequence[int], keys: Mapping[int, Key], ordered: Sequence[int]
 ) -> tuple[tuple[Node, ...], tuple[int, ...]]:
-    """Return results over placeholders, numbered as they are first read, and the classes that these stand for."""
+    """Return results over placeholders, which are numbered in order of first use, and the classes that these stand for."""
     built: dict[int, Node] = {}
     leaves: dict[int, Node] = {}
     for number in ordered:
@@ -144,7 +144,7 @@ def _fragment(
 
 
 class _Dependencies:
-    """Which classes each depends on, by the e-nodes that the input program has and those that stand for operators; sets as bits."""
+    """The classes that each class depends on, by the input program's e-nodes and the representing ones; sets are bit masks."""
 
     def __init__(self, classes: EClasses, keys: Mapping[int, Key], given: Sequence[int]) -> None:
         self._bits: dict[int, int] = {}
@@ -161,17 +161,17 @@ class _Dependencies:
                 self._below[number] |= self._below.get(each, 0) | self._bits.get(each, 0)
 
     def has(self, number: int, others: Iterable[int]) -> bool:
-        """Return whether a class depends on one of others."""
+        """Return whether a class depends on any of the others."""
         return any(self._below.get(number, 0) & self._bits.get(other, 0) for other in others)
 
 
 def _results(members: frozenset[int], readers: Mapping[int, set[int]]) -> set[int]:
-    """Return what is read outside, or by nothing."""
+    """Return the members that are read outside, or by nothing."""
     return {number for number in members if not readers.get(number) or not readers[number] <= members}
 
 
 def _readers(classes: EClasses) -> dict[int, set[int]]:
-    """Return the classes that read each class in the input program; what nothing reads is a result of the program."""
+    """Return the classes that read each class in the input program; a class that nothing reads is a result of the program."""
     readers: dict[int, set[int]] = {}
     for (_, _, operands), entry in classes.nodes.items():
         if not entry.rule:
@@ -183,7 +183,7 @@ def _readers(classes: EClasses) -> dict[int, set[int]]:
 def _grown(
     classes: EClasses, keys: Mapping[int, Key], dependencies: _Dependencies, seeds: Sequence[int], most: int
 ) -> list[frozenset[int]]:
-    """Return connected sets of two operators and more, so many at most, small ones first."""
+    """Return connected sets of two up to ``most`` operators, small ones first."""
     beside = _beside(classes, keys, dependencies)
     result: dict[frozenset[int], None] = {}
     newest = [frozenset({seed}) for seed in seeds]
@@ -200,7 +200,7 @@ def _grown(
 
 
 def _beside(classes: EClasses, keys: Mapping[int, Key], dependencies: _Dependencies) -> dict[int, set[int]]:
-    """Return the operators that each is connected with."""
+    """Return the operators that each operator is connected with."""
     beside: dict[int, set[int]] = {number: set() for number in keys}
     reading: dict[int, list[int]] = {}
     alike: dict[object, list[int]] = {}

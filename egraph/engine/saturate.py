@@ -1,11 +1,10 @@
 """Grow an e-graph by rules until nothing is new or a budget ends.
 
-Every iteration egglog finds the matches of each rule; Python builds the right sides (once for each combination of
-types and attributes) and gives them back as unions. A rule may use a bounded number of matches an iteration, the
-rest wait for the next one, so that no rule starves the others. Phases run one after another, each together with
-the rules of the phases before it. Derivations come last: where the rules have settled, single operators get derived
-programs, and the rules go on with those. At the end the e-graph is frozen: only what the roots can reach is left, numbered by
-first appearance.
+In every iteration, egglog finds the matches of each rule. Python builds the right sides (once for each combination of types and attributes)
+and returns them as unions. A rule may use a bounded number of matches per iteration; the rest wait for the next one, so that no rule
+starves the others. Phases run one after another, each together with the rules of the phases before it. Derivations come last: once the
+rules have settled, single operators get derived programs, and the rules continue with those. At the end the e-graph is frozen: only the
+classes that the roots reach are kept, numbered by first appearance.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import ENode, FrozenEGraph, Graph, Node, walk
 
 StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "matches", "interrupted"]
-"""``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
+"""``matches``: nothing is new, except for rules with more matches than egglog can list in time."""
 
 NEVER = 0
 
@@ -39,8 +38,8 @@ NEVER = 0
 class Limits:
     """Budgets of a saturation. ``matches``: how many of a rule's matches one iteration may use.
 
-    ``looks``: a saturation is repeated that looked at its clock so often before the time of each part, the rules and then the
-    derivations, was over; no clock is asked.
+    ``looks`` repeats an earlier saturation without a clock: the numbers of looks at the clock after which time was over in each part, the
+    rules and then the derivations.
     """
 
     seconds: float = 10.0
@@ -52,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Iteration:
-    """The e-graph after an iteration, and what the iteration took."""
+    """The size of the e-graph after an iteration, and the matches and the time of the iteration."""
 
     e_nodes: int
     e_classes: int
@@ -62,7 +61,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Saturation:
-    """The e-graph at the end, and how it got there."""
+    """The final e-graph, and how it grew."""
 
     frozen: FrozenEGraph
     iterations: tuple[Iteration, ...]
@@ -70,9 +69,9 @@ class Saturation:
     stop_reason: StopReason
     seconds: float
     by_rules: FrozenEGraph | None = None
-    """What the rules alone made, where derivations ran after them."""
+    """The e-graph by rules alone, if derivations ran after them."""
     looks: tuple[int, ...] = ()
-    """Where time was over, in looks at the clock: with these as a limit, the same e-graph grows again."""
+    """The look at the clock at which time was over in each part; with these as a limit, the same e-graph grows again."""
 
 
 def saturate(
@@ -87,7 +86,7 @@ def saturate(
 ) -> Saturation:
     """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early.
 
-    ``may_derive`` is asked before derivations run, with what the rules made; how long it takes does not count.
+    ``may_derive`` is called with the rules' e-graph before derivations run; its time does not count.
     """
     names = [rule.name for rule in (*rules, *(derivations.rules if derivations else ()))]
     for name in names:
@@ -152,15 +151,15 @@ class _Growth:
     history: list[Iteration] = field(default_factory=list)
     most_e_nodes: float = math.inf
     seconds: float = math.inf
-    """When the time of this part is over."""
+    """Time since the start at which this part is over."""
     looks: int = 0
     over: list[int] = field(default_factory=list)
-    """The look at the clock that ended each part; NEVER where none did."""
+    """The look at the clock that ended each part, or NEVER."""
 
     def stop(self) -> StopReason | None:
-        """Look at the clock and at the e-graph's size.
+        """Return a reason to stop, from the clock and the e-graph's size.
 
-        Nothing else depends on time, and looks come at the same places again: so their number says where time was over.
+        Nothing else depends on time, and a repeated saturation looks at the same places, so the number of looks tells where time was over.
         """
         if self.interrupted():
             return "interrupted"
@@ -172,14 +171,14 @@ class _Growth:
         return "e-nodes" if len(self.classes.nodes) >= self.most_e_nodes else None
 
     def is_late(self) -> bool:
-        """Return whether the time of this part is over, without counting as a look: for what is not the same again."""
+        """Return whether the time of this part is over, without counting as a look, for callers that are not repeated identically."""
         if self.limits.looks is None:
             return time.monotonic() - self.start > self.seconds
         part = len(self.over) - 1
         return part < len(self.limits.looks) and self.looks >= self.limits.looks[part] != NEVER
 
     def run_rules(self) -> StopReason:
-        """Run the rules, phase by phase."""
+        """Run the rules phase by phase."""
         derives = self.deriving is not None and self.deriving.has_work
         self.seconds = self.limits.seconds
         most = max(self.policy.rules_growth * len(self.classes.nodes), self.policy.rules_least_growth)
@@ -189,11 +188,11 @@ class _Growth:
             return self._run_phases(self._stages())
 
     def can_derive(self, reason: StopReason) -> bool:
-        """Return whether derivations have operators left, and iterations to run in."""
+        """Return whether derivations have operators and iterations left."""
         return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
 
     def may_derive(self, ask: Callable[[], bool]) -> bool:
-        """Return whether derivations may run: as in the saturation that is repeated, else what ``ask`` says, in time of its own."""
+        """Return whether derivations may run: as in the repeated saturation, or by ``ask``, whose time does not count."""
         if self.limits.looks:
             return len(self.limits.looks) > 1
         started = time.monotonic()
@@ -203,7 +202,7 @@ class _Growth:
             self.start += time.monotonic() - started
 
     def run_derivations(self, reason: StopReason) -> StopReason:
-        """Run, round by round, the derivations and all rules again; ``reason``: why the rules stopped."""
+        """Run the derivations and all rules again, round by round; ``reason`` is why the rules stopped."""
         assert self.deriving is not None
         spent_seconds = time.monotonic() - self.start
         self.seconds = max(self.limits.seconds, spent_seconds + self.policy.derivations_share * self.limits.seconds)
@@ -218,7 +217,7 @@ class _Growth:
         while self.can_derive(reason):
             started = time.monotonic()
             used = self.deriving.apply(self.stop, self.is_late)
-            self._note(used, started)  # also where nothing was new: a search that is repeated ends after as many iterations
+            self._note(used, started)  # recorded even if nothing was new, because a repeated search ends after as many iterations
             if stopped := self.stop():
                 return stopped
             if not used and reason not in ("time", "e-nodes"):
@@ -227,7 +226,7 @@ class _Growth:
         return reason
 
     def _stages(self) -> list[list[Application]]:
-        """Return which rules run together: those of each phase with those of the phases before it."""
+        """Return the rules that run together: those of each phase with those of the phases before it."""
         phases = ["main", *dict.fromkeys(a.phase for a in self.applications if a.phase != "main")]
         return [[a for a in self.applications if a.phase in phases[: k + 1]] for k in range(len(phases))]
 
@@ -278,7 +277,7 @@ def _names(applications: Sequence[Application]) -> str:
 
 
 def freeze(classes: EClasses, graph_roots: Sequence[Node], source: Mapping[Node, int]) -> FrozenEGraph:
-    """Return the classes below the roots; e-nodes in the order in which they were made, the input program's first."""
+    """Return the classes below the roots, with e-nodes in the order in which they were made, the input program's first."""
     roots = [source[root] for root in graph_roots]
     members: dict[int, list[tuple[Key, Entry]]] = {}
     for key, entry in classes.nodes.items():

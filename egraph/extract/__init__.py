@@ -1,4 +1,4 @@
-"""Choose kernels for the classes that the roots need: the cheapest programs, by directed acyclic graph, never by tree."""
+"""Choose kernels for the classes that the roots need: the cheapest programs, with shared classes counted once."""
 
 from egraph.extract.extract import extract
 from egraph.extract.program import to_program

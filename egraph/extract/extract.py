@@ -1,4 +1,4 @@
-"""Extract the k best distinct programs; the additive cost mis-ranks, so the k are timed end to end afterwards."""
+"""Extract the k best distinct programs. All k are timed end to end afterwards, because the additive cost may rank them wrongly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from egraph.policy import ExtractPolicy
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
 
 EXACT = "greedy without rounding"
-"""The method of the program that stays in float32: it is always kept where others round."""
+"""The method of the program that stays in float32, which is always kept if others round."""
 
 
 def extract(
@@ -25,19 +25,19 @@ def extract(
     policy: ExtractPolicy = ExtractPolicy(),
     most_seconds: float = math.inf,
 ) -> tuple[Selection, ...]:
-    """Return up to ``k`` distinct selections, the cheapest first; with no ``seconds``, the greedy one.
+    """Return up to ``k`` distinct selections, the cheapest first; with ``seconds`` of 0, only the greedy one.
 
-    After the best program come the best that differs in a costly kernel, and, found greedily, programs without each
-    rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong. Where the best
-    rounds its operands, one that does not is the last, however slow.
-    After ``most_seconds`` by the clock, the best that is known by then is returned.
+    The best program is followed by the best one that differs in a costly kernel. Greedy programs follow: without each rule that the best
+    uses, without each implementation, and without restrictions. They cover cases in which the cost model is wrong. If the best program
+    rounds its operands, one that does not is the last, however slow. After ``most_seconds`` by the clock, the best selections so far are
+    returned.
     """
     begun = time.monotonic()
     problem = build_problem(frozen, candidates, policy.spare)
     solutions: list[tuple[Chosen, str, bool, float]] = []
 
     def attempt(name: str, part: Problem, first: Chosen, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
-        from egraph.extract.solver import solve  # slow to import, and not needed where choices are remembered
+        from egraph.extract.solver import solve  # slow to import, and not needed if choices are recorded
 
         started = time.monotonic()
         solution = solve(part, first, budget, seed, different, policy, most_seconds - (started - begun))
@@ -55,7 +55,7 @@ def extract(
         for name, part, different in itertools.islice(_variants(problem, best, policy.meaningful), k + 1):
             spent_seconds = time.monotonic() - begun
             if spent_seconds > most_seconds or (spent_seconds > policy.patience * seconds and len(solutions) > 1):
-                break  # a safety net: which variants are tried should not depend on the machine's load
+                break  # only a safety net: the variants that are tried should not depend on the machine's load
             if different:
                 attempt(f"cp-sat {name}", part, first, seconds * policy.variant_share, different)
             else:
@@ -89,7 +89,7 @@ def _ranked(
 def _variants(
     problem: Problem, best: Chosen, meaningful: float
 ) -> Iterator[tuple[str, Problem, tuple[Mapping[int, Choice], ...]]]:  # fmt: skip
-    """Yield restricted problems, those first that take away what the best program spends most on."""
+    """Yield restricted problems; those that remove the best program's largest costs come first."""
     bound = meaningful * total(best)
     costly = {n: choice for n, choice in best.items() if choice.cost >= bound} or dict(best)
     yield "with another costly kernel", problem, (costly,)
@@ -109,7 +109,7 @@ def _rounds(choice: Choice) -> bool:
 
 
 def _rules(choice: Choice) -> frozenset[str]:
-    """Return the rules of a choice; derivations count by their names and by the first words of them, which all of a kind share."""
+    """Return the rules of a choice; a derivation counts by its name and by the name's first word, which all of its kind share."""
     names = [node.rule for node in choice.candidate.covered if node.rule]
     return frozenset(names).union(name.partition(" ")[0] for name in names)
 

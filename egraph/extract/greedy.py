@@ -1,5 +1,7 @@
-"""A first program, greedily: each class takes the choice whose whole set of needed classes costs least. Local moves then improve it:
-another choice for one class, or one more class that several others then share."""
+"""Find a first program greedily: each class takes the choice whose whole set of needed classes costs least.
+
+Local moves then improve it. A move takes another choice for one class, or adds a class that several others then share.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from egraph.extract.problem import Choice, Chosen, Problem, order, restrict, tot
 from egraph.policy import ExtractPolicy
 
 PRICES = 12
-"""The largest number of error prices that are tried."""
+"""Largest number of error prices that are tried."""
 
 
 def greedy(problem: Problem, moves: int = ExtractPolicy.moves) -> Chosen:
     """Return the greedy choice of the roots, improved by at most ``moves`` tried local moves.
 
-    Where it uses up more than the accepted error, errors are priced, and the lowest price is searched at which a choice is within it.
-    Where every choice uses up more, one is returned that does.
+    If it exceeds the accepted error, errors are priced, and the lowest price is searched at which a choice is within the accepted error. If
+    every choice exceeds it, the returned one does, too.
     """
     chosen = _greedy(problem, moves)
     if total_error(chosen) <= 1:
@@ -43,7 +45,7 @@ def greedy(problem: Problem, moves: int = ExtractPolicy.moves) -> Chosen:
 
 
 def _priced(problem: Problem, price: float) -> Problem:
-    """Return the problem with errors as costs: so much for all that is accepted."""
+    """Return the problem with errors as costs; the whole accepted error costs ``price``."""
     return Problem(
         problem.roots,
         {
@@ -67,7 +69,7 @@ def _greedy(problem: Problem, moves: int) -> Chosen:
 
 
 def _best_sets(problem: Problem) -> Chosen:
-    """Return a choice a class; a shared operand counts once within a class's set, which trees do not see."""
+    """Return a choice per class. An operand that is shared within a class's set counts once, unlike in a tree's cost."""
     users: dict[int, list[int]] = {}
     for number, offered in problem.choices.items():
         for need in dict.fromkeys(need for choice in offered for need in choice.needs):
@@ -77,7 +79,7 @@ def _best_sets(problem: Problem) -> Chosen:
     best: Chosen = {}
     numbers = _operands_first(problem)
     rank = {number: index for index, number in enumerate(numbers)}
-    queue = list(range(len(numbers)))  # a heap: what is computed first is decided first, and seldom has to be decided again
+    queue = list(range(len(numbers)))  # a heap: operands are decided before users, so few classes are decided again
     queued = set(numbers)
     while queue:
         number = numbers[heapq.heappop(queue)]
@@ -107,7 +109,7 @@ def _best_sets(problem: Problem) -> Chosen:
 
 
 def _operands_first(problem: Problem) -> list[int]:
-    """Return the classes, operands before users as far as there are no cycles."""
+    """Return the classes, with operands before users except in cycles."""
     ordered: dict[int, None] = {}
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(problem.roots)]
@@ -123,7 +125,7 @@ def _operands_first(problem: Problem) -> list[int]:
 
 
 def _first_computable(problem: Problem) -> Chosen:
-    """Return a choice that is acyclic by construction: only classes decided before are needed."""
+    """Return a choice that is acyclic by construction, because each class needs only classes that were decided before."""
     best: Chosen = {}
     grown = True
     while grown:
@@ -143,7 +145,7 @@ GAIN = 1e-9
 
 
 def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice], moves: int = ExtractPolicy.moves) -> Chosen:
-    """Return a choice that no single move improves, trying at most ``moves``; ``fallback`` computes what a move needs."""
+    """Return a choice that no single move improves, trying at most ``moves``; ``fallback`` gives the choices of newly needed classes."""
     looked = 0
     better = True
     while better:
@@ -164,9 +166,9 @@ def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice], mo
 
 
 class _Draft:
-    """A choice that is improved by moves: how many choices need each class, and ranks by which operands come before users.
+    """A choice that is improved by moves, with the number of uses of each class, and ranks by which operands come before users.
 
-    ``fallback`` computes what is needed and was not chosen.
+    ``fallback`` gives the choices of classes that are needed but not chosen.
     """
 
     def __init__(self, problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice]) -> None:
@@ -178,7 +180,7 @@ class _Draft:
         self._ranks = {number: float(rank) for rank, number in enumerate(self.chosen)}
         self._uses = dict.fromkeys(self.chosen, 0)
         for number in (*self._problem.roots, *(need for choice in self.chosen.values() for need in choice.needs)):
-            self._uses[number] += 1  # a root is needed once more
+            self._uses[number] += 1  # a root has one more use
 
     def take(self, move: Mapping[int, Choice]) -> bool:
         """Apply a move if it costs less and makes no cycle; return whether it was."""
@@ -205,9 +207,9 @@ class _Draft:
         return True
 
     def _ranks_below(self, moved: Mapping[int, Choice], added: Mapping[int, Choice]) -> dict[int, float] | None:
-        """Return ranks of added classes between those of their operands and those of what is moved.
+        """Return ranks of added classes between those of their operands and those of the moved classes.
 
-        None where no ranks fit: the move may make a cycle, or needs another order.
+        Return None if no ranks fit: the move may make a cycle, or needs another order.
         """
         if any(self._ranks.get(need, -1.0) >= self._ranks[number] for number, choice in moved.items() for need in choice.needs):
             return None
@@ -235,7 +237,7 @@ class _Draft:
         return ranks
 
     def _makes_cycle(self, changed: Mapping[int, Choice]) -> bool:
-        """Return whether a class would need itself; what comes before all changed classes needs none of them."""
+        """Return whether a class would need itself. Classes before all changed ones are skipped, because they need none of them."""
         first = min((self._ranks[number] for number in changed if number in self._ranks), default=math.inf)
         done: set[int] = set()
         active: set[int] = set()
@@ -254,9 +256,9 @@ class _Draft:
         return False
 
     def _reorder(self, first: float, last: float) -> None:
-        """Renew the ranks from ``first`` to ``last``, and give ranks between these to classes that have none.
+        """Renew the ranks from ``first`` to ``last``, and give ranks between them to classes without one.
 
-        Everywhere else operands come before users already.
+        All other operands already come before their users.
         """
         ranks = self._ranks
         inside = {number: None for number, rank in ranks.items() if first <= rank <= last}
@@ -270,13 +272,13 @@ class _Draft:
         if all(before < after for before, after in pairwise(new)):
             ranks |= dict(zip(ordered, new[1:-1], strict=True))
             return
-        whole = order(self._problem, self.chosen)  # the numbers between two ranks are used up
+        whole = order(self._problem, self.chosen)  # no floats are left between two ranks
         assert whole is not None, "no move makes a cycle"
         self.chosen = whole
         self._start()
 
     def _change(self, move: Mapping[int, Choice]) -> tuple[float, dict[int, int]]:
-        """Return what a move adds to the cost, of what is needed from now on less what nothing needs any more, and the uses it changes."""
+        """Return the change of the cost by a move (newly needed classes less those no longer needed), and the changed uses."""
         chosen, fallback, uses = self.chosen, self._fallback, self._uses
         use_counts: dict[int, int] = {}
         cost = 0.0

@@ -1,4 +1,4 @@
-"""The extraction problem: which candidates can be part of a cheapest program, and what a choice of them costs."""
+"""The extraction problem: the candidates that can be part of a cheapest program, and the cost of a choice of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egraph.tensor import Candidate, FrozenEGraph
 
 @dataclass(frozen=True)
 class Choice:
-    """A candidate with the classes that it needs computed first; constants and inputs need nothing."""
+    """A candidate with the classes that must be computed first; constants and inputs are not among them."""
 
     candidate: Candidate
     needs: tuple[int, ...]
@@ -43,9 +43,9 @@ Chosen = dict[int, Choice]
 def build_problem(
     frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]], spare: float = ExtractPolicy.spare
 ) -> Problem:  # fmt: skip
-    """Return the reachable, computable choices without those that another beats with the same or fewer operands.
+    """Return the reachable, computable choices without those that another choice with the same or fewer operands beats.
 
-    One with the operands of another stays while it costs at most ``spare`` times as much.
+    A choice with the same operands as a cheaper one is kept if it costs at most ``spare`` times as much.
     """
     free = frozen.leaves
     roots = tuple(dict.fromkeys(root for root in frozen.roots if root not in free))
@@ -65,15 +65,15 @@ def build_problem(
 
 
 def restrict(problem: Problem, allowed: Callable[[Choice], bool]) -> Problem | None:
-    """Return the problem with only the choices that are ``allowed``, None when the roots need others."""
+    """Return the problem with only the choices that are ``allowed``, or None if the roots need others."""
     choices = {number: tuple(choice for choice in offered if allowed(choice)) for number, offered in problem.choices.items()}
     return _reachable(problem.roots, choices) if _computable(choices).issuperset(problem.roots) else None
 
 
 def prune(problem: Problem, limit: float) -> Problem:
-    """Return the problem without the choices that no program of cost up to ``limit`` can hold.
+    """Return the problem without the choices that no program of cost up to ``limit`` can contain.
 
-    A program that holds a choice pays for a chain from the leaves through it to a root: the cheapest such chain bounds it.
+    A program that contains a choice pays for a chain from the leaves through it to a root, so the cheapest such chain is a lower bound.
     """
     users: dict[int, dict[int, None]] = {}
     for number, offered in problem.choices.items():
@@ -109,7 +109,7 @@ def prune(problem: Problem, limit: float) -> Problem:
 
 
 def _reachable(roots: tuple[int, ...], choices: Mapping[int, Sequence[Choice]]) -> Problem:
-    """Return the problem of what the roots reach; choices that need a class without choices go."""
+    """Return the problem that the roots reach, without choices that need a class without choices."""
     computable = _computable(choices)
     kept = {n: tuple(x for x in offered if computable.issuperset(x.needs)) for n, offered in choices.items() if n in computable}
     reached = dict.fromkeys(roots)
@@ -139,7 +139,7 @@ def _computable(choices: Mapping[int, Sequence[Choice]]) -> set[int]:
 
 def _undominated(choices: Sequence[Choice], spare: float) -> tuple[Choice, ...]:
     kept: list[Choice] = []
-    for choice in sorted(choices, key=lambda x: x.cost):  # stable: equal costs keep their order
+    for choice in sorted(choices, key=lambda x: x.cost):  # a stable sort: equal costs keep their order
         rivals = [k for k in kept if set(k.needs) <= set(choice.needs) and k.error <= choice.error]
         if not any(k.needs != choice.needs or choice.cost > spare * k.cost for k in rivals):
             kept.append(choice)
@@ -159,7 +159,7 @@ def strict(problem: Problem) -> Problem:
 
 
 def order(problem: Problem, chosen: Mapping[int, Choice]) -> Chosen | None:
-    """Return what the roots need of a choice, operands first; None where it is cyclic or incomplete."""
+    """Return the part of a choice that the roots need, operands first, or None if it is cyclic or incomplete."""
     result: Chosen = {}
     active: set[int] = set()
     stack: list[tuple[int, bool]] = [(root, False) for root in reversed(problem.roots)]
@@ -178,12 +178,12 @@ def order(problem: Problem, chosen: Mapping[int, Choice]) -> Chosen | None:
 
 
 def total(chosen: Mapping[int, Choice]) -> float:
-    """Return the cost of a choice, every class once."""
+    """Return the cost of a choice, counting every class once."""
     return math.fsum(choice.cost for choice in chosen.values())
 
 
 def total_error(chosen: Mapping[int, Choice]) -> float:
-    """Return which part of the accepted error a choice uses up."""
+    """Return the part of the accepted error that a choice uses up."""
     return math.fsum(choice.error for choice in chosen.values())
 
 

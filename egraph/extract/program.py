@@ -28,11 +28,11 @@ from egraph.tensor import (
 )
 
 MOST_ORIGINS = 8
-"""The largest number of source nodes that a node made by a rule inherits from its users."""
+"""Largest number of source nodes that a node made by a rule inherits from its users."""
 
 
 def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Program:
-    """Return the program of a selection; nodes keep the names of the source nodes whose classes they compute."""
+    """Return the program of a selection; its nodes get the names of the source nodes whose classes they compute."""
     chosen = selection.chosen
     running = [number for number in schedule(frozen, chosen) if number in chosen]
     read_classes = running_operands(frozen, chosen)
@@ -74,7 +74,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
 
 
 def running_operands(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:
-    """Return every class that a kernel reads or a root is, in order of first use."""
+    """Return every class that a kernel reads or that is a root, in order of first use."""
     return tuple(dict.fromkeys([operand for candidate in chosen.values() for operand in candidate.operands] + list(frozen.roots)))
 
 
@@ -86,14 +86,14 @@ def _leaf(frozen: FrozenEGraph, number: int) -> Node:
 
 
 def _leaf_rules(frozen: FrozenEGraph, number: int, constant_rules: Mapping[int, frozenset[str]]) -> Iterable[str]:
-    """Return the rules by which a root is an input or a constant."""
+    """Return the rules by which a root equals an input or a constant."""
     if number in constant_rules:
         return constant_rules[number]
     return next((node.rules for node in frozen.classes[number] if node.op in LEAVES), ())
 
 
 def _constant_values(frozen: FrozenEGraph, numbers: Iterable[int]) -> tuple[dict[int, Node], dict[int, frozenset[str]]]:
-    """Return a term for each of these constant classes, the smallest, so that it is never cyclic, and the rules it rests on."""
+    """Return the smallest term of each of these constant classes, which is never cyclic, and the rules that it rests on."""
     sizes: dict[int, int] = {}
     best: dict[int, ENode] = {}
     grown = True
@@ -133,7 +133,7 @@ def _classes_inside(frozen: FrozenEGraph, number: int, candidate: Candidate) -> 
 
 
 def _sources(frozen: FrozenEGraph) -> Mapping[int, Node]:
-    """Return the source node of each class that has one, or that is a transpose of one that has: the same value in another layout."""
+    """Return the source node of each class that has one, or that is the transpose of such a class: the same value in another layout."""
     sources = dict(frozen.source)
     for number, nodes in frozen.classes.items():
         for node in nodes:
@@ -146,9 +146,10 @@ def _sources(frozen: FrozenEGraph) -> Mapping[int, Node]:
 
 
 def _source_names(frozen: FrozenEGraph, graph: Graph, values: Mapping[int, Node]) -> dict[Node, str]:
-    """Return the names of the source model's values, also for the nodes that compute them in another way or in another layout.
+    """Return the names of the source model's values, also for nodes that compute them in another way or in another layout.
 
-    A value that the program has in another layout alone is named at a node that no kernel computes: the moves of it that give the value.
+    If the program has a value only in another layout, the name belongs to a node that no kernel computes: the transposes and reshapes that
+    give the value.
     """
     computed = ((node, frozen.source[number]) for number, node in values.items() if number in frozen.source)
     names = {node: graph.names[source] for node, source in computed if source in graph.names}
@@ -161,7 +162,7 @@ def _source_names(frozen: FrozenEGraph, graph: Graph, values: Mapping[int, Node]
 
 
 def _moved(frozen: FrozenEGraph, values: Mapping[int, Node], targets: Collection[int]) -> dict[int, Node]:
-    """Return the target classes that transposes and reshapes of the program's values are, by the fewest moves."""
+    """Return the target classes that equal transposes and reshapes of the program's values, by the fewest moves."""
     ways: dict[int, list[tuple[int, str, Attributes]]] = {}
     for number, nodes in frozen.classes.items():
         for node in nodes:

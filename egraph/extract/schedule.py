@@ -1,4 +1,4 @@
-"""Order the kernels of a selection so that the peak of live memory is low."""
+"""Order the kernels of a selection for a low peak of live memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from egraph.tensor import Candidate, FrozenEGraph
 
 
 def schedule(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:
-    """Return the chosen classes, operands first: the better of depth first and smallest growth first."""
+    """Return the chosen classes, operands first, in the better of two orders: depth first, and smallest growth first."""
     free = frozen.leaves
     needs = {n: tuple(dict.fromkeys(o for o in candidate.operands if o not in free)) for n, candidate in chosen.items()}
     roots = [root for root in dict.fromkeys(frozen.roots) if root in chosen]
@@ -18,7 +18,7 @@ def schedule(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int
 
 
 def peak_bytes(plan: Sequence[int], needs: Mapping[int, Sequence[int]], roots: Sequence[int], sizes: Mapping[int, int]) -> int:
-    """Return the most memory that results take while a plan runs; the roots stay."""
+    """Return the peak memory of results while a plan runs; the roots stay live."""
     last = {need: position for position, number in enumerate(plan) for need in needs[number]}
     last |= {root: len(plan) for root in roots}
     ending: dict[int, list[int]] = {}

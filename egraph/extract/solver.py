@@ -1,4 +1,4 @@
-"""The exact program: an integer program over choices, solved by CP-SAT within a deterministic budget."""
+"""Exact extraction: an integer program over choices, solved by CP-SAT within a deterministic budget."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from egraph.policy import ExtractPolicy
 JITTER = 1e-3
 """Relative noise added to costs, so that ties do not make the solver's answer arbitrary."""
 RESOLUTION = 1e7
-"""Units of the objective in the cost of the hint: integers with seven digits."""
+"""Number of objective units that the hint's cost is scaled to: integers with seven digits."""
 
 ERROR_UNITS = 10**7
-"""Units of the errors in all that is accepted."""
+"""Number of units that the accepted error is scaled to."""
 
 SUBSOLVERS = ("core", "max_lp")
-"""Cores raise the bound; a linear relaxation supplies the first bounds and solutions that they start from."""
+"""Unsatisfiable cores raise the bound; a linear relaxation supplies the first bounds and solutions."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best choice found, and whether nothing better exists."""
+    """The best choice found, and whether it is proved optimal."""
 
     chosen: Chosen
     optimal: bool
@@ -44,9 +44,9 @@ def solve(
     policy: ExtractPolicy = ExtractPolicy(),
     most_seconds: float = math.inf,
 ) -> Solution | None:
-    """Return the cheapest choice that leaves out at least one of the choices of each program in ``different``.
+    """Return the cheapest choice that omits at least one choice of each program in ``different``.
 
-    None where there is no such one, or none was found in ``most_seconds`` by the clock.
+    Return None if there is no such choice, or none was found in ``most_seconds`` by the clock.
     """
     started = time.monotonic()
     limit = total(hint) * (policy.variant_slack if different else 1.0)
@@ -71,7 +71,7 @@ def solve(
                 if component[need] == component[number]:
                     model.add(level[number] >= level[need] + 1).only_enforce_if(variable)
             weight = round(choice.cost * scale * (1 + JITTER * generator.random()))
-            objective.append(max(weight, 1) * variable)  # at least 1: nothing is computed that is not needed
+            objective.append(max(weight, 1) * variable)  # at least 1, so that no unneeded class is computed
             model.add_hint(variable, number in hint and hint[number] is choice)
         model.add_hint(needed[number], number in hint)
     _add_entries(model, needed, picks, component)
@@ -81,24 +81,25 @@ def solve(
     for program in different:
         same = [v for number, choice in program.items() for x, v in picks.get(number, []) if x is choice]
         if len(same) < len(program):
-            continue  # it holds a choice that is pruned
+            continue  # it contains a pruned choice
         model.add_bool_or([variable.negated() for variable in same])
     if errors := [(choice.error, variable) for offered in picks.values() for choice, variable in offered if choice.error]:
-        # Rounded up: what the sum allows, the errors themselves do. One that is too large alone is one above all that is allowed.
+        # Errors are rounded up, so that the true sum is within the limit if this one is. A single error that is too large is clipped to one
+        # unit above the limit.
         units = [math.ceil(min(error, 1.0) * ERROR_UNITS) + (error > 1.0) for error, _ in errors]
         model.add(sum(unit * variable for unit, (_, variable) in zip(units, errors, strict=True)) <= ERROR_UNITS)
     model.minimize(sum(objective))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.catch_sigint_signal = False  # its handler would replace ours: Ctrl-C must end the run cleanly
-    solver.parameters.relative_gap_limit = JITTER  # beyond that, the noise decides
+    solver.parameters.relative_gap_limit = JITTER  # smaller differences are noise
     solver.parameters.num_workers = 2
     solver.parameters.interleave_search = True  # the same answer each time, whatever the machine's load
     solver.parameters.subsolvers.extend(SUBSOLVERS)
     solver.parameters.interleave_batch_size = 2
     solver.parameters.max_deterministic_time = policy.solver_units * seconds
     left_seconds = most_seconds - (time.monotonic() - started)
-    solver.parameters.max_time_in_seconds = max(0.0, min(2 * seconds, left_seconds))  # a limit for loaded machines only
+    solver.parameters.max_time_in_seconds = max(0.0, min(2 * seconds, left_seconds))  # takes effect only on loaded machines
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
@@ -113,8 +114,10 @@ def _add_entries(
     picks: Mapping[int, Sequence[tuple[Choice, cp_model.IntVar]]],
     component: Mapping[int, int],
 ) -> None:
-    """Add what levels imply but their relaxation loses: every needed component is entered from outside, and of two
-    classes that can be made from each other one is made otherwise."""
+    """Add constraints that the levels imply but that their linear relaxation loses.
+
+    Every needed component is entered from outside, and of two classes that can be made from each other, one is made otherwise.
+    """
     members: dict[int, set[int]] = {}
     for number, index in component.items():
         members.setdefault(index, set()).add(number)
@@ -135,11 +138,11 @@ def _add_bottlenecks(
     picks: Mapping[int, Sequence[tuple[Choice, cp_model.IntVar]]],
     component: Mapping[int, int],
 ) -> None:
-    """Add that the components which all ways to a root pass through are entered: the program falls into parts there."""
+    """Add that the components on all ways to a root are entered; the program decomposes there."""
     members: dict[int, list[int]] = {}
     for number, index in component.items():
         members.setdefault(index, []).append(number)
-    through: dict[int, int] = {}  # by component, a bit for each one that all its ways pass through
+    through: dict[int, int] = {}  # by component, a bit for each component that all its ways pass through
     entries: dict[int, list[cp_model.IntVar]] = {}
     for index, part in members.items():  # operands' components come first
         paths: list[int] = []
@@ -159,11 +162,11 @@ def _bits(number: int) -> list[int]:
 
 
 def _components(problem: Problem) -> dict[int, int]:
-    """Number the strongly connected components, operands' first (Tarjan's algorithm): cycles can only close inside one."""
+    """Number the strongly connected components, operands' first (Tarjan's algorithm), because a cycle lies within one component."""
     needs = {number: [need for choice in offered for need in choice.needs] for number, offered in problem.choices.items()}
     component: dict[int, int] = {}
     entered: dict[int, int] = {}
-    lowest: dict[int, int] = {}  # entered on the path, as far up as is reached
+    lowest: dict[int, int] = {}  # the earliest entry number on the path that is reached
     path: list[int] = []
     calls: list[tuple[int, Iterator[int]]] = []
 

@@ -23,12 +23,12 @@ from egraph.optimize.stitched import Stitched, picture
 from runtime.artefact import find_folder
 from runtime.sizes import main_folder
 
-if TYPE_CHECKING:  # heavy, and only --why-not needs it
+if TYPE_CHECKING:  # slow to import, and only --why-not needs it
     from egraph.rule import MergeRule, Rule
 
 
 def kernels_table(outcome: Outcome) -> str:
-    """Return the kernels with time, arithmetic, traffic and origin, a line each."""
+    """Return the kernels with time, operations, traffic and origin, one per line."""
     lines = [f"{outcome.model}: {outcome.status}, {len(outcome.kernels)} kernels, {outcome.device}"]
     if outcome.unsafe_rules:
         lines.append(f"unsafe: rules without a proof were in use: {', '.join(outcome.unsafe_rules)}")
@@ -102,7 +102,7 @@ def why_text(explanation: dict[str, Any]) -> str:
 
 
 def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]) -> Rule | MergeRule:
-    """Return a rule of the given files, a shipped one, or one of the files that the artefact keeps, which are executed for that."""
+    """Return a rule of the given files, a shipped one, or one of the artefact's rule files, which are executed for that."""
     from egraph.errors import RuleError
     from egraph.optimize.artefact import RULES
     from egraph.rewrite.file import load_rules
@@ -122,7 +122,7 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
         fix = f"the run also read rules from {', '.join(used)}: give the file with --rules FILE"
         try:
             rule = of_files(sorted((find_folder(artefact) / RULES).glob("*.py")))
-        except RuleError as unreadable:  # it may import what is not here
+        except RuleError as unreadable:  # it may import modules that are not here
             raise RuleError(unreadable.what, where=unreadable.where, fix=fix) from error
         if rule is None:
             raise RuleError(error.what, where=error.where, fix=fix) from error
@@ -130,7 +130,7 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
 
 
 def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
-    """Return the rule as the gate admits it, so that a match outside its proof is refused with that reason."""
+    """Return the rule with the gate's admission, so that a match outside its proof is refused with that reason."""
     from egraph.optimize.admission import admitted
     from egraph.rules import RULES
 
@@ -141,7 +141,7 @@ def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
 def why_not(
     outcome: Outcome, artefact: Path, rule_name: str, node_name: str, model: Path | None, rule_files: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Try a rule at a node of the input model and say what stands in the way."""
+    """Try a rule at a node of the input model and return the reason if it does not apply."""
     from egraph.inspect.derivation import derivation_rule, explain_derivation
     from egraph.inspect.match import explain, nodes_named
     from egraph.onnx import importer
@@ -214,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Return what to print."""
+    """Return the text to print."""
     artefact: Path = arguments.artefact
     is_model = arguments.text and artefact.suffix == ".onnx"
     sizes = None if is_model else read_sizes(artefact)

@@ -1,4 +1,4 @@
-"""Why a derivation is not in an artefact: the operator's forms, what is derived for each, and what the prover said."""
+"""Explain why a derivation is not in an artefact: the operator's forms, the programs derived for each, and the prover's verdicts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
 
 
 def derivation_rule(name: str) -> AnyRule | None:
-    """Return the derivation rule of a name, or the one that gives its programs such names."""
+    """Return the derivation rule with this name, or the one whose programs have such names."""
     rules = (*DERIVATIONS, *PARTIAL)
     return next((rule for rule in rules if name == rule.name or name.startswith((f"{rule.name} ", f"{rule.name}:"))), None)
 
 
 def explain_derivation(rule: AnyRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
-    """Try a derivation at an operator as it stands and in the forms that rules give it; a group's, in the model as it stands."""
+    """Try a derivation at an operator and at the forms that rules give it. A group's or region's is tried in the unchanged model."""
     if isinstance(rule, GroupRule | RegionRule):
         return _explain_several(rule, node, graph, tolerance)
     judged = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
@@ -81,7 +81,7 @@ def _judged(rule: DerivationRule, node: Node, graph: Graph, tolerance: Tolerance
 
 
 def _alone(node: Node, graph: Graph) -> Graph:
-    """Return the graph of one operator: what is computed from weights as a constant, everything else as an input."""
+    """Return the graph of one operator, with operands computed from weights as constants and all others as inputs."""
     fixed, tensors = constants(graph), {}
     operands: list[Node] = []
     for k, operand in enumerate(node.inputs):
@@ -95,7 +95,7 @@ def _alone(node: Node, graph: Graph) -> Graph:
 
 
 def derivation_text(derived: Derived) -> list[str]:
-    """Return a derivation as lines: the operator, the expression after each step, and what was checked."""
+    """Return a derivation as lines: the operator, the expression after each step, and the proof."""
     lines = [f"derivation {derived.name} of {derived.operator}"]
     for number, (rule, text) in enumerate(derived.steps, start=1):
         lines += [f"  {number}. {rule}", f"       {text}"]

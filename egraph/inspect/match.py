@@ -1,4 +1,4 @@
-"""Why a rule does not apply at a node of a graph: its pattern is matched with the terms at the node, and its guard is evaluated."""
+"""Explain why a rule does not apply at a node of a graph: match its pattern with the terms at the node, and evaluate its guard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egraph.tensor.ops import OPS
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way to match a pattern with a term: how many operators agreed, and why it failed ('' where it did not)."""
+    """One way to match a pattern with a term: how many operators agreed, and the reason if it failed, else ''."""
 
     operators: int
     problem: str
@@ -24,7 +24,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What happened when a rule was tried at a node."""
+    """The result of trying a rule at a node."""
 
     rule: str
     applies: bool
@@ -35,7 +35,7 @@ class Explanation:
 
 
 def constants(graph: Graph) -> frozenset[Node]:
-    """Return the nodes whose values follow from constants alone."""
+    """Return the nodes whose values depend only on constants."""
     constant_nodes: set[Node] = set()
     for node in walk(graph.roots):
         if node.op == "Constant" or (node.inputs and all(operand in constant_nodes for operand in node.inputs)):
@@ -44,7 +44,7 @@ def constants(graph: Graph) -> frozenset[Node]:
 
 
 def explain(rule: Rule | MergeRule, node: Node, graph: Graph) -> Explanation:
-    """Try ``rule`` at ``node`` as the input model stands; the reason is that of the attempt that came furthest."""
+    """Try ``rule`` at ``node`` of the unchanged input model; the reason is that of the attempt that matched most operators."""
     pattern = rule.member.pattern if isinstance(rule, MergeRule) else rule.pattern
     constant_nodes = constants(graph)
     attempts = sorted(_match(pattern, node, Attempt(0, ""), constant_nodes, "the root"), key=lambda a: (bool(a.problem), -a.operators))
@@ -79,7 +79,7 @@ def _binding(rule: Rule, attempt: Attempt, graph: Graph) -> Binding:
 
 
 def _merge_reason(rule: MergeRule, node: Node, attempt_at_node: Attempt, graph: Graph, constant_nodes: frozenset[Node]) -> tuple[bool, str]:
-    """Search partners that agree in the rule's shared variables."""
+    """Search partners that agree with the node in the rule's shared variables."""
     partners: list[Binding] = []
     for other in walk(graph.roots):
         for attempt in _match(rule.member.pattern, other, Attempt(0, ""), constant_nodes, "the root"):
@@ -105,7 +105,7 @@ def _count(pattern: Pattern | Variable) -> int:
 
 
 def _match(pattern: Pattern | Variable, node: Node, so_far: Attempt, constant_nodes: frozenset[Node], where: str) -> Iterator[Attempt]:
-    """Yield every way to continue; a failed one carries its problem and is not continued."""
+    """Yield every way to continue; a failed attempt carries its problem and is not continued."""
     if so_far.problem:
         yield so_far
         return
@@ -164,7 +164,7 @@ def _shown(node: Node) -> str:
 
 
 def nodes_named(graph: Graph, name: str) -> list[Node]:
-    """Return the operators that stand for a source node (by its name, or its output's name), users before operands."""
+    """Return the operators that represent a source node (by its name, or its output's name), users before operands."""
     nodes = [
         node
         for node in walk(graph.roots)

@@ -14,7 +14,7 @@ from runtime.sizes import Bucket, Sizes
 
 
 def read_sizes(artefact: Path) -> Sizes | None:
-    """Return the sizes of an artefact, None where it has one program."""
+    """Return the sizes of an artefact, or None if it has one program."""
     try:
         return Sizes.read(find_folder(artefact))
     except ArtefactError as error:
@@ -41,7 +41,7 @@ def sizes_json(artefact: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 def _between(folder: Path) -> dict[str, Any]:
-    """Return what the manifest says of sizes between: where they go, and where results were compared."""
+    """Return the manifest's fields on sizes between planned ones: what runs them, and where results were compared."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     return {name: manifest[name] for name in ("between", "checked_between")}
 

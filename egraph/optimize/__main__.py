@@ -1,4 +1,4 @@
-"""The command: turn what happens into an exit code and one clear message."""
+"""The command: run it, and turn errors into an exit code and one clear message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> int:
     try:
         return _run()
     except KeyboardInterrupt:
-        exec("")  # CPython remembers where one of its own was interrupted, and would end by a signal instead of the exit code
+        exec("")  # resets CPython's record of an unhandled interrupt, which would end the process by a signal instead of the exit code
         print("interrupted: nothing was written; the profile database keeps what was measured", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    with interruption.deferred():  # imports take long enough to be interrupted
+    with interruption.deferred():  # imports are slow enough to be interrupted
         from egraph.errors import CheckFailed, EinsatError
         from egraph.optimize.arguments import parse, to_options
         from runtime.errors import ExecutionError
@@ -59,7 +59,7 @@ def _run() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once: to free what a search has made, object by object, takes most of a second."""
+    """End the process at once, because freeing a search's objects one by one takes most of a second."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

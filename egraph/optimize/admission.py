@@ -1,6 +1,6 @@
-"""Admit the rules of a run: the shipped ones and the user's, without the skipped and the disallowed, each with its proof.
+"""Admit the rules of a run: the shipped ones and the user's, except skipped and disallowed ones, each with its proof.
 
-Rules enter the e-graph with a proof, and apply where it reaches or where they are proved on the spot.
+A rule is used with a proof. It applies to a match if the proof covers it, or if the match itself is proved during the run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def admitted(
     rules: Iterable[Rule | MergeRule], *, unsafe: bool = False, where: Mapping[str, Path] | None = None,
     tell: Tell = lambda text: None, gate: Gate | None = None,
 ) -> tuple[Rule | MergeRule, ...]:  # fmt: skip
-    """Return the rules that may be used, with their verdicts; ``where``: the files of those that do not ship.
+    """Return the rules that may be used, with their verdicts; ``where`` holds the files of rules that are not shipped.
 
-    A user's rule is proved here unless that has been done; where that fails, RuleError is raised. A shipped rule whose
-    certificate is not current has its applications proved one by one. A shipped rule without a proof is left out.
-    ``unsafe`` lets rules without a proof in, but for those that are corrected: each of their matches needs one.
+    A user's rule is proved here unless that has been done before; if the proof fails, RuleError is raised. If the certificate of a shipped
+    rule is not current, its applications are proved one by one. A shipped rule without a proof is excluded. ``unsafe`` admits rules without
+    a proof, except corrected ones, because each of their matches needs a proof.
     """
     rules = tuple(rules)
     files = where or {}
@@ -68,11 +68,11 @@ def admitted(
 
 
 SECONDS = 60.0
-"""Of the processor's time for the proof of one rule of a user's."""
+"""Processor time, in seconds, for the proof of one user's rule."""
 
 
 def _prove(rule: Rule | MergeRule) -> Proof:
-    from verify.prove import Effort, prove  # half a second, and seldom needed
+    from verify.prove import Effort, prove  # the import takes half a second, and is seldom needed
 
     effort = Effort(seconds=SECONDS)
     if isinstance(rule, Rule) and rule.corrected:
@@ -83,13 +83,12 @@ def _prove(rule: Rule | MergeRule) -> Proof:
 
 
 def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
-    """Return the rules that are in use without a proof, with their verdicts."""
+    """Return the rules that are used without a proof, with their verdicts."""
     return tuple(f"{rule.name} ({rule.verdict})" for rule in rules if rule.verdict not in PROVED)
 
 
 def notes(rules: Sequence[Rule | MergeRule]) -> tuple[str, ...]:
-    """Return which rules were proved at the sizes of their matches, outside what their certificates cover, what was corrected and
-    what was compared."""
+    """Return notes on rules proved at the sizes of matches that certificates do not cover, on corrections, and on comparisons."""
     admissions = {rule.name: rule.admits for rule in rules if isinstance(rule.admits, Admission)}
     proved = [f"{name} {admission.proved_here}" for name, admission in admissions.items() if admission.proved_here]
     texts = [f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(proved)}"] if proved else []
@@ -109,11 +108,11 @@ def notes(rules: Sequence[Rule | MergeRule]) -> tuple[str, ...]:
 
 
 FEW_POSITIONS, MANY_POSITIONS = 10, 20
-"""Positions at which a mutant is compared with an operator, before and after those that agree hardly anywhere are left out."""
+"""Number of positions at which a mutant is compared with an operator, before and after mutants with little agreement are dropped."""
 
 
 def agreement_with(original: Node) -> Callable[[Node], float]:
-    """Return what says at which share of some positions a program is seen to agree with an operator."""
+    """Return a function that returns the share of sampled positions at which a program agrees with an operator."""
     from verify.disagreement import agreement
 
     share = agreement(fragment_expression(original), FEW_POSITIONS, MANY_POSITIONS)
@@ -121,7 +120,7 @@ def agreement_with(original: Node) -> Callable[[Node], float]:
 
 
 def boxes_between(original: Node, program: Node) -> tuple[Box, ...] | None:
-    """Return disjoint boxes outside of which a program is proved equal to an operator; None where that is not decided."""
+    """Return disjoint boxes outside of which a program is proved equal to an operator, or None if that is not decided."""
     from verify.disagreement import LITTLE_WORK, disagreement
 
     difference = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
@@ -129,7 +128,7 @@ def boxes_between(original: Node, program: Node) -> tuple[Box, ...] | None:
 
 
 PARTIAL = partial_rules(agreement_with, boxes_between)
-"""Joined to the derivation rules where they are asked for."""
+"""Rules that are added to the derivation rules on request."""
 
 
 ALLOWED = {
@@ -158,7 +157,7 @@ def choose_rules(
     files: Sequence[Path], skip: Sequence[str], *, allow: Allow, unsafe: bool, tell: Tell = lambda text: None,
     gate: Gate | None = None,
 ) -> tuple[Rule | MergeRule, ...]:  # fmt: skip
-    """Return the rules to saturate with, each with its verdict; ``tell`` hears which rules are being proved, ``gate`` judges matches."""
+    """Return the rules to saturate with, each with its verdict. ``tell`` gets the names of rules being proved; ``gate`` judges matches."""
     rules, where = gather(files)
     names = [rule.name for rule in (*rules, *DERIVATIONS, *PARTIAL)]
     for name in skip:
@@ -181,7 +180,7 @@ def choose_derivations(
 
 
 def list_rules(files: Sequence[Path]) -> str:
-    """Return one line a rule: name, verdict, rounding, equation; derivation rules last."""
+    """Return one line per rule: name, verdict, rounding, equation; derivation rules are last."""
     rules, where = gather(files)
     judged = {rule.name: rule.verdict for rule in admitted(rules, unsafe=True, where=where)}
     rows: list[tuple[str, str, str, str]] = [(rule.name, judged[rule.name], rule.rounding, rule.text.splitlines()[0]) for rule in rules]

@@ -1,4 +1,4 @@
-"""Read the command line into ``Options``; light, so that ``--help`` answers at once."""
+"""Read the command line into ``Options``; imports little, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --shape N=1 --shape H=640/* --shape W=640/*   plan for 640 x 640; onnxruntime runs other sizes
   python -m egraph.optimize model.onnx --shape ids:1,32..512 --buckets 6   plan for six sizes from 32 to 512; the session picks
   python -m egraph.optimize model.onnx --shape batch=1/8 --shape seq=1/32..512   sizes by the names that the model gives them
-  python -m egraph.optimize model.onnx --constant rate=16000    give an input a value for good, and take the branch that it chooses
+  python -m egraph.optimize model.onnx --constant rate=16000    replace an input by a constant, and take the branch that it chooses
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
-  python -m egraph.optimize model.onnx --precision auto --tolerance 1e-2   round to bf16 what that makes faster, within 1e-2
-  python -m egraph.optimize model.onnx --precision int8 --inputs real.npz --tolerance 2e-2   in bytes, in the ranges of your inputs
+  python -m egraph.optimize model.onnx --precision auto --tolerance 1e-2   round to bf16 where that is faster, within 1e-2
+  python -m egraph.optimize model.onnx --precision int8 --inputs real.npz --tolerance 2e-2   compute in bytes, in the ranges of your inputs
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
   python -m egraph.optimize model.onnx --to saturated.txt       write the e-graph as text and end
-  python -m egraph.optimize --from saturated.txt --to selected.txt   run one stage alone on what another one wrote
+  python -m egraph.optimize --from saturated.txt --to selected.txt   run one stage alone on the text of another
   python -m egraph.optimize model.onnx --export-jobs jobs.zip   write the kernels to measure, for another process or machine
   python -m egraph.optimize model.onnx --import-profiles records.jsonl   use what was measured there
-  python -m egraph.optimize model.onnx --target cuda:h100       for a GPU that need not be here: by estimates, checked without one
+  python -m egraph.optimize model.onnx --target cuda:h100       for a GPU that may be absent here: by estimates, checked without it
   python -m egraph.optimize model.onnx --policy extract.share=0.1   tune a stage; --policy help lists what can be tuned
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
-sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
-words on values in between are forgotten. It makes an input of an initializer that the file lists as one, too; others are constants.
-Where a batch (the first axis of inputs of two axes or more) is all that the model and --shape leave open, a batch of 1 is planned, and
-onnxruntime runs other batches.
+sizes: --shape sets dynamic sizes, and replaces fixed ones if every node allows that: the shapes that the file states for intermediate
+values are ignored. An initializer that the file also lists as an input becomes an input if --shape names it; others are constants. If the
+model and --shape leave only the batch open (the first axis of inputs of two axes or more), a batch of 1 is planned, and onnxruntime runs
+other batches.
 
-several sizes: 32..512 is a range, of which --buckets sizes are planned, both ends among them; 32/64/128 plans each of these;
-1/32..512 both; 1/* plans 1 and takes any other. NAME=SIZES gives a size that the model names, in all inputs that have it. One artefact
-holds all plans and their weights once; a session picks by its inputs. Sizes between are padded to the next plan where that is proved to
-be right, and pays; others, also those outside the range, are left to onnxruntime; an axis that is given one number alone takes only that.
+several sizes: 32..512 is a range, of which --buckets sizes are planned, including both ends; 32/64/128 plans each of these; 1/32..512
+does both; 1/* plans 1 and accepts any other size. NAME=SIZES sets a size that the model names, in all inputs that have it. One artefact
+holds all plans and their weights once; a session picks a plan by its inputs. A size in between is padded to the next plan if that is proved
+to be right and is faster; onnxruntime runs all other sizes, also those outside the range. An axis with a single number accepts only that.
 The budget is for all sizes together. python -m egraph.inspect says which size goes where.
 
-inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
-first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.
-Where several sizes are planned, each file counts for its own; at a size that is not planned, the artefact's results are compared on it.
+your own inputs: results are compared on every --inputs file, and then on random inputs, up to --check N in all. Programs are timed on the
+first file. Sizes that the model and --shape leave open are taken from the files, which must agree. Kernels are measured on random data. If
+several sizes are planned, each file is used for its own size; a file of a size that is not planned is used to check the artefact.
 
 exit codes: 0 done (faster, or nothing faster was found and the input was kept), 2 usage or bad input,
 3 the check failed (nothing is written), 130 interrupted (nothing is written; measurements are kept)
@@ -56,7 +56,7 @@ exit codes: 0 done (faster, or nothing faster was found and the input was kept),
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse ``x:1,3,224,224`` or ``x:1x3x224x224``; the name may itself hold colons, ``x:`` alone is a scalar."""
+    """Parse ``x:1,3,224,224`` or ``x:1x3x224x224``; the name may contain colons, and ``x:`` alone is a scalar."""
     name, separator, sizes = text.rpartition(":")
     parts = [part for part in re.split(r"[,x]", sizes) if part] if sizes else []
     if not separator or not name or not re.fullmatch(r"(\d+([,x]\d+)*)?", sizes):
@@ -65,7 +65,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_constant(text: str) -> tuple[str, tuple[str, ...]]:
-    """Parse ``rate=16000`` or ``axes=0,1``; return the name and the numbers, whose type the model decides."""
+    """Parse ``rate=16000`` or ``axes=0,1``; return the name and the numbers, whose type depends on the model."""
     name, separator, numbers = text.rpartition("=")
     parts = tuple(part.strip() for part in numbers.split(","))
     if not separator or not name or not all(parts):
@@ -74,7 +74,7 @@ def parse_constant(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def parse_sizes(text: str) -> tuple[str, str, tuple[Choice, ...]]:
-    """Parse ``x:1,32..512``, ``seq=8/32..512`` or ``batch=1/*``; return the name, what stands after it, and the sizes of each axis."""
+    """Parse ``x:1,32..512``, ``seq=8/32..512`` or ``batch=1/*``; return the name, the separator, and the sizes of each axis."""
     parsed = re.fullmatch(r"(.+)([:=])([^:=]*)", text, re.DOTALL)
     name, kind, sizes = parsed.groups() if parsed else ("", "", "")
     if kind != "=" and not re.search(r"\.\.|/|\*", sizes):
@@ -128,7 +128,7 @@ def parse_tolerance(text: str) -> Tolerance:
 
 
 def _path(text: str) -> Path:
-    """Parse a path; an empty one, of a variable that is not set, would be the working folder."""
+    """Parse a path; an empty one, for example of an unset variable, is refused because it would be the working folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
@@ -154,57 +154,58 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("what to do").add_argument
     add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
     add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference and cuda, costs are estimates (default: cpu)")
-    help_text = "optimise for a GPU that need not be here: costs are estimates, and the program is executed and checked without one"
+    help_text = "optimise for a GPU that may be absent here: costs are estimates, and the program is executed and checked without it"
     add("--target", dest="device", choices=DESCRIBED, default=argparse.SUPPRESS, help=help_text)
-    add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: one a usable core)")
-    help_text = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
+    add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: one per usable core)")
+    help_text = "sizes of an input, or a size that the model names (NAME=SIZE); several sizes: 32..512, 32/64, see below; repeatable"
     add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=help_text)
-    help_text = "give an input a value for good: it is no input any more, and what it decides is decided; repeatable"
+    help_text = "replace an input by a constant, and take the branches that it chooses; repeatable"
     add("--constant", type=parse_constant, action="append", default=[], metavar="NAME=NUMBER", help=help_text)
-    help_text = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
+    help_text = f"how many sizes of a range to plan, including both ends (default: {DEFAULT_BUCKETS})"
     add("--buckets", type=_at_least(2), metavar="N", help=help_text)
-    add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
-    add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
-    add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
+    add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for the whole run (default: 55s)")
+    add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="maximum number of e-nodes (default: 50000)")
+    add("--finalists", type=_at_least(1), default=4, metavar="K", help="how many programs to time end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
-    help_text = "tune a stage, for example extract.share=0.1; repeatable; '--policy help' lists all fields with defaults and reasons"
+    help_text = "set a tuning parameter, for example extract.share=0.1; repeatable; '--policy help' lists and explains all of them"
     add("--policy", action="append", default=[], metavar="STAGE.FIELD=VALUE", help=help_text)
-    group = parser.add_argument_group("one stage alone", "Nothing is measured; costs are what the profile database knows.")
+    group = parser.add_argument_group("one stage alone", "Nothing is measured; costs come from the profile database, or are estimates.")
     add = group.add_argument
-    add("--from", dest="source", type=_path, metavar="FILE", help="start from a stage's text, as --dump-dir and --to write it")
+    add("--from", dest="source", type=_path, metavar="FILE", help="start from the text of a stage that --dump-dir or --to wrote")
     help_text = "write the result of this stage and end: a file called imported.txt, saturated.txt, selected.txt or plan.txt"
     add("--to", dest="to", type=_path, metavar="FILE", help=help_text)
     add = parser.add_argument_group("rules").add_argument
     add("--rules", type=_path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
-    add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
-    add("--no-derivations", action="store_true", help="use listed rules only; derive no programs of single operators")
-    add("--partial", action="store_true", help="also derive programs that differ somewhere, with kernels that correct them there")
+    add("--skip-rule", action="append", default=[], metavar="NAME", help="do not use this rule; repeatable")
+    add("--no-derivations", action="store_true", help="use listed rules only; derive no programs from single operators")
+    add("--partial", action="store_true", help="also derive programs that differ in some places, with kernels that correct them")
     add("--list-rules", action="store_true", help="print every rule and exit")
     add("--unsafe-rules", action="store_true", help="also load rules that are not proved; every report names them")
     add(
         "--allow",
         choices=["exact", "reassociate", "finite"],
         default="finite",
-        help="what rules may change: 'exact' nothing, 'reassociate' rounding, 'finite' also what happens to infinities and NaN (default)",
+        help="what rules may change: 'exact' nothing, 'reassociate' rounding, 'finite' also the results for infinities and NaN (default)",
     )
     add(
         "--keep-subnormals",
         action="store_true",
-        help="compute with numbers below 1.2e-38 (2.2e-308 in float64) as IEEE 754 says; without, they count as zero, which can be many "
-        "times faster ('--allow exact' implies this option)",
+        help="compute with subnormal numbers (below 1.2e-38, in float64 2.2e-308) as IEEE 754 says; by default they count as zero, which "
+        "can be many times faster ('--allow exact' implies this option)",
     )
     add(
         "--precision",
         choices=list(OFFERED),
         default="fp32",
-        help="to what products and convolutions may round their operands (sums stay float32): 'fp32' to nothing (default), 'bf16' or, on "
-        "GPUs, 'tf32' or 'fp16' (infinite beyond 65504) wherever that is faster, 'auto' to tf32 or bf16 as --tolerance allows, where "
-        "processors have AMX also to two numbers of bf16 each (bf16x3: an error of about 1e-5), 'int8' also to bytes, in products by "
-        "weights, within the ranges of your --inputs; what is beyond --tolerance on the inputs of the check is never written",
+        help="the format to which products and convolutions may round their operands (sums stay float32): 'fp32' does not round (default); "
+        "'bf16' and, on GPUs, 'tf32' and 'fp16' (infinite beyond 65504) round wherever that is faster; 'auto' rounds to tf32 or bf16 if "
+        "--tolerance allows it, and on processors with AMX also to two bf16 numbers each (bf16x3: an error of about 1e-5); 'int8' also "
+        "rounds to bytes, in products by weights, within the ranges of your --inputs; a program that exceeds --tolerance on the inputs of "
+        "the check is never written",
     )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument
-    help_text = "accepted error, REL of the largest output plus ABS (default: 1e-4,1e-6; where --precision is not fp32 1e-2,1e-6)"
+    help_text = "accepted error: REL of the largest output plus ABS (default: 1e-4,1e-6, or 1e-2,1e-6 if --precision is not fp32)"
     add("--tolerance", type=parse_tolerance, metavar="REL[,ABS]", help=help_text)
     add(
         "--inputs",
@@ -212,28 +213,28 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="inputs of yours to compare and time on: .npz with arrays by input name, or .npy for the only input; repeatable",
+        help="your own inputs to compare and time on: .npz with arrays by input name, or .npy for the only input; repeatable",
     )
     add("--check", type=_at_least(1), default=3, metavar="N", help="inputs to compare on: all of yours, then random ones (default: 3)")
     add("--database", type=_path, metavar="PATH", help="the profile database (default: in the user's data directory)")
-    help_text = "add the records of this file to the profile database first, as python -m runtime.profile writes them; repeatable"
+    help_text = "first add the records of this file, written by python -m runtime.profile, to the profile database; repeatable"
     add("--import-profiles", type=_path, action="append", default=[], metavar="FILE", help=help_text)
-    help_text = "write the kernels that the search wants measured to this archive and end; python -m runtime.profile measure times them"
+    help_text = "write the kernels that the search would measure to this archive and end; python -m runtime.profile measure times them"
     add("--export-jobs", type=_path, metavar="FILE.zip", help=help_text)
     either = group.add_mutually_exclusive_group().add_argument
     either("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
-    either("--again", action="store_true", help="search on, also where an earlier search had this --budget or a larger one")
+    either("--again", action="store_true", help="search again even if an earlier search had this --budget or a larger one")
     add = parser.add_argument_group("output").add_argument
     add("--report", type=_path, metavar="OUT.html", help="also write the report here (it is always in the artefact)")
-    add("--dump-dir", type=_path, metavar="DIR", help="also write what every stage made there, as text: imported.txt, saturated.txt, ...")
+    add("--dump-dir", type=_path, metavar="DIR", help="also write every stage's result there, as text: imported.txt, saturated.txt, ...")
     add("--json", action="store_true", help="print one JSON object on standard output")
-    add("-v", "--verbose", action="count", default=0, help="say more")
-    add("-q", "--quiet", action="store_true", help="say nothing while working")
+    add("-v", "--verbose", action="count", default=0, help="print more")
+    add("-q", "--quiet", action="store_true", help="print nothing while working")
     return parser
 
 
 def to_options(arguments: argparse.Namespace) -> Options:
-    """Return the options; raises ModelError on what argparse cannot see."""
+    """Return the options; raises ModelError for errors that argparse cannot detect."""
     if arguments.model is None and arguments.source is None:
         raise ModelError("no model was given", fix="python -m egraph.optimize model.onnx (or --list-rules, --help)")
     if arguments.source and (arguments.model or not (arguments.to or arguments.export_jobs) or arguments.source.suffix != ".txt"):
@@ -300,7 +301,7 @@ def _constants(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def _size_request(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], SizeRequest]:
-    """Return the inputs with one size for each axis, and what takes the model to understand; raises ModelError."""
+    """Return the inputs with one size for each axis, and the sizes that need the model to be resolved; raises ModelError."""
     choices_by_name: dict[tuple[str, str], tuple[Choice, ...]] = {}
     for name, kind, choices in arguments.shape:
         before = choices_by_name.setdefault((name, kind), choices)

@@ -1,4 +1,4 @@
-"""Write the artefact: the standard model, a model that is kept as it was given, manifest, readable program and report."""
+"""Write the artefact: the standard model, an unchanged model, the manifest, the readable program and the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lower.targets import Lowering
 
 
 def export(program: Program | None, original_file: Path, target: Path, threads: int) -> Any:
-    """Write the standard model of a program, else the original; return it in onnxruntime, None where it is a copy, byte for byte."""
+    """Write the standard model of a program, or else the original; return its onnxruntime session, or None if it is an exact copy."""
     if program is None:
         original.copy_model(original_file, target)
         if original.is_copy(original_file, target):
@@ -39,7 +39,7 @@ def export(program: Program | None, original_file: Path, target: Path, threads: 
 
 
 def save_unchanged(graph: Graph, original_file: Path, artefact: Path, *, keep_subnormals: bool = False) -> None:
-    """Write the artefact that hands the model as it was given to onnxruntime."""
+    """Write the artefact that runs the unchanged model in onnxruntime."""
     compile_model(graph, separate_file(original_file.read_bytes()), artefact, keep_subnormals=keep_subnormals)
     for name in original.external_files(original_file):
         (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ MANIFEST, PROGRAM_TEXT, REPORT, RULES = "manifest.json", "program.txt", "report.
 def finish_artefact(
     folder: Path, outcome: Outcome, program: Program | None, lowering: Lowering, rule_files: Sequence[Path] = ()
 ) -> None:
-    """Add what people and ``inspect`` read to what the runtime reads; the user's rule files as they are."""
+    """Add the files that people and ``inspect`` read to those of the runtime, with copies of the user's rule files."""
     path = folder / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["run"] = outcome.to_manifest()

@@ -1,12 +1,12 @@
-"""Find what makes a program wrong on given inputs: kernels that disagree with their fragments, rules that changed a value.
+"""Find the cause of a program that is wrong on given inputs: kernels that disagree with their fragments, or rules that changed a value.
 
-Everything is compared with onnxruntime without optimisations: each kernel alone, on the operands that it has in the
-program; each value that the program still shares with the input model; and each part of both between such values, computed
-by both from the same ones, so that no part inherits the error of another.
+The reference is onnxruntime without optimisations. It is compared with each kernel alone, on the operands that the kernel has in the
+program, and with each value that the program still shares with the input model. It is also compared with each part of the program between
+such values: both compute the part from the same values, so that no part inherits the error of another.
 
-A rule may be wrong at sizes that no test drew. When the check of a program failed and no kernel is to blame, the search
-is repeated with each right side executed beside its left side, at the model's own sizes, on random data; what differs names
-the rule, however far from the wrong output it was used.
+A rule may be wrong at sizes that no test drew. If the check of a program failed and no kernel is the cause, the search is therefore
+repeated. Each right side is executed beside its left side, at the model's own sizes, on random data. If they differ, the rule is the cause,
+however far from the wrong output it was used.
 """
 
 from __future__ import annotations
@@ -40,37 +40,39 @@ from runtime.feeds import Values, random_array
 from runtime.judge import TOLERANCE, WrongResult, judge
 
 FEW_DIGITS_BELOW = 2.0**-102
-"""Magnitude of float32 below which zeros for subnormal operands (2^-126) change more than the last of 24 binary digits."""
+"""Magnitude of float32 below which zeros in place of subnormal operands (2^-126) change more than the last of 24 binary digits."""
 MOST_PART_TOLERANCES = 100.0
-"""Error of a part of a program, in tolerances, up to which rounding that this part amplifies excuses it: 1e-2 by default."""
+"""Largest error of a part of a program, in tolerances, that amplified rounding excuses: 1e-2 by default."""
 MOST_MOVED_TIES = 1e-2
-"""Part of a tensor of bytes, at most, that may be off where a part rounds to bytes inside, and moving the numbers there shows as much."""
+"""Largest part of a tensor of bytes that may be off if its part of the program rounds to bytes inside, and moving the numbers there has
+such an effect.
+"""
 MOST_TIES = 1e-3
-"""Part of a tensor of whole numbers that may be off by one step where its part of the program rounds to them."""
+"""Part of a tensor of whole numbers that may be off by one step if its part of the program rounds to them."""
 ROUNDING = ("Quantize", "Saturate")
 """Operators that round numbers to bytes."""
 ROUNDED = 2.0**-21
-"""Part of the largest element of a tensor by which float32 sums are off where they are added in another order: four last bits."""
+"""Error of float32 sums that are added in another order, relative to the largest element of the tensor: four last bits."""
 POINTWISE = ("elementwise", "view", "movement")
-"""Categories of operators each of whose elements follows from single elements of its operands."""
+"""Categories of operators whose elements each depend on single elements of the operands."""
 SHOWN_PARTS = 3
-"""Parts that differ are named in a message, as far as so many."""
+"""Largest number of differing parts that a message names."""
 SHAKEN = 3
-"""Times that the operands of a part are changed by their last bit, to see what rounding does to it."""
+"""Number of times that the operands of a part are changed by their last bit, to learn the effect of rounding."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """How the parts of a program compare with those of the model, each computed from the same values by both."""
+    """The comparison of the parts of a program with those of the model; both compute each part from the same values."""
 
     count: int = 0
     worst_error: float = 0.0
     wrong: Mapping[str, str] = field(default_factory=dict)
-    """The values that differ by more than rounding explains, with how far, and how far would be accepted."""
+    """The values that differ by more than rounding explains, with their difference and the accepted one."""
 
     @property
     def agree(self) -> bool:
-        """Return whether the program shares values with the model, and all parts between them agree."""
+        """Return whether the program shares values with the model and all parts between them agree."""
         return self.count > 1 and not self.wrong
 
     def __str__(self) -> str:
@@ -83,14 +85,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Blame:
-    """What disagrees: kernels with the reason, and rules of kernels that compute another value than the model."""
+    """The causes of a difference: kernels with the reason, and rules of kernels that compute another value than the model."""
 
     kernels: tuple[tuple[Kernel, str], ...] = ()
     rules: tuple[str, ...] = ()
     source_nodes: tuple[str, ...] = ()
     parts: Parts = Parts()
     noise: Mapping[str, float] = field(default_factory=dict)
-    """How far outputs of the model move where the numbers that become bytes are moved by what rounding does to them."""
+    """How far outputs of the model move if the numbers that become bytes are moved by as much as rounding moves them."""
 
     def __str__(self) -> str:
         parts = [f"kernel {kernel.implementation}: {reason}" for kernel, reason in self.kernels]
@@ -101,7 +103,7 @@ class Blame:
 
 
 def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: CompileOptions, tolerance: Tolerance) -> Blame:
-    """Return what disagrees when ``program``, made from ``original``, runs on ``feeds``."""
+    """Return the causes of differences when ``program``, made from ``original``, runs on ``feeds``."""
     with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
         meant = without_stored(program)
         pairs = [(k, m) for k, m in zip(program.kernels, meant.kernels, strict=True) if m.output.type.shape is not None]
@@ -123,9 +125,9 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
 
 
 def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], threads: int) -> dict[str, float]:
-    """Return how far, relatively, float outputs of a model that rounds to bytes move where the numbers that become bytes do.
+    """Return how far, relatively, float outputs of a model that rounds to bytes move if the numbers that become bytes are moved.
 
-    Inputs and weights moved by their last bit need not move these: gates that saturate, and means, take such changes away.
+    Moving inputs and weights by their last bit need not move these numbers, because gates that saturate, and means, absorb such changes.
     """
     outputs = {name: node for name, node in original.outputs if node.type.dtype == "float32" and node.op not in LEAVES}
     if not outputs or not any(node.op in ROUNDING for node in walk(outputs.values())):
@@ -137,7 +139,7 @@ def noise_before_bytes(original: Graph, feeds: Mapping[str, Any], threads: int) 
 def stirred(
     graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], threads: int
 ) -> tuple[dict[Node, np.ndarray], list[dict[Node, np.ndarray]]]:
-    """Return what nodes of a graph are, and, some times, where inputs change by their last bit and what becomes bytes by ``ROUNDED``."""
+    """Return the values of nodes, and those of runs where inputs move by their last bit and numbers that become bytes by ``ROUNDED``."""
     becoming = (node.inputs[0] for node in walk(nodes) if node.op in ROUNDING)
     numbers = [node for node in dict.fromkeys(becoming) if node.op not in LEAVES and node.type.is_static]
     stirs = {node: make("Input", (), attributes(name=f"stir {i}"), node.type) for i, node in enumerate(numbers)}
@@ -162,10 +164,10 @@ def stirred(
 
 
 def kernel_values(program: Program, feeds: Mapping[str, Any], threads: int) -> dict[Node, np.ndarray]:
-    """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled.
+    """Return the values that a program's kernels compute and read, by onnxruntime without optimisations: as rewritten, not as compiled.
 
-    Values of the model that the program has in another layout are among them, in the model's; and bytes inside of kernels that the model
-    has too, since it is where numbers become bytes that two ways to compute them part.
+    They include values of the model that the program has in another layout, in the model's layout. They also include bytes inside of
+    kernels that the model has too, because two ways to compute a number differ when it becomes a byte.
     """
     made = [k.output for k in program.kernels if not k.implementation.is_free and k.output.type.shape is not None]
     bytes_inside = frozenset(node for node in walk(made) if node.type.dtype in BYTES)
@@ -178,14 +180,14 @@ def kernel_values(program: Program, feeds: Mapping[str, Any], threads: int) -> d
 
 
 def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], threads: int) -> dict[Node, np.ndarray]:
-    """Return what nodes of a graph are, by onnxruntime without optimisations."""
+    """Return the values of a graph's nodes by onnxruntime without optimisations."""
     return opened(graph, nodes, threads)(feeds)
 
 
 def opened(
     graph: Graph, nodes: Sequence[Node], threads: int
 ) -> Callable[[Mapping[str, Any]], dict[Node, np.ndarray]]:
-    """Return what gives the nodes of a graph by its inputs, in onnxruntime without optimisations; leaves are left out."""
+    """Return a function from a graph's inputs to its nodes' values in onnxruntime without optimisations; leaves are excluded."""
     computed = [node for node in dict.fromkeys(nodes) if node.op not in LEAVES]
     if not computed:
         return lambda feeds: {}
@@ -207,7 +209,7 @@ def _wrong_kernels(
     folder: Path,
     options: CompileOptions,
 ) -> list[tuple[Kernel, str]]:
-    """Return what is wrong of kernels, each beside what it means without storage, whose graph is ``meant_graph``."""
+    """Return the wrong kernels. Each is given with its meaning without narrower storage, whose graph is ``meant_graph``."""
     folder.mkdir()
     wrong = []
     compiled_folders = compile_batch([_alone(graph, kernel) for kernel, _ in kernels], folder, options)
@@ -237,12 +239,12 @@ def _wrong_kernels(
 
 
 def _is_flushed(expected: Any, result: Any) -> bool:
-    """Return whether both are so small that they differ because subnormal operands count as zero."""
+    """Return whether both are so small that they may differ because subnormal operands count as zero."""
     return expected.dtype == np.float32 and all(np.max(np.abs(each), initial=0.0) < FEW_DIGITS_BELOW for each in (expected, result))
 
 
 def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, threads: int) -> bool:
-    """Return whether operands that differ in their last bit move the kernel's result as far, by onnxruntime: then it is not wrong."""
+    """Return whether changing the operands in their last bit moves the result in onnxruntime as far; the kernel is not wrong then."""
     constants = shaken(alone.graph.tensors, 0)
     moved = evaluate(replace(alone.graph, tensors=constants), alone.graph.roots, shaken(feeds, 0), threads)
     noise = max((relative_error(expected, value) for value in moved.values()), default=0.0)
@@ -250,10 +252,10 @@ def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any,
 
 
 def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, threads: int) -> bool:
-    """Return whether the result is off in few places, by no more than one step of the bytes that the kernel rounds to on its way.
+    """Return whether the result is off in few places, by no more than one step of the bytes that the kernel rounds to inside.
 
-    A number between two bytes goes either way, and a kernel that dequantises it again shows a whole step in one place. How far a step
-    reaches is computed by onnxruntime, of all elements at once; so every element has to follow from the bytes at single places.
+    A number halfway between two bytes may go either way, and a kernel that dequantises it again is off by a whole step in one place. The
+    effect of a step is computed by onnxruntime for all elements at once, so every element must depend on the bytes at single places.
     """
     (root,) = alone.graph.roots
     inner = [node for node in walk((root,)) if node.op in ROUNDING and node is not root]
@@ -283,7 +285,7 @@ def _is_single_steps(alone: Program, feeds: Mapping[str, np.ndarray], expected: 
 
 
 def _alone(graph: Graph, kernel: Kernel) -> Program:
-    """Return the program of this one kernel: computed operands as inputs, constants as they are."""
+    """Return the program of this one kernel: computed operands become inputs, constants stay."""
     operands = tuple(
         node if node.op == "Constant" else make("Input", (), attributes(name=f"x{i}"), TensorType(node.type.dtype, node.type.shape))
         for i, node in enumerate(kernel.inputs)
@@ -303,7 +305,7 @@ def changed(
     named_values = {node: name for node, name in program.graph.names.items() if name in named and node in values}
     named_values |= {node: name for name, node in program.graph.outputs if node in values}
     before = evaluate(original, [named[name] for name in named_values.values()], feeds, threads)
-    for kernel in program.kernels:  # in running order: the first one that differs, with all that led to it
+    for kernel in program.kernels:  # in running order: return the first one that differs, with all that led to it
         node = kernel.output
         if node not in named_values or named[named_values[node]] not in before:
             continue
@@ -320,10 +322,11 @@ def changed(
 def compare_parts(
     original: Graph, program: Program, values: Mapping[Node, np.ndarray], threads: int, tolerance: Tolerance
 ) -> Parts:
-    """Compare every value that program and model share, computed by the model from what the program has for the shared ones below it.
+    """Compare every value that program and model share; the model computes it from the program's shared values below it.
 
-    By induction over these parts the program is the model, but for the errors that are returned. Bytes may be off by a step here and
-    there, where a part rounds to them: a value between two steps goes either way; by several where a part rounds to coarser ones below.
+    By induction over these parts, the program equals the model up to the returned errors. If a part rounds to bytes, single bytes may be
+    off by a step, because a value between two steps goes either way. They may be off by several steps if the part rounds to coarser bytes
+    below.
     """
     named = {name: node for node, name in original.names.items()} | dict(original.outputs)
     names = {**program.graph.names, **{node: name for name, node in program.graph.outputs}}
@@ -351,7 +354,7 @@ def compare_parts(
 
 
 def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], tolerance: Tolerance) -> tuple[float, str]:
-    """Return the error of a part, and how it differs by more than the tolerance and what rounding explains; empty where it does not."""
+    """Return the error of a part, and a text if it exceeds the tolerance and what rounding explains, else an empty one."""
     if want.shape != got.shape or want.dtype != got.dtype:
         return float("inf"), f"{got.dtype}{list(got.shape)} in place of {want.dtype}{list(want.shape)}"
     if want.dtype.kind in "iub":
@@ -379,7 +382,7 @@ def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], 
 
 
 def _since(program: Program, kernel: Kernel, shared: set[Node]) -> list[Kernel]:
-    """Return a kernel and those that feed it, back to values that the input model has too."""
+    """Return a kernel and the kernels that feed it, back to values that the input model has too."""
     by_output = {k.output: k for k in program.kernels}
     kernels: list[Kernel] = []
     stack = [kernel]
@@ -394,7 +397,7 @@ def _since(program: Program, kernel: Kernel, shared: set[Node]) -> list[Kernel]:
 def wrong_rules(
     graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits, *, seed: int, policy: SaturationPolicy = SaturationPolicy()
 ) -> dict[str, str]:
-    """Return the rules that have a wrong instance in the e-graph of ``graph``, each with how far its sides differ."""
+    """Return the rules that have a wrong instance in the e-graph of ``graph``, each with the difference of its sides."""
     reasons: dict[str, str] = {}
 
     def watched(rule: Rule | MergeRule) -> Rule | MergeRule:
@@ -404,7 +407,7 @@ def wrong_rules(
             wrong = difference(rule, bindings, seed=seed)
             if wrong:
                 reasons.setdefault(rule.name, wrong)
-            return wrong  # left out, so that what it would have made equal blames no other rule
+            return wrong  # rejected, so that a wrong equation puts the blame on no other rule
 
         return replace(rule, admits=admits)
 
@@ -413,7 +416,7 @@ def wrong_rules(
 
 
 def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int) -> str:
-    """Return how an instance's sides differ on random data, executed by onnxruntime; empty where they agree."""
+    """Return how an instance's sides differ on random data, executed by onnxruntime; empty if they agree."""
     numbers: dict[int, float] = {}
     lefts: tuple[Node, ...]
     rights: tuple[Node, ...]
@@ -450,7 +453,7 @@ def _data(roots: Sequence[Node], leaves: Mapping[int, Node], numbers: Mapping[in
 
 
 def _run(roots: Sequence[Node], leaves: Mapping[int, Node], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return what fragments compute, by onnxruntime without optimisations."""
+    """Return the values of fragments by onnxruntime without optimisations."""
     inputs = {leaf: make("Input", (), attributes(name=f"x{i}"), TensorType(leaf.type.dtype, leaf.type.shape)) for i, leaf in leaves.items()}
     new = rewrite(roots, lambda old, operands: inputs.get(old) or make(old.op, operands, old.attributes, old.type))
     graph = Graph("instance", tuple(inputs.values()), tuple((f"y{i}", new[root]) for i, root in enumerate(roots)), {})

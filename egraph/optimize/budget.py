@@ -1,8 +1,8 @@
-"""The budget of a run: what is left of it, how long what comes later takes, and what a stage may use before that.
+"""The budget of a run: the time left, the time that later steps take, and the time that a stage may use.
 
-How long a step takes is foreseen by what the run has seen of model and machine: opening and running the model in onnxruntime, the pace
-at which kernels were compiled, and how much longer things take because other processes need the cores, too. A stage asks before a long
-step whether that fits, and does less where it does not.
+The time of a step is predicted from what the run has seen of model and machine: how long onnxruntime took to open and run the model, how
+fast kernels were compiled, and by how much other processes slow everything down. Before a long step, a stage asks whether the step fits,
+and does less if it does not.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lower.compile import CompileOptions
 T = TypeVar("T")
 
 RUNS_OF_A_CONTENDER = 3
-"""The fewest runs of a contender in a race: when it is loaded, when it is first timed, and once more."""
+"""Fewest runs of a contender in a race: when it is loaded, when it is first timed, and once more."""
 WORKER_SECONDS, SETTLE_SECONDS = 0.3, 0.06
-"""How long it takes on a quiet machine to start the process of a contender, and until the threads of one that was timed sleep."""
+"""Time on a quiet machine to start a contender's process, and until the threads of a timed contender sleep."""
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
-"""Seconds that a call has to take to show how busy the machine is, and the largest slowdown that is assumed."""
+"""Least time of a call that shows how busy the machine is, and the largest slowdown that is assumed."""
 RECENT_KERNELS, FEW_KERNELS = 32, 16
-"""The most recent kernels whose mean compile time predicts that of others, and the fewest that give a mean by themselves."""
+"""Number of recent kernels whose mean compile time predicts that of others, and the fewest that give a mean by themselves."""
 FILES_OPENED = 3
-"""Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
+"""Number of times that saved files are read at the end; each takes about as long as opening the model in onnxruntime."""
 
 
 @dataclass
@@ -41,28 +41,28 @@ class Budget:
     contenders: int = 0
     checks: int = 0
     quiet_open_seconds: float = 0.0
-    """How long onnxruntime took to open the model, and then to run it, or would have if no other process had needed the cores."""
+    """Time in which onnxruntime opens the model, and below runs it, on a machine without other load."""
     quiet_run_seconds: float = 0.0
     slowdown: float = 1.0
-    """How many times as long things take because other processes need the cores, too."""
+    """Factor by which other processes on the cores slow everything down."""
     compilations: list[tuple[int, float]] = field(default_factory=list)
-    """How many generated kernels were compiled together, and in how many seconds."""
+    """For each batch of generated kernels, their number and the seconds to compile them."""
     plain_kernels: int = 0
-    """Kernels of the program without rules that are still to be compiled."""
+    """Number of kernels of the program without rules that are still to be compiled."""
     fold_seconds: float = 0.0
-    """How long folding a program took: a second or two where it has a thousand kernels."""
+    """Time to fold a program: a second or two for a thousand kernels."""
     compared_seconds: float = 0.0
-    """The longest comparison of a program with the original on one input: where they differ, it looks at kernels and parts alone."""
+    """Longest time to compare a program with the original on one input; if they differ, kernels and parts are compared separately."""
     uncompiled: int = 0
-    """Generated kernels that the search chose and has not measured."""
+    """Number of generated kernels that the search chose and that are not compiled yet."""
     chosen_kernels: int = 0
-    """Kernels of the program that the search chose last."""
+    """Number of kernels of the program that the search chose last."""
     ending_seconds: float = 0.0
-    """How long the search takes once measuring is over: the last rehearsal and the last extractions."""
+    """Time of the search after measuring: the last rehearsal and the last extractions."""
     simulating_seconds: float = 0.0
-    """For simulations of the programs that are chosen in the end, where they round."""
+    """Time kept for simulating the finally chosen programs, if they round."""
     given: int = 0
-    """Inputs of the user's own: the check compares all of them, whatever time that takes."""
+    """Number of the user's own inputs; the check compares all of them, whatever time that takes."""
     policy: Policy = Policy()
 
     @property
@@ -79,12 +79,12 @@ class Budget:
 
     @property
     def open_seconds(self) -> float:
-        """Return how long it takes now to open the model in onnxruntime."""
+        """Return the current seconds to open the model in onnxruntime."""
         return self.slowdown * self.quiet_open_seconds
 
     @property
     def run_seconds(self) -> float:
-        """Return how long it takes now to run the model in onnxruntime."""
+        """Return the current seconds to run the model in onnxruntime."""
         return self.slowdown * self.quiet_run_seconds
 
     def measuring_seconds(self) -> float:
@@ -95,13 +95,14 @@ class Budget:
         return self.left_seconds - min(kept_seconds, policy.kept_share * self.seconds)
 
     def spare_seconds(self) -> float:
-        """Return the seconds that nothing needs, now that measuring is over."""
+        """Return the seconds that no later step needs, once measuring is over."""
         return self.left_seconds - self.after_search_seconds(self.uncompiled)
 
     def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions, kept_seconds: float = 0.0) -> bool:
-        """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there.
+        """Compile the kernels of programs into the kernel cache, before the programs are compiled one by one.
 
-        Return whether there was time for all, with ``kept_seconds`` left: a few are compiled together, and what was is kept.
+        Kernels are compiled in batches, and finished ones stay in the cache. A kernel that fails here fails again when its program is
+        compiled. Return whether there was time for all, with ``kept_seconds`` left.
         """
         requests, policy = uncompiled(programs, options), self.policy.measure
         start, size = 0, policy.first_batch
@@ -114,14 +115,14 @@ class Budget:
         return True
 
     def compiled(self, kernels: int, seconds: float) -> None:
-        """Record how long compiling took. The first kernels, which load what all need, are dropped once there are others."""
+        """Record how long compiling took. The first batch, which includes one-time loading, is ignored once there are others."""
         if kernels:
             self.compilations.append((kernels, seconds))
 
     def look_again(self, run: Callable[[], object]) -> None:
-        """Learn from runs of the model whether the machine is still as busy as it was when the model was read.
+        """Run the model to learn whether the machine is still as busy as it was when the model was read.
 
-        A moment that was busy made a search end after 29 s of 55, and its program, four times as fast as the model, was not raced.
+        For example, a busy moment made a search end after 29 s of 55, and its program, four times as fast as the model, was not raced.
         """
         seconds: list[float] = []
         elapsed_seconds: list[float] = []
@@ -136,17 +137,18 @@ class Budget:
         self.fold_seconds = max(self.fold_seconds, seconds)
 
     def compared(self, seconds: float) -> None:
-        """Record how long a program was compared with the original on one input."""
+        """Record how long the comparison of a program with the original took on one input."""
         self.compared_seconds = max(self.compared_seconds, seconds)
 
     def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
-        """Count the kernels of programs that are going to be compiled whatever the search finds."""
+        """Count the kernels of programs that will be compiled whatever the search finds."""
         self.plain_kernels = len(uncompiled(programs, options))
 
     def seconds_to_compile(self, kernels: int) -> float:
-        """Return how long so many generated kernels take, at the pace of the last ones: those of fused operators take longer.
+        """Return the seconds to compile this many generated kernels, at the pace of the most recent ones.
 
-        Where fewer than ``FEW_KERNELS`` were compiled, the missing ones are assumed to take ``measure.kernel_seconds`` each.
+        The recent pace is used because kernels of fused operators, which come later, take longer. If fewer than ``FEW_KERNELS`` were
+        compiled, the missing ones are assumed to take ``measure.kernel_seconds`` each.
         """
         last, seconds = 0, 0.0
         for count, took_seconds in reversed(self.compilations[1:] or self.compilations):
@@ -158,27 +160,28 @@ class Budget:
         return kernels * (seconds + assumed_seconds) / max(1, last + assumed_kernels)
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
-        """Return how long it takes to compile a program and to time it once more than the others."""
+        """Return the seconds to compile a program and to time it as one more contender."""
         contender_seconds = self.contender_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
         return self.seconds_to_compile(len(uncompiled([program], options))) + contender_seconds
 
     @property
     def contender_seconds(self) -> float:
-        """Return how long it takes to open a contender of a race, in a process of its own."""
+        """Return the seconds to open a contender of a race in a process of its own."""
         return self.open_seconds + self.slowdown * WORKER_SECONDS
 
     @property
     def least_race_seconds(self) -> float:
-        """Return how long a race of the original and the most promising program takes at least: both are opened, and timed in one round."""
+        """Return the least seconds of a race of the original and the most promising program: both are opened, and timed in one round."""
         policy = self.policy.race
         turn_seconds = RUNS_OF_A_CONTENDER * self.run_seconds + self.slowdown * SETTLE_SECONDS
         return policy.contenders * (self.contender_seconds + turn_seconds)
 
     @property
     def race_seconds(self) -> float:
-        """Return how long a race of the original and the most promising program takes at least, and of all where they are quick.
+        """Return the seconds that are kept for a race: at least those of the original and the most promising program.
 
-        One run of each does not tell the faster one: all have as many as a race asks for where that takes a small part of the budget.
+        One run of each does not show which is faster. All contenders are therefore opened and run as often as a race asks for, if this
+        takes a small part of the budget.
         """
         policy = self.policy.race
         contenders = max(policy.contenders, self.contenders)
@@ -189,45 +192,47 @@ class Budget:
         return open_seconds + max(least_seconds, min(contenders * rounds_seconds, policy.runs_share * self.seconds))
 
     def fair_race_seconds(self, contenders: int) -> float:
-        """Return how long it takes to open so many contenders, and to run them as often as tells the faster one."""
+        """Return the seconds to open this many contenders, and to run them often enough to show which is fastest."""
         policy = self.policy.race
         runs = policy.least_rounds * policy.runs if self.run_seconds < policy.slow_run_seconds else 1
         return contenders * (self.contender_seconds + (1 + runs) * self.run_seconds)
 
     @property
     def inputs(self) -> int:
-        """Return on how many inputs the check compares where there is time."""
+        """Return the number of inputs that the check compares if there is time."""
         return max(self.checks, self.given)
 
     @property
     def input_seconds(self) -> float:
-        """Return how long the check takes with one input: the original and two saved files run."""
+        """Return the seconds of the check on one input: the original and two saved files run."""
         return 3 * self.run_seconds
 
     @property
     def check_seconds(self) -> float:
-        """Return how long saving, and the check of what was saved, take."""
+        """Return the seconds of saving and of the check of the saved files."""
         least_seconds = max(1, self.given) * self.input_seconds
         return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, self.policy.check.seconds))
 
     @property
     def racing_seconds(self) -> float:
-        """Return how long a race may take: what saving and the check leave, and a shortest race in any case where these leave one.
+        """Return the seconds that a race may take: the time that saving and the check leave.
 
-        A program that differs by more than the tolerance is compared for longer, on the first input already before the race.
+        A program that differs by more than the tolerance takes longer to compare. Time for that is kept, too, but not at the expense of a
+        shortest race.
         """
         seconds = self.left_seconds - self.check_seconds
         return max(seconds - self.other_inputs_seconds, min(seconds, self.least_race_seconds))
 
     @property
     def other_inputs_seconds(self) -> float:
-        """Return how long the check compares the user's inputs but the first, which was compared before the race."""
+        """Return the seconds to compare the user's inputs, except the first, which was compared before the race."""
         return max(0, self.given - 1) * self.compared_seconds
 
     def after_search_seconds(self, uncompiled: int = 0) -> float:
-        """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet.
+        """Return the seconds of all steps after the search, if this many of the chosen kernels are not compiled yet.
 
-        What is shipped has to be folded, planned and compiled; the program without rules gives way to measuring.
+        The shipped program has to be folded, planned and compiled. The program without rules gets a bounded time, because measuring is
+        worth more.
         """
         most_seconds = self.policy.budget.compile_share * self.seconds
         compile_seconds = self.seconds_to_compile(uncompiled) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
@@ -235,24 +240,25 @@ class Budget:
         return self.fold_seconds + plan_seconds + compile_seconds + self.race_seconds + self.check_seconds
 
     def has_time_to_ship(self) -> bool:
-        """Return whether another program whose kernels are compiled can be linked, timed and checked."""
+        """Return whether there is time to link, time and check another program whose kernels are compiled."""
         return self.left_seconds > self.open_seconds + self.least_race_seconds + self.check_seconds
 
     def compiling_seconds(self) -> float:
-        """Return how long compiling may go on: a program that is compiled later cannot be raced and checked."""
+        """Return the seconds that compiling may take; a program that is compiled later cannot be raced and checked."""
         return self.left_seconds - self.least_race_seconds - self.check_seconds
 
     def may_check(self, compared_seconds: float = 0.0) -> bool:
-        """Return whether the check continues with another input: while there is time, or few inputs are required.
+        """Return whether the check continues with another input: if there is time, or if all inputs take little time.
 
-        ``compared_seconds``: how long each took so far, where kernels and parts were compared alone more than running it.
+        ``compared_seconds`` is the time that each input took so far, which exceeds that of running it if kernels and parts were compared
+        alone.
         """
         seconds = max(self.input_seconds, compared_seconds)
         return self.inputs * seconds <= self.policy.check.seconds or self.left_seconds > seconds
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float, float]:
-    """Return what a call gives, the seconds that it would have taken if no other process had needed the cores, and those that it took."""
+    """Return the result of a call, the seconds that it would have taken without other load, and the seconds that it took."""
     started, worked_before = time.monotonic(), time.process_time()
     result = call()
     elapsed_seconds = time.monotonic() - started
@@ -260,14 +266,14 @@ def timed(call: Callable[[], T]) -> tuple[T, float, float]:
 
 
 def worked_here(call: Callable[[], T]) -> tuple[T, float]:
-    """Return what a call gives, and the seconds that this thread worked for it, whatever others did beside it."""
+    """Return the result of a call and the CPU seconds of this thread, which do not depend on other threads."""
     worked_before = time.thread_time()
     result = call()
     return result, time.thread_time() - worked_before
 
 
 def slowdown_of(seconds: Sequence[float], elapsed_seconds: Sequence[float]) -> float:
-    """Return how many times as long calls took as they would have on a quiet machine, 1 where they were too short to tell."""
+    """Return the factor by which calls were slower than on a quiet machine, or 1 if they were too short to tell."""
     if sum(elapsed_seconds) < TELLING_SECONDS:
         return 1.0
     return min(MOST_SLOWDOWN, max(1.0, sum(elapsed_seconds) / max(sum(seconds), 1e-9)))

@@ -1,7 +1,7 @@
-"""The ranges of what kernels in bytes quantise, found on the user's inputs.
+"""Find the ranges of the values that kernels in bytes quantise, on the user's inputs.
 
-A range decides no time, so kernels are timed and programs are extracted without any; a program gets them before it is compiled. What the
-user's inputs exceed is not known: a value beyond the range saturates.
+A range does not affect time, so kernels are timed and programs are extracted without ranges; a program gets them before it is compiled.
+Values outside of the user's inputs' ranges are not known: a value beyond its range saturates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Range: TypeAlias = tuple[float, float]
 
 
 def refuse_without_inputs(options: Options) -> None:
-    """Refuse to quantise without data, or for several sizes, of which some would have none."""
+    """Refuse to quantise without data, or for several sizes, because some sizes would have no data."""
     if options.precision != IN_BYTES:
         return
     where = f"--precision {IN_BYTES}"
@@ -37,7 +37,7 @@ def refuse_without_inputs(options: Options) -> None:
 
 
 def compared_within(runs: Accepted, options: Options) -> Accepted:
-    """Return what programs are compared on: kernels in bytes are right within the ranges of the user's inputs, random ones have others."""
+    """Return the inputs to compare programs on: without random ones for kernels in bytes, which are right only in the user's ranges."""
     if options.precision != IN_BYTES:
         return runs
     note = "results are compared on your inputs alone: kernels in bytes hold for numbers in their ranges"
@@ -46,16 +46,16 @@ def compared_within(runs: Accepted, options: Options) -> Accepted:
 
 @dataclass
 class Ranges:
-    """The least and the largest number of values, over all of the user's inputs."""
+    """The least and the largest number of each value over all of the user's inputs."""
 
     feeds: Sequence[Mapping[str, Any]]
     threads: int
     key: str = ""
-    """A digest of the inputs, where they decide what is found."""
+    """A digest of the inputs if the result depends on them, else empty."""
     seen: dict[Node, Range] = field(default_factory=dict)
 
     def applied(self, program: Program) -> Program:
-        """Return the program with the range of what each kernel quantises; one that is not finite stays in float32."""
+        """Return the program with the range of the value that each kernel quantises; if it is infinite, the kernel stays in float32."""
         sources = {kernel.output: source_of(kernel) for kernel in program.kernels if is_quantised(kernel)}
         self._look_at(program.graph, [node for node in dict.fromkeys(sources.values()) if node not in self.seen])
         kernels = []

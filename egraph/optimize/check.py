@@ -1,31 +1,31 @@
-"""Compare what was saved with onnxruntime on the original model: the last step before anything is written.
+"""Compare the saved files with onnxruntime on the original model: the last step before anything is written.
 
-The error of an output is its largest absolute difference over the largest magnitude of the reference output: small
-entries of a large tensor carry the rounding of their large neighbours. NaN and infinities must be at the same places.
+The error of an output is its largest absolute difference over the largest magnitude of the reference output, because small entries of a
+large tensor carry the rounding of their large neighbours. NaN and infinities must be at the same places.
 
-Some models amplify rounding on some inputs until onnxruntime disagrees with itself by more than the tolerance. So where an
-error is above the tolerance, it is measured how far onnxruntime's own optimisations, and changes of the inputs or of the weights
-in their last bit (1e-7 of them in float32), move the same output: its own noise. An error of more than ``NOISE_FACTOR`` times
-that is a wrong program. Another one is too, as long as any kernel alone computes something else than its part of the program on
-this very input (``vouch``). What then remains is rounding that the model amplifies, and is said:
+Some models amplify rounding on some inputs so much that onnxruntime disagrees with itself by more than the tolerance. If an error is above
+the tolerance, the check therefore measures the noise of the original: how far onnxruntime's own optimisations, and changes of the inputs or
+of the weights in their last bit (1e-7 of them in float32), move the same output. The program is wrong if the error is more than
+``NOISE_FACTOR`` times the noise, or if any kernel alone computes something else than its part of the program on this very input
+(``vouch``). Otherwise the error is rounding that the model amplifies, and it is reported:
 
-* up to ``MOST_TOLERANCES`` tolerances it is accepted;
-* beyond, it is where every part of the program, between values that it shares with the model and computed from the same ones,
-  agrees on this input (``Parts``): so a model that rounds to bytes inside may be compared, whose every input amplifies rounding;
-* else the input tells a wrong program from a right one no more, so another takes its place: as many are compared as were asked
-  for. A user's own input is never replaced.
+* up to ``MOST_TOLERANCES`` tolerances, it is accepted;
+* beyond, it is accepted if every part of the program agrees on this input (``Parts``). A part lies between values that the program shares
+  with the model, and is computed from the same ones. This allows the check to compare a model that rounds to bytes inside and amplifies
+  rounding on every input;
+* else the input cannot tell a wrong program from a right one, and another takes its place, so that as many are compared as were asked for.
+  A user's own input is never replaced.
 
-Numbers that become bytes are moved, too, where a model has such (``noise_before_bytes``): those between two bytes are what its outputs
-depend on, and last bits of inputs and weights need not reach them.
+If a model rounds numbers to bytes, these numbers are moved, too (``noise_before_bytes``): its outputs depend on numbers halfway between two
+bytes, and changes of the last bits of inputs and weights need not reach them.
 
-So no program passes because its inputs are ill-conditioned: what excuses an error is measured on the original alone, every kernel
+So no program passes because its inputs are ill-conditioned. The noise that excuses an error is measured on the original alone. Every kernel
 has agreed on that input, and so has the whole program on others, or every part of it on this one.
 
-Where outputs tell inputs apart badly, inputs of other sizes are tried too; what then still tells little is said.
-
-How much outputs tell is the part of their values that other inputs change by more than the accepted error. A saturated softmax, or a
-signal that fades on its way, gives the same output for all inputs; that two programs agree on such an output proves little, however small
-the error is. So it is measured, and said.
+Some outputs hardly depend on the inputs, so that agreement on them proves little. The check therefore measures how much an output depends
+on the inputs: the part of its values that other inputs change by more than the accepted error. For example, a saturated softmax, or a
+signal that fades on its way, gives the same output for all inputs. Inputs of other magnitudes are tried then, and outputs that still depend
+little on them are reported.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec, Values, random_feeds
 
 LITTLE = 0.01
-"""The part of an output's values that other inputs have to change for it to distinguish inputs."""
+"""Least part of an output's values that other inputs must change for the output to distinguish inputs."""
 
 
 class Spread:
-    """The outputs of the first inputs, compared with those of all others."""
+    """Compares the outputs of the first inputs with those of all others."""
 
     def __init__(self, names: Sequence[str], tolerance: Tolerance) -> None:
         self._names, self._tolerance = names, tolerance
@@ -61,7 +61,7 @@ class Spread:
         self._moved: dict[str, float] = {}
 
     def add(self, outputs: Sequence[Any]) -> None:
-        """Take the outputs of one more input."""
+        """Add the outputs of one more input."""
         if not self._first:
             self._first = outputs
             return
@@ -70,11 +70,11 @@ class Spread:
 
     @property
     def weak(self) -> tuple[str, ...]:
-        """The outputs that tell little."""
+        """The outputs that hardly depend on the inputs."""
         return tuple(name for name, part in self._moved.items() if part < LITTLE)
 
     def notes(self) -> tuple[str, ...]:
-        """Return what to say about outputs that tell little."""
+        """Return notes on outputs that hardly depend on the inputs."""
         return tuple(
             f"the check tells little about output {name!r}: other inputs change {self._moved[name]:.2g} of its values by more than "
             "the accepted error (it is saturated, or nearly the same for every input)"
@@ -83,7 +83,7 @@ class Spread:
 
 
 def moved(first: Any, second: Any, tolerance: Tolerance) -> float:
-    """Return the part of the values that differ by more than the accepted error; 1 where outputs are of different kinds."""
+    """Return the part of the values that differ by more than the accepted error, or 1 if the outputs are of different kinds."""
     if first is None and second is None:
         return 0.0
     if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
@@ -94,7 +94,7 @@ def moved(first: Any, second: Any, tolerance: Tolerance) -> float:
     if first.shape != second.shape:
         return 1.0
     if not first.size:
-        return 1.0  # nothing to tell
+        return 1.0  # an empty output proves nothing either way
     if first.dtype.kind in "OSUTb" or np.issubdtype(first.dtype, np.integer):
         return float(np.mean(first != second))
     wide = np.complex128 if first.dtype.kind == "c" else np.float64
@@ -109,13 +109,13 @@ def moved(first: Any, second: Any, tolerance: Tolerance) -> float:
 TRIED_SIZES = (2, 8, 32, 64, 224)
 """Sizes tried for dynamic dimensions, until onnxruntime accepts them."""
 VALUES: tuple[Values, ...] = ("normal", "uniform")
-"""Random inputs are signed and like images by turns."""
+"""Random inputs are alternately signed and like images."""
 OTHER_VALUES: tuple[Values, ...] = ("faint", "bytes")
-"""Inputs that are tried as well where outputs tell little: some activations saturate, some models scale pixels themselves."""
+"""Further inputs if outputs hardly depend on the first: some activations saturate, and some models scale pixels themselves."""
 TRIED_RANKS = (2, 1, 3, 4, 0)
-"""Numbers of axes tried where a model leaves them open, and for the elements of sequences."""
+"""Numbers of axes tried if a model leaves them open, and for the elements of sequences."""
 TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
-"""Texts of numpy's and onnxruntime's errors for sizes beyond the memory, beside MemoryError."""
+"""Texts of numpy's and onnxruntime's errors for sizes beyond the memory, in addition to MemoryError."""
 
 
 class TooFar(CheckFailed):
@@ -123,7 +123,7 @@ class TooFar(CheckFailed):
 
 
 class Disagreement(CheckFailed):
-    """A saved file differs from the original, on these inputs. ``alone``: how its kernels and parts compare there, where that is known."""
+    """A saved file differs from the original on these inputs. ``alone``: how its kernels and parts compare there, if known."""
 
     def __init__(self, error: CheckFailed, feeds: Mapping[str, Any], alone: Blame | None = None) -> None:
         super().__init__(f"{error.what}; {alone}" if alone else error.what, where=error.where, fix=error.fix)
@@ -136,7 +136,7 @@ class NoInputs(ModelError):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How far the saved files are from the original, over all compared outputs."""
+    """The difference between the saved files and the original over all compared outputs."""
 
     inputs: int
     max_rel_err: float
@@ -144,11 +144,11 @@ class CheckResult:
     amplified: tuple[str, ...] = ()
     """Errors above the tolerance that were accepted, in words."""
     weak: tuple[str, ...] = ()
-    """Outputs about which the random inputs tell little, in words."""
+    """Outputs that hardly depend on the inputs, in words."""
     is_short: bool = False
     """Whether there was no time for all inputs."""
     given: int = 0
-    """How many of the inputs were the user's own."""
+    """Number of the inputs that are the user's own."""
     refused: tuple[str, ...] = ()
     """Random inputs that the original does not run on, in words."""
 
@@ -159,7 +159,7 @@ class CheckResult:
 
 
 def open_original(model: Path, threads: int, *, optimise: bool = True) -> Any:
-    """Open the user's own model; raises ModelError where onnxruntime, which everything is compared with, refuses it."""
+    """Open the user's own model; raises ModelError if onnxruntime, the reference, refuses it."""
     try:
         return open_onnxruntime(model, threads, optimise=optimise)
     except Exception as error:  # onnxruntime raises a class a status; every one means "not this model"
@@ -175,9 +175,9 @@ def find_feeds(
 ) -> tuple[FeedSpec, ...]:
     """Return inputs that the original model accepts: sizes for its dynamic dimensions, bounds for its integers.
 
-    ``ran`` is called with the accepted inputs, those that ``check`` begins with, and their outputs.
+    ``ran`` is called with the accepted inputs, which ``check`` begins with, and their outputs.
 
-    Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
+    Raises ModelError if onnxruntime cannot run the original on any inputs, or if its outputs are random.
     """
     ranges, numbers = integer_ranges(graph.roots, graph.tensors), compared_numbers(graph.roots, graph.tensors)
     tried: list[Mapping[Node, tuple[int, int]]] = [ranges, dict.fromkeys(graph.inputs, FLAGS), dict.fromkeys(graph.inputs, (0, 0))]
@@ -225,7 +225,7 @@ def find_feeds(
 
 
 def refuse_if_random(session: Any, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
-    """Raise ModelError where the same inputs give other outputs the second time: nothing could be compared with them."""
+    """Raise ModelError if the same inputs give other outputs the second time, because nothing can be compared with them."""
     for output, first, second in zip(session.get_outputs(), results, session.run(None, feeds), strict=True):
         try:
             compare(first, second, Tolerance(), where=output.name)
@@ -250,7 +250,7 @@ def _size(value: int | str, axis: int, batch: int, size: int) -> int:
 
 @dataclass
 class _Comparison:
-    """What saved files are compared with, and what came of it so far."""
+    """The reference that saved files are compared with, and the results so far."""
 
     reference: RunModel
     candidates: Mapping[str, RunModel]
@@ -270,7 +270,7 @@ class _Comparison:
     refusals: list[str] = field(default_factory=list)
 
     def answer(self, feeds: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Return the original's outputs on random inputs, nothing where it does not run: it may ask of values what no range says."""
+        """Return the original's outputs on random inputs, or None if it refuses them: it may need values that no range expresses."""
         try:
             return self.reference(feeds)
         except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
@@ -281,7 +281,7 @@ class _Comparison:
         return random_feeds([replace(spec, values=values) for spec in self.specs], self.seed + number)
 
     def compare_on(self, name_of_input: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> bool:
-        """Compare on one input; return whether that tells a wrong program from a right one: the model may amplify rounding there."""
+        """Compare on one input; return whether it is conclusive. It is not if the model amplifies rounding there too much."""
         noise = Noise(self.plain, feeds, self.seed, self.plain_moved, self.in_float64) if self.plain else None
         vouched: Blame | None = None
         is_conclusive = True
@@ -316,9 +316,9 @@ class _Comparison:
     def _accepted(
         self, error: TooFar, name: str, feeds: Mapping[str, Any], noise: MeasuredNoise, alone: Blame | None, *, may_replace: bool
     ) -> str | Disagreement:
-        """Return why an error above the tolerance is accepted, in words; how outputs differ where the input tells nothing.
+        """Return in words why an error above the tolerance is accepted, or a Disagreement if the input is not conclusive.
 
-        Raises Disagreement where the program is wrong, or nothing tells that it is not and the input may not be replaced.
+        Raises Disagreement if the program is wrong, or if the input is not conclusive and may not be replaced.
         """
         if alone and alone.noise.get(name, 0.0) > noise.noise:
             noise = replace(noise, noise=alone.noise[name], is_before_bytes=True)
@@ -334,7 +334,7 @@ class _Comparison:
         return failure
 
     def result(self, compared: int, *, is_short: bool) -> CheckResult:
-        """Return what came of comparing on so many inputs."""
+        """Return the result of the comparison on this many inputs."""
         texts = self.refusals[:1]
         left_out = tuple(f"random inputs left out, as the original does not run on them: {len(self.refusals)} ({text})" for text in texts)
         return CheckResult(
@@ -363,12 +363,12 @@ def check(
 ) -> CheckResult:
     """Compare each saved file (by name) with the reference on ``count`` inputs; raises Disagreement.
 
-    First come all that are ``given``, with their names, then random ones unless ``is_random`` is false: the model runs on none.
-    From the last one given on, ``goes_on`` is asked whether there is time for another.
+    All ``given`` inputs, with their names, come first. Random ones follow, unless the model runs on none (``is_random`` is false). After
+    the given ones, ``goes_on`` is asked before each input whether there is time for another.
 
-    ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted. ``plain_moved`` does so
-    with weights changed in their last bit; ``in_float64`` computes an output more exactly than both: a program within the tolerance of it
-    is right where onnxruntime is farther off. ``vouch`` compares the kernels and the parts of the program alone on some inputs.
+    ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted. ``plain_moved`` does the same
+    with weights changed in their last bit. ``in_float64`` computes an output more exactly than both: a program within the tolerance of it
+    is right even if onnxruntime is not. ``vouch`` compares the kernels and the parts of the program alone on given inputs.
     """
     comparison = _Comparison(
         reference, candidates, output_names, specs, tolerance, seed, plain, plain_moved, in_float64, vouch, len(given),
@@ -407,7 +407,7 @@ def check(
 
 
 def _compared_further(comparison: _Comparison, compared: int, number: int, goes_on: Callable[[int], bool]) -> CheckResult:
-    """Compare on inputs of other sizes, too, where outputs tell little; ``number``: of the first random input not drawn yet."""
+    """Compare on inputs of other magnitudes, too, if outputs hardly depend on the inputs; ``number``: of the next random input."""
     spread = comparison.spread
     if compared == 1:
         another_answer = comparison.answer(comparison.drawn(1, VALUES[0]))
@@ -419,24 +419,24 @@ def _compared_further(comparison: _Comparison, compared: int, number: int, goes_
                 return comparison.result(compared, is_short=True)
             feeds = comparison.drawn(another, values)
             expected = comparison.answer(feeds)
-            if expected is not None and all(is_finite(value) for value in expected):  # a model may be undefined there
+            if expected is not None and all(is_finite(value) for value in expected):  # a model may be undefined for such inputs
                 comparison.compare_on(f"random input {another} ({values})", feeds, expected, may_replace=True)
                 compared += 1
     return comparison.result(compared, is_short=False)
 
 
 def agreement(alone: Blame) -> str:
-    """Return how the parts of a program agree, empty where they do not or there are none."""
+    """Return in words that the parts of a program agree; empty if they do not or there are none."""
     return f"; {alone.parts}" if alone.parts.agree else ""
 
 
 def is_finite(value: Any) -> bool:
-    """Say whether all elements of a float output are finite; other outputs always are."""
+    """Return whether all elements of a float output are finite; other outputs always are."""
     return not isinstance(value, np.ndarray) or value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
 
 
 def compare(expected: Any, actual: Any, tolerance: Tolerance, *, where: str) -> float:
-    """Return the relative error of an output; raises CheckFailed when it is too large or of another kind."""
+    """Return the relative error of an output; raises CheckFailed if it is too large or the output is of another kind."""
     if expected is None and actual is None:
         return 0.0
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
@@ -458,9 +458,9 @@ def compare(expected: Any, actual: Any, tolerance: Tolerance, *, where: str) -> 
         part = slice(start, start + PART)
         off, size = _difference(expected.reshape(-1)[part].astype(wide), actual.reshape(-1)[part].astype(wide), where)
         difference, magnitude = max(difference, off), max(magnitude, size)
-    accepted = tolerance.relative + 2 * UNIT_ROUNDOFF.get(expected.dtype.name, 0.0)  # both are rounded: by a last place they may differ
+    accepted = tolerance.relative + 2 * UNIT_ROUNDOFF.get(expected.dtype.name, 0.0)  # both are rounded: they may differ in the last place
     is_related = difference > tolerance.absolute or difference <= accepted * magnitude
-    relative = difference / magnitude if is_related and magnitude > 0 else difference  # near zeros it is accepted by its own size
+    relative = difference / magnitude if is_related and magnitude > 0 else difference  # near zero, the absolute error counts
     if difference > tolerance.absolute + accepted * magnitude:
         raise TooFar(
             f"the largest error is {difference:.3g} where the output's largest magnitude is {magnitude:.3g} "
@@ -473,7 +473,7 @@ def compare(expected: Any, actual: Any, tolerance: Tolerance, *, where: str) -> 
 
 
 def _difference(expected: np.ndarray, actual: np.ndarray, where: str) -> tuple[float, float]:
-    """Return the largest difference and the largest magnitude of what is finite; raises CheckFailed where other values are."""
+    """Return the largest difference and magnitude of finite values; raises CheckFailed if NaN or infinities differ."""
     finite = np.isfinite(expected)
     if not np.array_equal(np.isnan(expected), np.isnan(actual)) or not np.array_equal(finite, np.isfinite(actual)):
         raise CheckFailed("NaN or infinity at other places than in the original", where=where)

@@ -1,4 +1,4 @@
-"""How far rounding alone moves what a model computes: measured in onnxruntime, on the original, and against it in float64."""
+"""Measure how far rounding alone moves a model's outputs: in onnxruntime, on the original model, and against it in float64."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from runtime.opaque import open_session, saturates
 
 RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 RunOutput: TypeAlias = Callable[[Mapping[str, Any], int], np.ndarray | None]
-"""Computes one output, by its position; None where it cannot."""
+"""Computes one output by its position, or None if it cannot."""
 PART = 1 << 22
-"""Elements compared at once."""
+"""Number of elements that are compared at once."""
 NOISE_FACTOR = 4.0
-"""An error of more than this many times what rounding does to the original is a program's own."""
+"""An error of more than this many times the effect of rounding on the original is the program's own."""
 MOST_TOLERANCES = 10.0
 """Errors that rounding explains are accepted up to this many tolerances."""
 IN_MEMORY_BYTES = 1 << 30
-"""Weights up to which a model with other ones is handed over in memory."""
+"""Size of the weights up to which a model with changed weights is passed in memory."""
 MOST_FLOPS = 1e10
-"""Arithmetic of an output, at most, that is computed in float64 as well: the interpreter takes 0.3 to 1 second for 1e9."""
+"""Most operations of an output that is computed in float64 as well: the interpreter takes 0.3 to 1 second for 1e9."""
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
 def open_exported(exported: Graph | Program, threads: int, *, optimise: bool = True) -> Any:
-    """Open the standard model of a graph or a program in onnxruntime, which reads large weights where they lie."""
+    """Open the standard model of a graph or a program in onnxruntime, which reads large weights in place."""
     model, constants = exporter.parts(exported)
     if not any(mark in model for mark in MARKS):
         session = open_onnxruntime(model, threads, optimise=optimise, constants=constants)
-        session.constants = constants  # they stay as long as it does
+        session.constants = constants  # they must live as long as the session
         return session
-    with TemporaryDirectory(prefix="einsat-model-") as folder:  # constants of products of bytes become other ones
+    with TemporaryDirectory(prefix="einsat-model-") as folder:  # constants of products of bytes are replaced
         path = Path(folder) / "model.onnx"
         exporter.save(exported, path)
         return open_onnxruntime(path, threads, optimise=optimise)
@@ -61,8 +61,8 @@ def open_onnxruntime(
 ) -> Any:  # fmt: skip
     """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none; sums of bytes are exact.
 
-    An ``arena`` keeps the memory that the largest run needed, beside everything else that is timed. ``constants`` are those that the
-    model names and does not hold.
+    An ``arena`` keeps the memory that the largest run needed, in addition to everything else that is timed. ``constants`` are those that
+    the model names but does not contain.
     """
     import onnxruntime
 
@@ -70,16 +70,17 @@ def open_onnxruntime(
     options.intra_op_num_threads = threads
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # errors are raised as well, with our own message
+    options.log_severity_level = 4  # errors are raised anyway, with our own message
     options.enable_cpu_mem_arena = arena
     give_constants(options, constants)
     return open_session(_exact(model), options)
 
 
 def _exact(model: Path | bytes) -> str | bytes:
-    """Return a file's name, or the bytes of a model; of one that has products of bytes, the model whose sums do not saturate here.
+    """Return a file's name or a model's bytes; if it has products of bytes, those of the equal model whose sums do not saturate here.
 
-    Where onnxruntime's do not by default, it is the model itself: of unsigned bytes a BERT takes 100 ms, not 30.
+    If onnxruntime's sums do not saturate on this processor, the model itself is returned, because products of unsigned bytes are slower: a
+    BERT takes 100 ms, not 30.
     """
     if not saturates():
         return model if isinstance(model, bytes) else str(model)
@@ -93,16 +94,16 @@ def _exact(model: Path | bytes) -> str | bytes:
 
 @dataclass(frozen=True)
 class MeasuredNoise:
-    """How far onnxruntime's own rounding moves an output, beside the error that is to be judged."""
+    """How far onnxruntime's own rounding moves an output, and the error that is to be judged."""
 
     error: float = math.inf
     noise: float = 0.0
     is_known: bool = False
     accepted: float = 0.0
     is_before_bytes: bool = False
-    """Whether it was numbers that become bytes that were moved."""
+    """Whether numbers that become bytes were moved."""
     from_float64: tuple[float, float] | None = None
-    """How far the program and onnxruntime are off the output in float64, None where that is not known."""
+    """The errors of the program and of onnxruntime against the output in float64, or None if not known."""
     tolerance: float = 0.0
 
     @property
@@ -112,7 +113,7 @@ class MeasuredNoise:
 
     @property
     def is_accepted(self) -> bool:
-        """Return whether the error is small enough to be accepted then."""
+        """Return whether the error is explained and small enough to be accepted."""
         return self.explains and self.error <= self.accepted
 
     def __str__(self) -> str:
@@ -131,7 +132,7 @@ UNKNOWN = MeasuredNoise()
 
 
 class Noise:
-    """What rounding alone does to the outputs of the original on some inputs; run when first asked."""
+    """The effect of rounding alone on the outputs of the original on some inputs; it is measured when first asked for."""
 
     def __init__(
         self, plain: RunModel, feeds: Mapping[str, Any], seed: int, plain_moved: RunModel | None = None, in_float64: RunOutput | None = None
@@ -141,7 +142,7 @@ class Noise:
         self._exact: dict[int, np.ndarray | None] = {}
 
     def of(self, position: int, expected: Any, actual: Any, tolerance: Tolerance) -> MeasuredNoise:
-        """Return what is known of the noise of an output."""
+        """Return the noise of an output."""
         if not self._runs:
             self._runs = (self._plain(self._feeds), *self._moved())
         exact, *moved = (run[position] for run in self._runs)
@@ -160,7 +161,7 @@ class Noise:
         return replace(measured, from_float64=(relative_error(value, actual), relative_error(value, expected)))
 
     def _moved(self) -> Iterator[Sequence[Any]]:
-        """Yield the outputs for moved inputs and for moved weights, where the model runs with them: they may decide sizes."""
+        """Yield the outputs for moved inputs and for moved weights, if the model runs with them: they may decide sizes."""
         for run, feeds in ((self._plain, shaken(self._feeds, self._seed)), (self._plain_moved, self._feeds)):
             with suppress(Exception):  # onnxruntime raises a class a status; every one means "not these numbers"
                 if run is not None:
@@ -177,11 +178,11 @@ def _shaken(value: Any, generator: np.random.Generator) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     steps = generator.integers(-1, 2, size=value.shape, dtype=np.int8)
-    return np.asarray(value * (1 + steps * np.finfo(value.dtype).eps), value.dtype)  # a number would not be an array any more
+    return np.asarray(value * (1 + steps * np.finfo(value.dtype).eps), value.dtype)  # a NumPy scalar becomes an array again
 
 
 def run_in_float64(graph: Graph, seconds: float, feeds: Mapping[str, Any], position: int) -> np.ndarray | None:
-    """Return an output by its operators' meanings; None where one has none here, or where that takes longer than ``seconds``."""
+    """Return an output by its operators' definitions, or None if one has none here or it takes longer than ``seconds``."""
     root = graph.roots[position]
     nodes = list(walk((root,)))
     if any(node.op == "Opaque" for node in nodes) or math.fsum(map(node_flops, nodes)) > MOST_FLOPS:
@@ -195,14 +196,14 @@ def run_in_float64(graph: Graph, seconds: float, feeds: Mapping[str, Any], posit
 
 
 class Unoptimised:
-    """Runs a model without onnxruntime's optimisations; it is opened when it is first run, and stays open where ``is_kept``."""
+    """Runs a model without onnxruntime's optimisations; it is opened on its first run, and stays open if ``is_kept``."""
 
     def __init__(self, model: Path, threads: int, *, is_kept: bool, seed: int | None = None) -> None:
-        """Run ``model``; with a ``seed``, with weights that differ in their last bit at random."""
+        """Run ``model``; with a ``seed``, its weights are changed in their last bit at random."""
         self._model, self._threads, self._is_kept, self._seed = model, threads, is_kept, seed
         self._session: Any = None
         self.opening_seconds = 0.0
-        """How long it took to open the model."""
+        """Time that it took to open the model."""
 
     def __call__(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         """Return the outputs."""
@@ -217,14 +218,14 @@ class Unoptimised:
     def _opened(self) -> Any:
         if self._seed is None:
             return open_onnxruntime(self._model, self._threads, optimise=False)
-        with TemporaryDirectory(prefix="einsat-shaken-") as folder:  # a session keeps what it mapped of a file that is gone
+        with TemporaryDirectory(prefix="einsat-shaken-") as folder:  # a session keeps its mapping of a deleted file
             return open_shaken(self._model, self._threads, Path(folder), self._seed)
 
 
 def open_shaken(model: Path, threads: int, folder: Path, seed: int) -> Any:
-    """Open a model with every float weight changed by at most its last bit, without optimisations; ``folder`` takes what is large.
+    """Open a model with every float weight changed by at most its last bit, without optimisations; ``folder`` holds large weights.
 
-    Scales that sizes follow from stay: 96 values a last bit less than once are 95.
+    Scales that decide sizes are not changed: 96 values scaled by a last bit less than 1 are 95.
     """
     generator = np.random.default_rng(seed)
     proto = onnx.load(str(model))
@@ -249,6 +250,6 @@ def relative_error(expected: Any, actual: Any) -> float:
     for start in range(0, expected_values.size, PART):
         expected_part, actual_part = (value[start : start + PART].astype(np.float64) for value in (expected_values, actual_values))
         finite = np.isfinite(expected_part)
-        difference = float(np.max(np.abs(expected_part - actual_part), where=finite, initial=difference))  # not a number where one is found
+        difference = float(np.max(np.abs(expected_part - actual_part), where=finite, initial=difference))  # NaN if any is found
         magnitude = float(np.max(np.abs(expected_part), where=finite, initial=magnitude))
     return difference / magnitude if magnitude > 0 else (0.0 if difference == 0 else float("inf"))

@@ -1,4 +1,4 @@
-"""What a search chose from its e-graphs: selections, the programs that they make, and their text for the same search again."""
+"""The choice of a search from its e-graphs: selections, their programs, and a text from which the same search can be repeated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lower.cost.model import CostModel
 
 @dataclass(frozen=True)
 class Mixed:
-    """A selection that rounds, some of whose kernels do not: one by one in the model's program, not in all equal blocks."""
+    """A selection that rounds, except for some kernels, which are chosen one by one in the model's program, not for all equal blocks."""
 
     selection: Selection
     returned: Mapping[int, tuple[str, float]]
-    """The precision that these kernels return to and what they take in it in microseconds, by their positions in the program."""
+    """The precision that these kernels return to and their time in it in microseconds, by position in the program."""
     is_by_rules: bool = False
-    """Whether the selection is from the e-graph that rules alone made."""
+    """Whether the selection is from the rules' e-graph."""
 
     def program(self, saturation: Saturation, outline: Outline) -> Program:
         """Return the program with these kernels in the precisions that they return to."""
@@ -42,28 +42,28 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen from an e-graph, the best predicted first."""
+    """The selections from an e-graph, in order of predicted time."""
 
     selections: tuple[Selection, ...]
-    """Empty where there was no time for what derivations added."""
+    """Empty if there was no time for derived programs."""
     by_rules: tuple[Selection, ...] = ()
-    """The best of the e-graph that rules alone made, where there is such a one."""
+    """The best selection from the rules' e-graph, if derivations ran."""
     refused: tuple[Refused, ...] = ()
     extract_seconds: float = 0.0
     kernels_unmeasured: int = 0
-    """Chosen kernels without a time of their own, where the search could measure."""
+    """Number of chosen kernels without a measured time, if the search could measure."""
     is_earlier: bool = False
     """Whether an earlier search chose it."""
     mixed: Mixed | None = None
 
     @property
     def best(self) -> Selection:
-        """Return what is predicted to be the best."""
+        """Return the selection that is predicted to be the best."""
         return (self.selections or self.by_rules)[0]
 
 
 def program_digest(program: Program) -> str:
-    """Return a hash of what a program computes and of how its kernels do that."""
+    """Return a hash of the outputs and kernels of a program."""
     parts = [f"{name}={node.digest}" for name, node in program.graph.outputs]
     for kernel in program.kernels:
         operands = ",".join(node.digest for node in kernel.inputs)
@@ -72,7 +72,7 @@ def program_digest(program: Program) -> str:
 
 
 def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finalists: int) -> tuple[Program, ...]:
-    """Return the ``finalists`` best programs of what was chosen."""
+    """Return the ``finalists`` best programs of a choice."""
     programs = [outline.program(saturation.frozen, selection) for selection in choice.selections]
     if choice.mixed:
         programs = sorted([choice.mixed.program(saturation, outline), *programs], key=lambda program: program.cost_us)
@@ -81,9 +81,10 @@ def programs_of(choice: Choice, saturation: Saturation, outline: Outline, finali
 
 
 def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
-    """Return ``most`` distinct programs; the last ``by_rules`` of those that were found give way to none but the cheapest.
+    """Return ``most`` distinct programs. Those by rules, the last ``by_rules`` candidates, are kept unless only the cheapest fits.
 
-    One that does not round stays, where there is one. The last ones go first where they are cheaper than all others, and only they round.
+    One that does not round is kept if there is one. The programs by rules come first if they are cheaper than all others and only they
+    round.
     """
     programs: dict[str, Program] = {}
     for program in candidates:
@@ -105,7 +106,7 @@ def _is_exact(program: Program) -> bool:
 
 
 def choice_text(choice: Choice) -> str:
-    """Return what was chosen as text for the profile database."""
+    """Return the choice as text for the profile database."""
     texts: list[object] = ["".join(map(format_selection, selections)) for selections in (choice.selections, choice.by_rules)]
     if mixed := choice.mixed:
         texts += [format_selection(mixed.selection), sorted((at, *returned) for at, returned in mixed.returned.items()), mixed.is_by_rules]
@@ -113,19 +114,19 @@ def choice_text(choice: Choice) -> str:
 
 
 def read_selections(text: str, frozen: FrozenEGraph, model: CostModel) -> tuple[Selection, ...]:
-    """Return the selections of a text; none where it does not fit the e-graph, or a kernel has proved wrong since.
+    """Return the selections of a text, or none if it does not fit the e-graph or a kernel has proved wrong since.
 
-    The same model, rules and options grow the same e-graph, so neither candidates nor prices are needed to have a choice again.
+    The same model, rules and options grow the same e-graph, so a choice can be restored without candidates and prices.
     """
     try:
         selections = parse_selections(text, frozen)
     except (TextError, TypeError):
-        return ()  # written by another version, or the e-graph grew differently: a search tells it anew
+        return ()  # written by another version, or the e-graph grew differently: search again
     return () if any(model.is_wrong(candidate) for selection in selections for candidate in selection.chosen.values()) else selections
 
 
 def read_choice(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
-    """Return what an earlier search chose, None where that does not fit any more."""
+    """Return the choice of an earlier search, or None if it does not fit any more."""
     try:
         text, by_rules_text, *mixed_texts = json.loads(earlier.choices)
     except (ValueError, TypeError):

@@ -1,6 +1,6 @@
-"""Extract by the known costs, measure what was chosen, extract again: until nothing chosen is estimated, or time is up.
+"""Extract by the known costs, measure the chosen kernels, extract again, until no chosen kernel is estimated or time is up.
 
-A ``Space`` is what programs are extracted from, less what proves to be wrong or to lose digits.
+A ``Space`` is the set of candidates that programs are extracted from, without those that prove wrong or lose digits.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
 from lower.cost.model import FAILED_COST_US, CostModel, jobs, unmeasured, without_twins
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
-"""The largest number of extractions, how many programs each finds, and whether greedily; each measures what the last one chose."""
+"""For each round: the largest number of extractions, the programs that each finds, and whether it is greedy. Each measures its choice."""
 
 
 LAST_CHOICES = 2
-"""How many times as long as a greedy choice the search takes once measuring is over: it chooses, and writes out the program."""
+"""Time of the search after measuring (it chooses, and writes out the program), in multiples of a greedy choice."""
 
 LEAST_ESTIMATED_GAIN = 1.3
-"""How many times as fast a program has to be believed that holds estimates, to be raced beside the one that holds few: by less, it mostly
-proves slower (an EfficientNet's was believed to be 1.1 times as fast, and took 1.03 times as long)."""
+"""Least predicted speedup at which a program with many estimates is raced beside the one with few. With less it mostly proves slower: an
+EfficientNet's program was predicted to be 1.1 times as fast, and took 1.03 times as long.
+"""
 COSTLY_SHARE = 0.05
-"""Part of the budget above which that is long enough for the latest choice to be kept where time is short."""
+"""Part of the budget above which ``LAST_CHOICES`` take long enough for the latest choice to be kept if time is short."""
 
 
 def quick(policy: MeasurePolicy) -> Rounds:
-    """Return the rounds in which one program is chosen greedily."""
+    """Return the rounds that choose one program greedily."""
     return ((policy.greedy_rounds, 1, True),)
 
 
 def exact(policy: MeasurePolicy) -> Rounds:
-    """Return the rounds in which the best program is found exactly."""
+    """Return the rounds that find the best program exactly."""
     return ((policy.exact_rounds, 1, False),)
 
 
 def varied(policy: MeasurePolicy, count: int) -> Rounds:
-    """Return the rounds in which all that are going to be timed are measured."""
+    """Return the rounds that measure all programs that are going to be timed."""
     return ((policy.variant_rounds, count, False),)
 
 
 @dataclass
 class Chooser:
-    """Extracts with the costs that are known by then."""
+    """Extracts programs from one e-graph by the costs known so far."""
 
     frozen: FrozenEGraph
     candidates: Mapping[int, tuple[Candidate, ...]]
@@ -61,22 +62,22 @@ class Chooser:
     extract_seconds: float
     seed: int
     lay_seconds: float = 0.0
-    """How long it took to lay the candidates."""
+    """Time that it took to lay the candidates."""
     seconds: float = 0.0
-    """Spent on the programs that were extracted."""
+    """Time spent on the extracted programs."""
     longest: dict[tuple[bool, bool], float] = field(default_factory=dict)
-    """The longest extraction so far: of several programs or one, greedily or exactly."""
+    """Seconds of the longest extraction so far, by (several programs, greedy)."""
     settled: tuple[Selection, ...] = ()
-    """What was last chosen with all its kernels measured."""
+    """The last choice whose kernels were all measured."""
     latest: tuple[Selection, ...] = ()
-    """What was last chosen, by estimates where kernels were not measured."""
+    """The last choice, whether its kernels were measured or estimated."""
     uses: Mapping[int, int] = field(default_factory=dict)
-    """How many blocks of the model compute a class, where it is more than one."""
+    """Number of blocks of the model that compute a class, if more than one."""
     waiting: Sequence[Candidate] = ()
-    """What was to be measured when time was over."""
+    """The candidates that were still to be measured when time was up."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
-        """Extract ``count`` programs; an exact extraction ends with the best that it has after ``most_seconds``."""
+        """Extract ``count`` programs; an exact extraction returns the best so far after ``most_seconds``."""
         started = self.budget.spent_seconds
         seconds, policy = 0.0 if greedy else self.extract_seconds, self.budget.policy.extract
         selections = extract(self.frozen, self.model.price(self.candidates, self.uses), count, seconds, self.seed, policy, most_seconds)
@@ -90,7 +91,7 @@ class Chooser:
         return selections
 
     def choose_in_time(self, count: int, *, is_timed: bool) -> tuple[Selection, ...]:
-        """Extract as many programs, and as exactly, as there is time for; without ``is_timed`` no clock is asked."""
+        """Extract as many programs, and as exactly, as there is time for; if not ``is_timed``, no clock is read."""
         if not is_timed:
             return self.choose(count)
         spare_seconds = self.budget.spare_seconds()
@@ -104,11 +105,11 @@ class Chooser:
         if latest and latest[0].cost_us < FAILED_COST_US:
             return latest
         newest = self.with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds), 2)
-        # What was settled may be older than kernels that were measured since, and what is chosen now may hold estimates.
+        # The settled choice may be older than the last measurements, and the newest may contain estimates: both are compared.
         return tuple(sorted((*newest, *self.repriced(self.settled)), key=lambda selection: selection.cost_us)[:count])
 
     def with_exact(self, selections: tuple[Selection, ...], most: int) -> tuple[Selection, ...]:
-        """Return ``most`` selections, among them one that does not round its operands: all others may be too far off."""
+        """Return ``most`` selections, including one that does not round its operands, because the errors of all others may be too large."""
         policy = self.budget.policy.extract
         if not selections or any(is_exact(selection) for selection in selections[:most]):
             return selections[:most]
@@ -116,10 +117,10 @@ class Chooser:
         return (*selections[: max(1, most - 1)], *extract(self.frozen, self.model.price(exact, self.uses), 1, 0.0, self.seed, policy))
 
     def with_estimated(self, selections: tuple[Selection, ...], most: int) -> tuple[Selection, ...]:
-        """Return ``most`` selections, as the second the latest choice, where it is believed to take clearly less than the first.
+        """Return ``most`` selections; the second is the latest choice if it is believed to be clearly faster than the first.
 
-        It holds estimates where time ended measuring: the first was chosen with caution about them, and a race says which is faster. Time
-        to compile its kernels is kept.
+        The latest choice contains estimates if time ended measuring, while the first was chosen with caution about estimates. A race
+        decides which is faster. The time to compile the latest choice's kernels is reserved.
         """
         latest = self.repriced(self.latest[:1])
         if not (latest and selections) or LEAST_ESTIMATED_GAIN * latest[0].cost_us >= selections[0].cost_us:
@@ -129,8 +130,9 @@ class Chooser:
     def _reserve_time(self, measurer: Measures) -> None:
         """Tell the budget how many kernels of the latest choice are not compiled yet, and how many its program has.
 
-        Those are counted that take too little to be measured: a recurrence of 64 steps had 126, each a copy of its own, and was not raced.
-        Those are not that were compiled beside the search: an Inception's search ended 9 s early for 52 of 94.
+        Kernels that take too little time to be measured are counted. For example, a recurrence of 64 steps had 126, each a copy of its own,
+        and was not raced. Kernels that were compiled while the search ran are not counted. For example, an Inception's search ended 9 s
+        early for 52 of 94.
         """
         running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
         uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
@@ -138,7 +140,7 @@ class Chooser:
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
-        """Return selections at the costs that are believed, whatever they were chosen by: a candidate's once, their sum for all blocks."""
+        """Return selections at their believed costs, whatever costs they were chosen by. A selection's cost sums over all blocks."""
         return tuple(map(self._repriced, selections))
 
     def _repriced(self, selection: Selection) -> Selection:
@@ -147,17 +149,17 @@ class Chooser:
         return replace(selection, chosen=chosen, cost_us=cost_us)
 
     def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
-        """Return how long an extraction will take, by those that were made."""
+        """Return the expected seconds of an extraction, from the extractions so far."""
         by_greed = self.longest.get((False, True), 0.0)
         policy = self.budget.policy.extract
         times = policy.variants_over_greedy if count > 1 else policy.exact_over_greedy
         return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else times))
 
     def look_ahead(self, kernels: int, seconds: float) -> list[Job]:
-        """Choose greedily what is measured first; return about so many ``kernels`` that are likely to be measured.
+        """Choose greedily what is measured first; return about this many ``kernels`` that are likely to be measured.
 
-        After those of the best program, these are the kernels of the best ones that remain where the ones before disappoint, as far as
-        choosing them takes no longer than ``seconds``.
+        The best program's kernels come first. They are followed by those of the programs that are best if the kernels before prove slower
+        than estimated, as long as choosing takes no longer than ``seconds``.
         """
         policy, until_seconds = self.budget.policy.measure, self.budget.spent_seconds + seconds
         collector, speculative = Collector(policy=policy), replace(self, model=self.model.speculative())
@@ -176,11 +178,11 @@ class Chooser:
     def settle(
         self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds, *, is_final: bool = False
     ) -> tuple[Selection, ...]:
-        """Measure what promises most, then what is only possible, then what is chosen after that; return what ``refine`` does.
+        """Measure the most promising kernels, then library kernels, then the new choice; return what ``refine`` does.
 
-        Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
-        estimate may have been too high. ``is_final``: what the best program holds of estimated kernels then is measured too, however
-        little they are believed to take: forty small ones of an EfficientNet took 350 us together, not 70.
+        Many library kernels are never chosen, whatever the other times are. They are measured if there is time, because an estimate may
+        have been too high. If ``is_final``, the estimated kernels of the best program are measured too, however fast they are believed to
+        be. For example, forty small kernels of an EfficientNet took 350 us together, not 70.
         """
         self.refine(measurer, time_left, quick(self.budget.policy.measure))
         self.measure_families(measurer, time_left)
@@ -190,7 +192,7 @@ class Chooser:
         return self.refine(measurer, time_left, rounds)
 
     def measure_families(self, measurer: Measures, time_left: Callable[[], float]) -> None:
-        """Measure one kernel of each family of a library's, in a part of the time that there is."""
+        """Measure one kernel of each family of library kernels, in a part of the remaining time."""
         later_seconds = (1.0 - self.budget.policy.measure.family_share) * time_left()
         for _ in range(self.budget.policy.measure.family_rounds):
             if time_left() <= later_seconds:
@@ -201,14 +203,14 @@ class Chooser:
     def refine(
         self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds, negligible: float | None = None
     ) -> tuple[Selection, ...]:
-        """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
+        """Measure the chosen kernels and extract again until all chosen ones are measured; return that choice, or () if time is up.
 
-        First for the best program alone, which is quickly extracted; then for all that are going to be timed. ``negligible``: the part
-        of a program's time below which a generated kernel stays estimated, where it is not the policy's.
+        The first rounds choose only the best program, which is quick; the later rounds choose all programs that are going to be timed.
+        ``negligible`` is the part of a program's time below which a generated kernel stays estimated; by default it is the policy's.
         """
         least_share = self.budget.policy.measure.negligible if negligible is None else negligible
         settled: tuple[Selection, ...] = ()
-        if self.waiting and time_left() > 0:  # choosing the same again may take the time that there is
+        if self.waiting and time_left() > 0:  # choosing the same again may take all the time that is left
             measurer.measure_candidates(self.model, self.waiting, time_left, self.budget.progress.update)
             self.waiting = ()
         for most, program_count, greedy in rounds:
@@ -242,10 +244,11 @@ def is_exact(selection: Selection) -> bool:
 def worth_measuring(
     model: CostModel, selections: Sequence[Selection], least_share: float, blocks: Mapping[int, int]
 ) -> list[Candidate]:
-    """Return the distinct chosen candidates without a time, those first in which a program spends most, in all its layers.
+    """Return the distinct chosen candidates without a time, in order of the time that a program spends in all their uses.
 
-    ``blocks``: how many blocks of the model compute a class, where it is more than one. Generated kernels in which none spends
-    ``least_share`` of its time stay estimated; a library's are always measured, since any may be a reference implementation.
+    ``blocks`` gives the number of blocks of the model that compute a class, if more than one. A generated kernel that takes less than
+    ``least_share`` of every program's time stays estimated. Library kernels are always measured, because any may be a reference
+    implementation.
     """
     chosen = [pair for selection in selections for pair in selection.chosen.items() if not pair[1].implementation.is_free]
     uses: Counter[object] = Counter()
@@ -259,40 +262,40 @@ def worth_measuring(
 
 @dataclass
 class Space:
-    """The candidates of an e-graph, less what was left out, and how one chooses among them."""
+    """The candidates of an e-graph, without the excluded ones, and the choosers that select among them."""
 
     everything: Chooser
     first: Chooser | None
-    """What rules alone made, where derivations made more."""
+    """Chooser for the rules' e-graph, if derivations added to it."""
     part: DerivedPart | None
     laid: Mapping[int, tuple[Candidate, ...]]
     left_out: dict[int, float] = field(default_factory=dict)
-    """Classes whose derived kernels are left out that expect as large an error, or a larger one."""
+    """By class, the expected error from which on its derived kernels are excluded."""
     may_derived_round: bool = True
-    """Whether kernels that derivations made are offered in a lower precision."""
+    """Whether derived kernels are offered in a lower precision."""
 
     @property
     def seconds(self) -> float:
-        """Return how long it takes at least to extract other programs: the best one, and one that does not round."""
+        """Return the least seconds to extract other programs: the best one, and one that does not round."""
         return 2 * self.extract_seconds
 
     @property
     def extract_seconds(self) -> float:
-        """Return how long a greedy extraction takes, of everything and of what rules alone made."""
+        """Return the seconds of two greedy extractions, from everything and from the rules' e-graph."""
         return sum(chooser.needed_seconds(1, greedy=True) for chooser in (self.everything, self.first) if chooser)
 
     def leave_out(self, errors: Mapping[int, float]) -> None:
-        """Leave out the derived kernels of these classes that expect such errors, beside those that are left out already."""
+        """Exclude, in addition, the derived kernels of these classes whose expected errors are at least as large."""
         self.left_out |= {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         self.everything.candidates = self._offered(self.left_out)
         self.everything.settled = self.everything.latest = ()
 
     def rounds_what_is_derived(self, selection: Selection) -> bool:
-        """Return whether kernels of a choice round that derivations made."""
+        """Return whether derived kernels of a choice round."""
         return self.part is not None and any(map(self._is_derived_and_rounds, selection.chosen.values()))
 
     def allow_derived_rounding(self, may_round: bool) -> None:
-        """Say whether kernels may round that derivations made: a fast algorithm rounds sums of operands, and is about twice as far off."""
+        """Set whether derived kernels may round: a fast algorithm rounds sums of operands, so its error is about twice as large."""
         self.may_derived_round = may_round
         self.leave_out({})
 
@@ -300,7 +303,7 @@ class Space:
         return candidate.implementation.precision != PLAIN and self.part is not None and self.part.is_derived(candidate)
 
     def chosen_without(self, errors: Mapping[int, float]) -> Selection:
-        """Return the greedy choice without these, too."""
+        """Return the greedy choice that also excludes the derived kernels with these errors."""
         model, chooser = self.everything.model, self.everything
         more = {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         priced = model.price(self._offered(self.left_out | more), chooser.uses)
@@ -310,9 +313,9 @@ class Space:
     def rehearse(
         self, outline: Outline, rehearsal: Rehearsal, chosen: Sequence[Selection] = (), open_program: OpenProgram | None = None
     ) -> bool:
-        """Leave out applications of derivations that lose digits in ``chosen``, or in the greedy choice; return whether there are any.
+        """Exclude applications of derivations that lose digits in ``chosen``, or in the greedy choice; return whether there are any.
 
-        Where rules alone would lose as many, nothing is left out.
+        If the choice without derivations loses as many digits, nothing is excluded.
         """
         if self.part is None:
             return False
@@ -337,7 +340,7 @@ class Space:
             lost = [at for at in errors if at not in kept]
             names = sorted({rule for at in lost for node in applications[at].covered for rule in node.rules if rule in self.part.errors})
             rehearsal.notes.append(f"{len(lost)} of {len(errors)} uses of derived programs are left out ({', '.join(names)}): {reason}")
-            # At last whatever is derived there is left out, not only what expects as large an error.
+            # The last bisection excludes every derived kernel of these classes, not only those that expect as large an error.
             is_last = number + 1 == rehearsal.policy.bisections
             self.leave_out({at: 0.0 if is_last else errors[at] for at in lost})
             changed = True

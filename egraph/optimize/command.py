@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _progress(options: Options) -> Iterator[Progress]:
-    """Yield what shows the progress of a command; temporary files that are left are removed at its end."""
+    """Yield the progress of a command; remaining temporary files are removed at its end."""
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         with rare_collections(), own_temporary_files():
@@ -52,7 +52,7 @@ def run(options: Options) -> int:
 
 
 def _optimize(options: Options, progress: Progress) -> Outcome | SizesOutcome:
-    """Optimise for the sizes that are given, and for one of a batch that is left open, where the model takes that."""
+    """Optimise for the given sizes, and for a batch of 1 if the batch is open and the model accepts that."""
     planned = with_open_batch(options)
     if not planned.size_request.has_several:
         return optimize(with_shapes(planned), progress)
@@ -69,12 +69,12 @@ def _optimize(options: Options, progress: Progress) -> Outcome | SizesOutcome:
 
 
 def _for_one_size(options: Options) -> Options:
-    """Return options with one size for each axis that is given any, and for a batch that the model leaves open."""
+    """Return options with one size for each axis with given sizes, and for a batch that the model leaves open."""
     return with_shapes(options if options.model.suffix == ".txt" else with_open_batch(options))
 
 
 def run_stages(options: Options, target: Path) -> int:
-    """Run the stages that lead to a file of that name, and say where it lies; return the exit code."""
+    """Run the stages that lead to a file of that name, and print its path; return the exit code."""
     from egraph.optimize.stages import run_alone
 
     with _progress(options) as progress, with_constants(options) as options:
@@ -88,7 +88,7 @@ PROGRAMS = {"onnxruntime": "onnxruntime, all optimisations", "unoptimized": "one
 
 
 def _latencies(outcome: Outcome) -> Table:
-    """Return what was timed, as a table."""
+    """Return the measured latencies as a table."""
     from rich.table import Table
 
     latency = Table(title=f"{outcome.model} on {outcome.threads} thread{'s' if outcome.threads > 1 else ''}", title_justify="left")
@@ -103,7 +103,7 @@ def _latencies(outcome: Outcome) -> Table:
 
 
 def _estimates(outcome: Outcome) -> Table:
-    """Return estimated costs, as a table: of a device that is not timed nothing else is known."""
+    """Return the estimated costs as a table, because a device without timing has no latencies."""
     from rich.table import Table
 
     estimates = Table()
@@ -115,7 +115,7 @@ def _estimates(outcome: Outcome) -> Table:
 
 
 def run_export(options: Options, archive: Path) -> int:
-    """Write the kernels that a search wants measured, and say what to do with them; return the exit code."""
+    """Write the kernels that a search would measure, and print what to do with them; return the exit code."""
     from egraph.optimize.job_export import export_jobs
 
     with _progress(options) as progress, with_constants(options) as options:
@@ -133,7 +133,7 @@ def run_export(options: Options, archive: Path) -> int:
 
 
 def print_sizes(outcome: SizesOutcome) -> None:
-    """Print what runs at each planned size and how fast, and what becomes of others."""
+    """Print what runs at each planned size and its latency, and what runs at other sizes."""
     from rich.console import Console
     from rich.table import Table
 
@@ -163,7 +163,7 @@ def print_sizes(outcome: SizesOutcome) -> None:
 
 
 def print_table(outcome: Outcome) -> None:
-    """Print latencies, operators before and after, and the rules used."""
+    """Print latencies, kernel counts before and after, and the used rules."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,6 +1,6 @@
-"""Compile kernels beside what else a search does: an e-graph grows on one core, and the compilers have the others.
+"""Compile kernels while a search does other work: an e-graph grows on one core, and the compilers use the others.
 
-Only caches are filled, so that nothing depends on how far it gets.
+Only caches are filled, so no result depends on how far this gets.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lower.targets import CodeCompiler, Compiler, lowering_for
 from runtime.errors import LibraryMissing
 
 STOPPED_SECONDS = 0.5
-"""Until a thread has noticed that its compilers were stopped."""
+"""Time until a thread notices that its compilers were stopped."""
 
 
 @dataclass
 class CompilingAhead:
-    """Compiles kernels in a thread. One that fails is reported where it is needed."""
+    """Compiles kernels in a thread. A kernel that fails is reported when it is needed."""
 
     compilers: Sequence[Compiler]
     folder: Path
     options: CompileOptions
     tell: Callable[[int, float], None]
-    """Gets how many kernels were compiled together, and the seconds that they took."""
+    """Called with the number of kernels that were compiled together, and the seconds that this took."""
     policy: MeasurePolicy
     time_left: Callable[[], float]
     _thread: threading.Thread | None = None
@@ -42,13 +42,13 @@ class CompilingAhead:
 
     @property
     def is_building(self) -> bool:
-        """Whether it still builds what runs every program, or libraries, which the first run on a machine does: nothing shortens that."""
+        """Whether it still builds the runtime or libraries, which the first run on a machine must do."""
         return self._thread is not None and self._is_building
 
     def start(self, programs: Iterable[Program], sources: Iterable[Path] = ()) -> None:
         """Compile C sources of libraries, then the kernels of ``programs``, in their order, until ``end``.
 
-        What was started before has to be ended.
+        An earlier start must have been ended.
         """
         compiler = lowering_for(self.options.target).generator.compiler
         if compiler is None:
@@ -58,11 +58,11 @@ class CompilingAhead:
         self._is_over.clear()
         self._is_building = True
         thread = threading.Thread(target=self._compile, args=(compiler, iter(programs), iter(sources)), name="compiling ahead", daemon=True)
-        thread.start()  # Ctrl-C may come before it
+        thread.start()  # Ctrl-C may come before the next line
         self._thread = thread
 
     def end(self) -> None:
-        """Wait for what is being compiled, but not longer than there is time: then stop the compilers for good."""
+        """Wait for the batch that is being compiled; if the time left runs out, stop the compilers for good."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -70,10 +70,10 @@ class CompilingAhead:
         thread.join(min(max(0.0, self.time_left()), threading.TIMEOUT_MAX))
         if thread.is_alive():
             self.stop()
-            thread.join(STOPPED_SECONDS)  # what it builds without them, once for all runs, goes on beside this one
+            thread.join(STOPPED_SECONDS)  # a build of libraries, once for all runs, continues meanwhile
 
     def stop(self) -> None:
-        """Stop the compilers: an interrupted run does not wait for a kernel."""
+        """Stop the compilers, so that an interrupted run does not wait for a kernel."""
         for process in self.compilers:
             process.stop()
 
@@ -86,7 +86,7 @@ class CompilingAhead:
                     break
                 lowering.build(source)
         self._is_building = False
-        together = self.policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to what is done beside it
+        together = self.policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to the search
         requests = (request for program in programs for request in kernel_requests([program], self.options).values())
         while not self._is_over.is_set() and (batch := list(islice(requests, together))):
             try:
@@ -107,7 +107,7 @@ def compiling_ahead(
     policy: MeasurePolicy = MeasurePolicy(),
     time_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[CompilingAhead]:
-    """Yield what compiles kernels beside what is done inside; no compiler is started before there are any."""
+    """Yield a CompilingAhead for the work inside the block; no compiler is started before there are kernels."""
     compiler = lowering_for(options.target).generator.compiler
     if compiler is None:
         yield CompilingAhead((), folder, options, tell, policy, time_left)

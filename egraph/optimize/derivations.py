@@ -1,8 +1,7 @@
-"""Derive programs, and have the gate judge each: what a rule derives enters the e-graph where it is proved equal at its own sizes.
+"""Derive programs, and let the gate judge each: a derived program enters the e-graph if it is proved equal at its own sizes.
 
-What was derived is kept in the profile database, with a hash of the sources that it depends on: the same operator, in any model, is
-derived from once. Verdicts are not kept with it: they stand with
-the proofs, which outlive a derivation that time cut short.
+Derived programs are kept in the profile database, with a hash of the sources that they depend on, so programs of the same operator, in any
+model, are derived once. Verdicts are stored with the proofs instead, because these outlive a derivation that time cut short.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from runtime.profile import DerivationRow
 
 @dataclass(eq=False)
 class Deriver:
-    """Derives, has it judged, and remembers; ``open`` gives the derivations that an e-graph takes."""
+    """Derives programs, has them judged, and caches them; ``open`` returns the derivations for an e-graph."""
 
     rules: tuple[AnyRule, ...]
     gate: Gate = field(default_factory=Gate)
     tolerance: Tolerance = field(default_factory=Tolerance)
     seconds: float = 0.0
     judged: dict[tuple[str, str], tuple[Judged, ...]] = field(default_factory=dict)
-    """What is known by now, by the rule's name and the operator's signature."""
+    """The programs known so far, by the rule's name and the operator's signature."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Reasons why derivations of some names are not used any more: a program with them failed its check."""
+    """Names of derivations that are not used any more because a program with them failed its check, with the reasons."""
 
     def open(self) -> Derivations:
         return Derivations(self.rules, self.programs)
 
     def programs(self, rule: AnyRule, roots: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
-        """Return what ``rule`` derives for operators over shared placeholders, each with the reason why it may not be used.
+        """Return the programs that ``rule`` derives for operators over shared placeholders, each with a reason if it may not be used.
 
-        Alternatives follow one another, each of one program a root. What ``stop`` ends gives nothing, and nothing of it is kept.
+        Alternatives follow one another, each with one program per root. A derivation that ``stop`` ends returns nothing and is not kept.
         """
         key = rule.name, signature(roots)
         if key not in self.judged:
@@ -63,26 +62,26 @@ class Deriver:
                 self.seconds += spent_seconds
             if is_new:
                 if stop():
-                    return ()  # cut short: not to be used, nor kept for who has more time
+                    return ()  # cut short: neither used nor kept, because another run may have more time
                 programs = json.dumps(list(map(_to_json, cycle(roots), judged)), separators=(",", ":"))
                 self.gate.database.put(DerivationRow(*key, sources_key(), spent_seconds, programs))
             self.judged[key] = tuple(map(self._tolerated, judged))
         return tuple(replace(one, reason=one.reason or self.left_out.get(one.name, "")) for one in self.judged[key])
 
     def decisive(self) -> tuple[str, ...]:
-        """Return what, beside the operators, decides which programs are given."""
+        """Return the settings that, besides the operators, decide which programs are derived."""
         names = [rule.name for rule in self.rules]
         return (*names, *sorted(self.left_out), f"{self.tolerance.relative:g}") if names else ()
 
     def leave_out(self, names: Iterable[str], reason: str) -> tuple[str, ...]:
-        """Use no derivation of these names any more; return those of them that are derivations' names."""
+        """Stop using derivations of these names; return the names that are those of derivations."""
         known = {each.name for judged in self.judged.values() for each in judged}
         dropped = tuple(name for name in dict.fromkeys(names) if name in known)
         self.left_out |= dict.fromkeys(dropped, reason)
         return dropped
 
     def errors(self) -> dict[str, float]:
-        """Return the relative error to expect of what is derived, by the names of derivations."""
+        """Return the expected relative error of derived programs, by the names of derivations."""
         error_by_name: dict[str, float] = {}
         for programs in self.judged.values():
             for program in programs:
@@ -90,7 +89,7 @@ class Deriver:
         return error_by_name
 
     def uses(self, kernels: Sequence[Kernel]) -> tuple[RuleUse, ...]:
-        """Return what kernels owe to derivations, one entry a name, those with most kernels first."""
+        """Return the derivations that kernels come from, one entry per name, those with most kernels first."""
         rounding = {rule.name: rule.rounding for rule in self.rules}
         by_name = {each.name: rule for (rule, _), judged in self.judged.items() for each in judged}
         counts = {name: sum(name in kernel.rules for kernel in kernels) for name in sorted(by_name)}
@@ -101,12 +100,12 @@ class Deriver:
         )
 
     def offered(self, statistics: Sequence[RuleStatistics], *, is_compared: bool) -> Offered:
-        """Return how many derived programs an e-graph has."""
+        """Return the number of derived programs in an e-graph."""
         names = {rule.name for rule in self.rules}
         return Offered(sum(each.unions for each in statistics if each.rule in names), is_compared)
 
     def derived(self, kernels: Sequence[Kernel]) -> tuple[Derived, ...]:
-        """Return the derivations that kernels come from: of the same name, and computing a node of the kernel's fragment."""
+        """Return the derivations that kernels come from: their name is among the kernel's, and they compute a node of its fragment."""
         inside = [{(node.op, node.attributes, node.type) for node in walk((kernel.fragment,))} for kernel in kernels]
         group_names = {rule.name for rule in self.rules if isinstance(rule, GroupRule)}
         rows = []
@@ -157,7 +156,7 @@ class Deriver:
         try:
             judged = tuple(map(_from_json, json.loads(row.programs)))
         except (ValueError, KeyError, TypeError, TextError):
-            return None  # damaged, or of another version: it is derived anew
+            return None  # damaged, or of another version: derive again
         return tuple(
             replace(one, reason=one.reason or self._objection(rule, root, one.program))
             for root, one in zip(cycle(roots), judged, strict=False)
@@ -166,7 +165,7 @@ class Deriver:
 
 def _to_json(root: Node, judged: Judged) -> dict[str, Any]:
     steps = [[step.rule, step.text] for step in judged.steps]
-    reason = judged.reason if judged.program is root else ""  # why nothing was derived; a program's verdict is its proof's
+    reason = judged.reason if judged.program is root else ""  # why nothing was derived; a program's verdict is with its proof
     values = {"name": judged.name, "program": format_fragment(judged.program), "steps": steps}
     return {**values, "reason": reason, "error_bound": judged.error_bound}
 

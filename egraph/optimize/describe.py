@@ -27,7 +27,7 @@ from lower.roofline import Work, work
 
 
 def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
-    """Return a row for every kernel that is launched, in running order."""
+    """Return a row for every launched kernel, in running order."""
     made_by: dict[Node, int] = {}
     rows: list[KernelRow] = []
     origins = program.graph.origins
@@ -84,7 +84,7 @@ def _inside(output: Node, inputs: tuple[Node, ...]) -> list[Node]:
 
 
 def _share(model: CostModel, amount: Work, time_us: float) -> float:
-    """Return which part of the time the device's limits explain: 1 is as fast as it gets."""
+    """Return the part of the time that the device's limits explain; 1 is the fastest possible."""
     ideal_us = model.speed.estimate_us(amount) - model.speed.launch_us
     return min(1.0, ideal_us / time_us) if time_us > 0 else 0.0
 
@@ -154,13 +154,13 @@ def describe(
 
 
 def _corrected(rules: Sequence[Rule | MergeRule], program: Program) -> frozenset[str]:
-    """Return the names of what corrected a part of a program: rules of a user's that hold in part, and derivations of mutants."""
+    """Return the names of rules that corrected a part of a program: user's rules that hold in part, and derivations of mutants."""
     names = {rule.name for rule in rules if isinstance(rule, Rule) and rule.corrected}
     return frozenset(name for kernel in program.kernels for name in kernel.rules if name in names or ": corrected" in name)
 
 
 def subnormal_count(arrays: Iterable[np.ndarray]) -> int:
-    """Return how many elements are not zero and smaller than any normal number of their type."""
+    """Return the number of elements that are not zero and smaller than any normal number of their type."""
     counts = []
     for array in arrays:
         if array.dtype in (np.float32, np.float64):
@@ -170,20 +170,20 @@ def subnormal_count(arrays: Iterable[np.ndarray]) -> int:
 
 
 def latencies_us(raced: Race, shipped: str) -> dict[str, float | None]:
-    """Return what ``Outcome.latency_us`` holds."""
+    """Return the value of ``Outcome.latency_us``."""
     times_us = {ORIGINAL: raced.median_us(ORIGINAL), PLAIN: raced.median_us(PLAIN), "optimized": raced.median_us(shipped)}
     return {name: time_us if math.isfinite(time_us) else None for name, time_us in times_us.items()}
 
 
 def _uses(rules: Sequence[Rule | MergeRule], rows: Sequence[KernelRow], everywhere: Sequence[str]) -> tuple[RuleUse, ...]:
-    """Return the rules that a program rests on, those of most kernels first; ``everywhere``: also where no kernel runs."""
+    """Return the rules that a program rests on, those of most kernels first. ``everywhere`` includes rules of parts without kernels."""
     uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
     used = sorted((rule for rule in rules if rule.name in everywhere), key=lambda rule: (-uses[rule.name], rule.name))
     return tuple(RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding) for rule in used)
 
 
 def _counts(rows: Sequence[KernelRow]) -> dict[str, int]:
-    """Return how many kernels there are of each kind, under the names that reports use."""
+    """Return the number of kernels of each kind, under the names that reports use."""
     kinds = Counter(row.kind for row in rows)
     return {kind: kinds[kind] for kind in dict.fromkeys([*KERNEL_KINDS, *kinds])}
 
@@ -198,7 +198,7 @@ def _finalist(entry: Entry, raced: Race, model: CostModel) -> Finalist:
 
 
 def _in_place(entry: Entry, model: CostModel) -> list[InPlace]:
-    """Return the kernels of a program that are known to take another time inside programs for this model."""
+    """Return the kernels of a program with another known time inside programs for this model."""
     rows: dict[KernelKey, InPlace] = {}
     for kernel in _launched(entry.program):
         candidate = Candidate(kernel.fragment, (), (), kernel.implementation)
@@ -217,5 +217,5 @@ def _launched(program: Program) -> list[Kernel]:
 
 
 def _estimated(program: Program, model: CostModel) -> int:
-    """Return how many kernels of a program have no measured time."""
+    """Return the number of kernels of a program without a measured time."""
     return sum(model.record(Candidate(k.fragment, (), (), k.implementation)) is None for k in _launched(program))

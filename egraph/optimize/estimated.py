@@ -1,10 +1,10 @@
-"""Optimise by estimates alone: nothing is measured, nothing is timed. For many small models and for tests.
+"""Optimise by estimates alone, without any measurement, for many small models and for tests.
 
     program = estimated_program(graph)
     session = open_session(model, threads=1)      # the whole way: import, saturate, extract, compile, load
 
-Where the pipeline looks for the fastest program, this looks for a good one within milliseconds. ``price`` replaces the
-cost model; tests give random prices, so that every kernel and every rewritten form is chosen sooner or later.
+The pipeline searches the fastest program; this module finds a good one within milliseconds. ``price`` replaces the cost model. Tests pass
+random prices, so that every kernel and every rewritten form is chosen sooner or later.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from runtime.devices import HOST
 from runtime.profile import Database
 
 Price: TypeAlias = Callable[[Mapping[int, tuple[Candidate, ...]]], Mapping[int, tuple[Candidate, ...]]]
-"""Gives candidates their costs."""
+"""Returns candidates with their costs."""
 
 SMALL = Limits(seconds=5.0, e_nodes=2_000, iterations=8)
 EXTRACT_SECONDS = 1.0
 
 
 def grown(graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits = SMALL) -> FrozenEGraph:
-    """Return the saturated e-graph; rules whose operators cannot occur are never compiled, which is most of the time."""
+    """Return the saturated e-graph. Rules whose operators cannot occur are not compiled, because compiling rules takes most of the time."""
     present = {node.op for node in walk(graph.roots)}
     while True:
         active = [rule for rule in rules if _operators(rule) <= present]
@@ -63,7 +63,7 @@ def _operators(rule: Rule | MergeRule) -> frozenset[str]:
 
 
 def estimate(laid: Mapping[int, tuple[Candidate, ...]], speed: DeviceSpeed | None = None) -> Mapping[int, tuple[Candidate, ...]]:
-    """Price candidates by what they move and compute, and by what their device is said to reach."""
+    """Price candidates by the bytes that they move, their operations, and the described speed of the device."""
     model = CostModel(Database.in_memory(), "estimated", speed or DeviceSpeed())
     return model.price(without_twins(model, laid))
 
@@ -75,7 +75,7 @@ def estimated_program(
     price: Price | None = None,
     device: str = HOST,
 ) -> Program:
-    """Return the cheapest program for a device; all shipped rules unless ``rules`` are given."""
+    """Return the cheapest program for a device; all shipped rules are used unless ``rules`` are given."""
     frozen = grown(graph, shipped_rules() if rules is None else rules)
     folder, target_lowering = Folder(graph), lowering(device)
     price = price or partial(estimate, speed=target_lowering.speed)
@@ -86,7 +86,7 @@ def estimated_program(
 @cache
 def shipped_rules() -> tuple[Rule | MergeRule, ...]:
     """Return the shipped rules that are proved."""
-    from egraph.optimize.admission import admitted  # 0.2 s: not needed by who brings rules of their own
+    from egraph.optimize.admission import admitted  # takes 0.2 s, and is not needed by callers with their own rules
     from egraph.rules import RULES
 
     return admitted(RULES)
@@ -98,7 +98,7 @@ def compile_options(threads: int, device: str = HOST) -> CompileOptions:
 
 
 def open_program(program: Program, *, threads: int = 1, device: str = HOST) -> Session:
-    """Compile a program and load it; its files are gone when this returns, the session keeps what it needs."""
+    """Compile a program and load it; its files are deleted, because the session keeps what it needs."""
     with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
         compile_program(program, Path(folder), compile_options(threads, device))
         return Session(folder, threads=threads, on=device)

@@ -1,6 +1,6 @@
-"""Compile the programs of a search, look at their results, and time them against onnxruntime on the model.
+"""Compile the programs of a search, compare their results, and time them against onnxruntime on the model.
 
-A program that computes something else, or that rounds too much, is replaced by others of the same e-graph before it is timed.
+A program that computes wrong results, or that rounds too much, is replaced by others of the same e-graph before it is timed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from egraph.tensor import Program
 from lower.cost.model import CostModel
 
 Decision: TypeAlias = tuple[Race, Entry | None]
-"""A race, and the program that won it; None: onnxruntime on the model as it was given."""
+"""A race and the program that won it, or None if onnxruntime on the original model won."""
 
 
 def timed(run: Run, searched: Search, plain: Program, key: str, *, is_measured: bool) -> Trial:
-    """Compile the programs of a search, look at their results, and time them; what differs is replaced by other programs."""
+    """Compile the programs of a search, compare their results, and time them; programs whose results differ are replaced."""
     run.progress.stage("time the finalists" if run.device.is_timed else "compile the program")
     keep = run.repair.keep_subnormals
     run.searches += 1
@@ -62,7 +62,7 @@ def timed(run: Run, searched: Search, plain: Program, key: str, *, is_measured: 
 
 
 def _estimated(run: Run, searched: Search, entries: Sequence[Entry], contenders: Sequence[Contender]) -> Decision | Search:
-    """Compile what is estimated to take the least, where nothing is timed; return another search where that is too far off."""
+    """Compile the program with the least estimated time, on a device without timing; return another search if its error is too large."""
     failed: dict[str, str] = {}
     raced = not_raced(contenders, ESTIMATED_DEVICE)
     while (best := cheapest(entries, raced)) is not None:
@@ -77,7 +77,7 @@ def _estimated(run: Run, searched: Search, entries: Sequence[Entry], contenders:
 
 
 def _read(run: Run, entries: Sequence[Entry], contenders: Sequence[Contender], preferred: Sequence[str]) -> Decision | None:
-    """Return what an earlier race of the same programs decided, with the winner compiled; None where there is none that did."""
+    """Return the result of an earlier race of the same programs, with the winner compiled, or None if there is no usable one."""
     if (decided := decided_before(run, contenders, preferred, frozen=run.options.frozen)) is None:
         return None
     raced, name = decided
@@ -88,14 +88,14 @@ def _read(run: Run, entries: Sequence[Entry], contenders: Sequence[Contender], p
     try:
         compile_entry(best, run.repair.compile_options)
     except EinsatError:
-        return None  # it could be compiled once: decide for each program again
+        return None  # it compiled in the earlier run, but not now: race all programs again
     return raced, best
 
 
 def _raced(
     run: Run, searched: Search, entries: Sequence[Entry], contenders: Sequence[Contender], preferred: Sequence[str], key: str
 ) -> Decision | Search:
-    """Compile programs, compare them on one input and time them; return another search where one has to be replaced."""
+    """Compile programs, compare them on one input and time them; return another search if a program has to be replaced."""
     run.look_again()
     sizes_bytes, failed = _compiled(run, by_importance(entries))
     other = _within(run, searched, entries, failed, run.calibrated())
@@ -103,7 +103,7 @@ def _raced(
         run.file(other, key)
         return other
     others = entries[1:]
-    if others and failed.keys() >= {entry.contender.name for entry in others}:  # what was compiled first was too far off
+    if others and failed.keys() >= {entry.contender.name for entry in others}:  # the errors of the first programs were too large
         exact = [entry for entry in others if not rounding_kernels(entry.program)]
         late = [entry for entry in exact if failed[entry.contender.name] == NO_TIME_TO_COMPILE]
         more_bytes, still_failed = _compiled(run, late)
@@ -125,9 +125,9 @@ def _raced(
 
 
 def decided_before(run: Run, contenders: Sequence[Contender], preferred: Sequence[str], *, frozen: bool) -> tuple[Race, str] | None:
-    """Return an earlier race of the same contenders and who won it; None where it is not known, or another one may tell more.
+    """Return an earlier race of the same contenders and its winner, or None if there is none or its result is in doubt.
 
-    Raises MissingMeasurement where it is not known and ``frozen``.
+    Raises MissingMeasurement if there is none and ``frozen`` is set.
     """
     raced = recorded_race(
         contenders, run.reference.runs.specs, database=run.database, device=run.device_key, frozen=frozen,
@@ -140,7 +140,7 @@ def decided_before(run: Run, contenders: Sequence[Contender], preferred: Sequenc
 
 
 def undecided(run: Run, trial: Trial) -> Iterator[str]:
-    """Yield what is known of a program that was ahead of the model, which is kept all the same."""
+    """Yield a note if a program was ahead of the model, but not clearly enough to replace it."""
     if trial.best is None and run.device.is_timed:
         text = doubt(trial.preferred, trial.raced.timings, run.options.policy.race)
         if text:
@@ -153,7 +153,7 @@ def _compiled(run: Run, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[
 
 
 def _race(run: Run, contenders: Sequence[Contender], failed: dict[str, str], preferred: Sequence[str]) -> Race:
-    """Time the contenders in what the check leaves of the budget; where that is not enough, none but the original has a time."""
+    """Time the contenders in the time that the check leaves; if that is too short, only the original has a time, from its earlier runs."""
     options, budget, policy = run.options, run.budget, run.options.policy.race
     seconds = budget.racing_seconds
     if seconds < budget.least_race_seconds:
@@ -167,9 +167,9 @@ def _race(run: Run, contenders: Sequence[Contender], failed: dict[str, str], pre
 
 
 def _within(run: Run, searched: Search, entries: Sequence[Entry], failed: dict[str, str], model: CostModel) -> Search | None:
-    """Measure how far programs that round are off; return others where the best is too far off and there is time for them.
+    """Measure the errors of programs that round; return other programs if the best one's is too large and there is time for them.
 
-    What is too far off has ``failed``.
+    Programs whose errors are too large are added to ``failed``.
     """
     limit, ordered = run.options.tolerance.relative, by_importance(entries)
     errors: dict[str, float] = {}
@@ -206,7 +206,7 @@ def _within(run: Run, searched: Search, entries: Sequence[Entry], failed: dict[s
 
 
 def _stored(run: Run, searched: Search) -> Search:
-    """Return what a search found with values stored in the precision that they are rounded to, where that is faster, and ranges."""
+    """Return a search whose programs store values in the precision that they are rounded to if that is faster, with ranges applied."""
     if not OFFERED[run.options.precision]:
         return searched
     model = run.calibrated()

@@ -1,4 +1,4 @@
-"""Compute once, ahead of time, what a program derives from its weights alone."""
+"""Compute the expressions of a program over its weights once, ahead of time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from runtime.cores import usable_cores
 
 BATCH_BYTES = 32 << 20
 MOST_TOGETHER = 8
-"""Sessions that compute constants side by side, at most: more would keep the memory waiting."""
+"""Largest number of sessions that compute constants in parallel; more would be bound by memory."""
 
 
 class Folder:
-    """Folds programs over the same source graph; a weight expression that several of them need is computed once."""
+    """Folds programs over the same source graph; an expression over weights that several programs need is computed once."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -28,7 +28,7 @@ class Folder:
         self._tensors: dict[str, np.ndarray] = dict(graph.tensors)
 
     def fold(self, program: Program) -> Program:
-        """Return the program with every operand that is made of weights alone replaced by one constant."""
+        """Return the program with every operand that depends only on weights replaced by one constant."""
         read = dict.fromkeys([node for kernel in program.kernels for node in kernel.inputs] + list(program.graph.roots))
         made = {kernel.output for kernel in program.kernels}
         unfolded = [node for node in read if node.op not in LEAVES and node not in made and node not in self._folded]
@@ -59,7 +59,7 @@ def _rebuilt(graph: Graph, new: Mapping[Node, Node], alive: set[str], tensors: M
 
 
 def evaluate_constants(graph: Graph, nodes: list[Node]) -> Mapping[Node, np.ndarray]:
-    """Return the values of nodes that depend on constants alone: a few nodes at a time on each core, so that little memory is needed."""
+    """Return the values of nodes that depend only on constants. Each core computes a few nodes at a time, to need little memory."""
     batches = list(_batches(graph, nodes))
     with ThreadPoolExecutor(min(len(batches), MOST_TOGETHER, usable_cores()) or 1) as pool:
         arrays = pool.map(lambda batch: _run(graph, batch), batches)
@@ -67,7 +67,7 @@ def evaluate_constants(graph: Graph, nodes: list[Node]) -> Mapping[Node, np.ndar
 
 
 def _batches(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
-    """Yield nodes together until they and what they read take more than ``BATCH_BYTES``: opening a session takes longer than a run."""
+    """Yield nodes in batches of up to ``BATCH_BYTES`` with their operands, because opening a session takes longer than a run."""
     batch: list[Node] = []
     used: set[str] = set()
     size_bytes = 0

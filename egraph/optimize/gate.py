@@ -1,8 +1,8 @@
-"""The gate: nothing enters the e-graph but what a certificate covers, or what is proved equal here, at its own sizes.
+"""The gate: a program enters the e-graph only if a certificate covers it, or if it is proved equal here, at its own sizes.
 
-Matches of rules and of merge rules, corrected right sides and derived programs are judged by one function, ``Gate.judge``. Its proofs
-are kept in the profile database with a hash of the sources that they depend on: what was proved once, by whatever asked for it, is not
-proved again in any run.
+Matches of rules and of merge rules, corrected right sides and derived programs are judged by one function, ``Gate.judge``. Its proofs are
+kept in the profile database with a hash of the sources that they depend on, so a statement is proved once for all runs, whoever asked for
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @cache
 def sources_digest(folders: tuple[str, ...], suffixes: tuple[str, ...] = (".py",)) -> str:
-    """Return a hash of the files below some folders of the project that end in these ways, names and contents."""
+    """Return a hash of the names and contents of files with these suffixes below some folders of the project."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(path for path in (ROOT / folder).rglob("*.*") if path.suffix in suffixes):
@@ -41,13 +41,14 @@ def sources_digest(folders: tuple[str, ...], suffixes: tuple[str, ...] = (".py",
 
 
 SOURCES = ("egraph/derive", "egraph/partial", "egraph/tensor", "verify")
-"""What decides which programs are derived and whether they are proved."""
+"""Sources that decide which programs are derived and whether they are proved."""
 
 Numbers = Mapping[int, float]
-"""The constant placeholders all of whose elements are one number, with that number."""
+"""The constant placeholders whose elements are all one number, with that number."""
 Prover = Callable[[Node, Node, Rounding, Numbers, bool], str]
-"""Says what stays open of the equality of two fragments over the same placeholders, '' when they are proved equal; the last argument:
-whether they are compared on random operands besides."""
+"""Returns the part of an equality of two fragments over the same placeholders that is not proved, or '' if they are proved equal. The last
+argument says whether they are also compared on random operands.
+"""
 
 
 def sources_key() -> str:
@@ -56,15 +57,15 @@ def sources_key() -> str:
 
 
 def prove(left: Node, right: Node, rounding: Rounding, numbers: Numbers | None = None, is_compared: bool = False) -> str:
-    """Return what stays open when two programs are compared at their own sizes; '' when they are proved equal."""
-    from verify.application import equal_at_sizes  # the prover: not needed where everything was proved before
+    """Return the part of an equality of two programs at their own sizes that is not proved, or '' if they are proved equal."""
+    from verify.application import equal_at_sizes  # the prover is not imported if everything was proved before
 
     return equal_at_sizes(left, right, rounding, numbers, is_compared=is_compared)
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """An admission, or a refusal with its ``reason``; ``comparison``: how the sides compare on random operands, where that was asked."""
+    """An admission, or a refusal with its ``reason``. ``comparison``: how the sides compare on random operands, if that was asked for."""
 
     reason: str = ""
     comparison: Comparison | None = None
@@ -72,23 +73,23 @@ class Ruling:
 
 @dataclass(eq=False)
 class Gate:
-    """Decides which programs may be joined to what they are said to compute, and keeps the proofs."""
+    """Decides which programs may be joined to the e-class that they are said to compute, and keeps the proofs."""
 
     database: Database = field(default_factory=Database.in_memory)
     prover: Prover = prove
     proved_now: int = 0
-    """Programs that were proved in this run, not read from the database."""
+    """Number of programs that were proved in this run, not read from the database."""
     _comparisons: dict[object, Comparison] = field(default_factory=dict, repr=False)
-    """Comparisons by what was compared: a rule and its mirror image meet the same two programs."""
+    """Comparisons by the compared programs, because a rule and its mirror image compare the same two."""
 
     def judge(
         self, lefts: Sequence[Node], rights: Sequence[Node], rounding: Rounding, numbers: Numbers | None = None, *,
         is_proved: bool = False, is_compared: bool = False,
     ) -> Ruling:  # fmt: skip
-        """Rule on programs for left sides over the same placeholders.
+        """Judge right-side programs of left sides over the same placeholders.
 
-        ``is_proved``: a certificate covers them; without one, each is proved here. ``is_compared``: what has a proof is also compared
-        on random operands, as everything is that does not ship.
+        ``is_proved``: a certificate covers them; otherwise each is proved here. ``is_compared``: proved programs are also compared on
+        random operands, as for every rule that is not shipped.
         """
         numbers = numbers or {}
         for left, right in () if is_proved else zip(lefts, rights, strict=True):
@@ -108,7 +109,7 @@ class Gate:
         return self._comparisons[key]
 
     def _objection(self, left: Node, right: Node, rounding: Rounding, numbers: Numbers, is_compared: bool) -> str:
-        """Return what stays open of an equality, proved here unless the database has the proof."""
+        """Return the part of an equality that is not proved; it is proved here unless the database has the proof."""
         fixed = "".join(f" ${index}={number!r}" for index, number in sorted(numbers.items()))
         statement = left.digest + fixed, right.digest, rounding
         proof = self.database.find(ProofRow, *statement)
@@ -126,21 +127,22 @@ class Gate:
 
 @dataclass(eq=False)
 class Admission:
-    """A rule's pass: yes where its certificate reaches, else by proving the application at its own sizes.
+    """Admits applications of a rule: those that its certificate covers, and others if they are proved at their own sizes.
 
-    A kind of match, of equal types, attributes and sides, is judged once.
+    Matches of one kind, with equal types, attributes and sides, are judged once.
     """
 
     rule: Rule | MergeRule
     covers: Tree
     tried: bool = False
-    """Whether what the certificate covers is compared at its own sizes too: the function of a rule that does not ship may do something
-    else with plain numbers than it did in the proof."""
+    """Whether matches that the certificate covers are also compared at their own sizes, because the function of a rule that is not shipped
+    may treat plain numbers in another way than it did in the proof.
+    """
     gate: Gate = field(default_factory=Gate)
     proved_here: int = 0
-    """Kinds of matches outside the certificate that were proved at their own sizes."""
+    """Number of kinds of matches outside the certificate that were proved at their own sizes."""
     compared: list[Comparison] = field(default_factory=list)
-    """What was compared of kinds of matches outside the certificate, of a user's rule of all."""
+    """Comparisons of kinds of matches outside the certificate and, for a user's rule, of all."""
     _reasons: dict[object, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
@@ -164,15 +166,15 @@ class Admission:
 
 @dataclass(eq=False)
 class Correction:
-    """What corrects a rule that holds in part: each kind of match once, where a program is proved equal to the left side.
+    """Corrects a rule that holds in part: each kind of match once, if a program is proved equal to the left side.
 
-    A user's rule is compared on random operands, too, as every rule that does not ship.
+    The result is compared on random operands, too, as for every rule that is not shipped.
     """
 
     rule: Rule
     gate: Gate = field(default_factory=Gate)
     corrected: list[str] = field(default_factory=list)
-    """Where the sides of each kind of match differ."""
+    """For each kind of match, the positions at which the sides differ."""
     compared: list[Comparison] = field(default_factory=list)
     _programs: dict[object, tuple[Node, ...] | Mismatch] = field(default_factory=dict, repr=False)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost: Python drops an exception that arrives inside a finaliser, so the request is also remembered."""
+"""Handle Ctrl-C reliably: Python drops an exception that arrives inside a finaliser, so the request is recorded, too."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def install() -> None:
 
 
 def heed() -> None:
-    """Raise ``KeyboardInterrupt`` where the end was asked for and the exception got lost."""
+    """Raise ``KeyboardInterrupt`` if the end was requested and the exception was lost."""
     if _Request.made:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Defer a request to the end of this block: an extension module that is interrupted while it is loaded aborts the process."""
+    """Defer requests to the end of this block, because interrupting the loading of an extension module aborts the process."""
     _Request.is_deferred = True
     try:
         yield
@@ -40,7 +40,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """End by ``KeyboardInterrupt`` where something fails after a request: interrupted code may fail in any way."""
+    """Raise ``KeyboardInterrupt`` in place of any error after a request, because interrupted code may fail in any way."""
     try:
         yield
     except Exception:
@@ -49,7 +49,7 @@ def heeded() -> Iterator[None]:
 
 
 def settle() -> None:
-    """Ignore requests from now on: results are put in their places, and what is left to do takes moments."""
+    """Ignore requests from now on: results are moved into place, and the remaining work takes moments."""
     heed()
     if not _Request.is_settling:
         return
@@ -60,7 +60,7 @@ def settle() -> None:
 
 @contextmanager
 def unsettled() -> Iterator[None]:
-    """Go on heeding requests after ``settle``: the results are put into a folder that goes with an interrupted run."""
+    """Go on heeding requests after ``settle``, because these results go into a folder that is deleted with an interrupted run."""
     _Request.is_settling = False
     try:
         yield

@@ -1,11 +1,11 @@
-"""Export what a search would measure as jobs, for another process or machine; add the records that come back.
+"""Export the kernels that a search would measure as jobs for another process or machine, and import the records.
 
-Where kernels are for a GPU that is elsewhere, what each must compute is evaluated here, in float64 by its meaning: the machine
-that measures needs neither onnxruntime nor any package of ours but ``runtime``, which the archive carries.
+If kernels are for a GPU on another machine, their expected results are evaluated here, in float64 by their definitions. The machine that
+measures needs neither onnxruntime nor any package of ours but ``runtime``, which the archive carries.
 
-The search is the usual one, with a measurer that measures nothing: it notes which kernels are chosen and files that each
-takes longer than estimated. So the next extraction chooses their rivals too, and one archive holds what several rounds of a
-search would measure. Kernels that the profile database knows are left out: export, measure, import again until none is left.
+The search is the usual one, with a measurer that measures nothing. It collects the chosen kernels and records that each takes longer than
+estimated. The next extraction therefore chooses their rivals, and one archive holds the kernels of several rounds of a search. Kernels that
+the profile database knows are not exported: export, measure and import again until none is left.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from runtime.profile.jobs import Job as ArchivedJob
 from runtime.profile.tables import read_lines
 
 ROUNDING_TOLERANCE = 8.0
-"""How far a kernel may be off that rounds its operands, in units of what rounding moves one operand, relative to the largest result.
+"""Accepted error of a kernel that rounds its operands, in unit roundoffs, relative to the largest result.
 
-Of a sum of 64 results that is six or seven times what is usual where the largest result is four times the usual one: one of thousands of
-sums is not that far off by chance, as it is at 4. A wrong result still moves its sum by a hundred times as much.
+For a sum of 64 results, this is six or seven times the usual error if the largest result is four times the usual one. Among thousands of
+sums, none is that far off by chance, while some exceed 4. A wrong result still moves its sum by a hundred times as much.
 """
 MOST_JUDGED_PLACES = 1 << 27
-"""Places that are evaluated to judge a kernel, at most, where its result comes in more than two parts."""
+"""Largest number of places that are evaluated to judge a kernel whose result has more than two parts."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """How many kernels an archive holds, and how many could not be compiled: these are filed as failed."""
+    """The number of kernels in an archive, and of those that could not be compiled, which are recorded as failed."""
 
     kernels: int
     failed: int
@@ -78,7 +78,7 @@ def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported
 
 
 def import_profiles(options: Options, database: Database, progress: Progress) -> int:
-    """Add the records of ``--import-profiles`` to the database; return how many say something new about this device."""
+    """Add the records of ``--import-profiles`` to the database; return the number of new ones for this device."""
     total = 0
     for path in options.profiles:
         try:
@@ -103,15 +103,15 @@ def _of_device(database: Database, options: Options) -> Iterator[Record]:
 def _collected(result: Saturated, options: Options, progress: Progress, database: Database) -> list[Job]:
     lowers, collector = lowering(options.device), Collector(policy=options.policy.measure)
     key = device_key(options, database)
-    is_described = lowers.speed is not None  # its rates are those of its data sheet
+    is_described = lowers.speed is not None  # its rates are from its data sheet
     missing = [] if is_described else calibration_missing(database, key, lowers.target)
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
-    # What would be measured is asked for in a budget of its own: a search that used its time up would ask for nothing.
+    # The collection has a budget of its own, because a search that has used up its time would measure nothing.
     budget = Budget(Progress(options.verbosity, options.budget_seconds), policy=options.policy)
     outline = Outline(result.graph, result.graph)
     choice, _ = Choosing(outline, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
-    # Where time was over before any program was chosen to be measured, its kernels are those of the programs that are chosen now.
+    # If time was over before any program was chosen, the kernels of the programs chosen now are collected.
     worth = worth_measuring(model, (*choice.selections, *choice.by_rules), options.policy.measure.negligible, {})
     collector.measure_candidates(model, worth, lambda: math.inf, lambda text: None)
     return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
@@ -146,7 +146,7 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                             write_expected(program, job, compiled, archived.feeds, options.seed)
                         else:
                             write_reference(program, job.implementation, compiled, compile_options)
-                        lowers.complete(compiled)  # so that it runs without a compiler
+                        lowers.complete(compiled)  # to run without a compiler
                         writer.add(compiled, archived)
                         kernels += 1
                 progress.update(f"{kernels} of {len(jobs)} kernels")
@@ -158,7 +158,7 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
 def write_weight_specs(
     program: Program, job: Job, folder: Path, seed: int, orders: Callable[[Kernel], Mapping[int, tuple[int, ...]]]
 ) -> None:
-    """Replace a kernel's random weights by how to draw them: they are larger than everything else that travels."""
+    """Replace a kernel's random weights by instructions to draw them, because they are larger than everything else in the archive."""
     if (folder / WEIGHTS).exists():
         (folder / WEIGHTS).unlink()
         stored = {}
@@ -171,9 +171,9 @@ def write_weight_specs(
 
 
 def write_expected(program: Program, job: Job, folder: Path, feeds: Sequence[FeedSpec], seed: int) -> None:
-    """Write a summary of what a kernel computes from the operands that are drawn for it, evaluated in float64 by its meaning.
+    """Write a summary of a kernel's expected result for its drawn operands, evaluated in float64 by its definition.
 
-    Beside the operands, one part of the result is there at a time.
+    Besides the operands, only one part of the result is in memory at a time.
     """
     given, weights = random_feeds(feeds, seed, repeated=True), random_weights(weight_specs(job.fragment), seed)
     arrays = {
@@ -188,7 +188,7 @@ def write_expected(program: Program, job: Job, folder: Path, feeds: Sequence[Fee
 
 
 def _judged(root: Node, arrays: Mapping[Node, np.ndarray]) -> Judged:
-    """Return what is judged of a result: all of it, or its first and last part and others between that take not too long to evaluate."""
+    """Return the judged parts of a result: all, or the first, the last and as many between as do not take too long to evaluate."""
     division, dtype = divided(root), root.type.dtype
     count = max(2, MOST_JUDGED_PLACES // max(1, division.part_places))
     numbers = sorted(set(np.linspace(0, len(division.parts) - 1, min(count, len(division.parts))).round().astype(int).tolist()))

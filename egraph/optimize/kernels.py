@@ -1,4 +1,4 @@
-"""Compile kernels: each as a program of its own to be measured, many at once.
+"""Compile kernels in batches, each as a program of its own that can be measured.
 
 Starting the compiler costs as much as compiling several kernels, so one run of it compiles a batch into one shared library.
 """
@@ -53,8 +53,8 @@ def compile_batch(
 ) -> list[Path | EinsatError]:  # fmt: skip
     """Return, for every program, the runnable folder inside ``folder`` or the reason why there is none.
 
-    Made for measuring: the folders share their kernel library by a link, and have no manifest. ``tell_built`` gets the seconds that
-    libraries of C functions took, which are built once.
+    The folders are for measuring only: they share their kernel library by a link, and have no manifest. ``tell_built`` is called with the
+    seconds that building libraries of C functions took, which are built once.
     """
     planned = [_planned(program, options) for program in programs]
     sources = dict.fromkeys(source for each in planned if isinstance(each, _Planned) for source in each.carried.values())
@@ -89,13 +89,13 @@ def compile_requests(requests: Sequence[KernelRequest], path: Path, options: Com
 
 
 def uncompiled(programs: Sequence[Program], options: CompileOptions) -> list[KernelRequest]:
-    """Return those of the programs' generated kernels that were not compiled before."""
+    """Return the programs' generated kernels that were not compiled before."""
     compiler = lowering_for(options.target).generator.compiler
     return compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads) if compiler else []
 
 
 def uncompiled_candidates(candidates: Iterable[Candidate], options: CompileOptions) -> int:
-    """Return how many of the generated kernels of candidates were not compiled before, for operands and results that are contiguous."""
+    """Return the number of candidates' generated kernels, for contiguous operands and results, that were not compiled before."""
     compiler = lowering_for(options.target).generator.compiler
     generated = (candidate for candidate in candidates if candidate.implementation.is_generated)
     requests = dict.fromkeys(KernelRequest(each.fragment, precision=each.implementation.precision) for each in generated)
@@ -111,7 +111,7 @@ class _Planned:
     requests: Mapping[str, KernelRequest]
     """Generated kernels by symbol."""
     carried: Mapping[str, Path]
-    """C sources of libraries, by the names of the files that these become."""
+    """C sources of libraries, by the names of the compiled files."""
 
 
 def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatError:
@@ -123,10 +123,10 @@ def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatErro
 
 
 def _written(planned: _Planned, folder: Path, shared: Path, libraries: Mapping[Path, Path]) -> Path:
-    """Write the folder of a program whose generated kernels are in a ``shared`` library; ``libraries`` of C functions, by their sources."""
+    """Write the folder of a program whose generated kernels are in a ``shared`` library; ``libraries`` maps C sources to built files."""
     folder.mkdir(parents=True)
     weights = dict.fromkeys(buffer.key for buffer in planned.plan.buffers if buffer.area == "weight")
-    if weights:  # and as they are given, for what the result is compared with
+    if weights:  # also in their given order, for the reference
         given = (node.string("digest") for node in walk(planned.program.graph.roots) if node.op == "Constant" and is_sized(node))
         write_weights(folder / WEIGHTS, {key: planned.program.graph.tensors[key] for key in dict.fromkeys((*weights, *given))})
     for name, model in planned.models.items():
@@ -156,11 +156,11 @@ TF32_SPLIT, TF32_FACTOR = "einsat.tf32", 2.0**13 + 1
 """A constant's name and value: x c - (x c - x), in float32, is x with the 11 significant bits of tf32."""
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
 DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
-"""Operators that are undefined, or badly conditioned, where this operand (by position) is near or below 0."""
+"""Operators that are undefined or badly conditioned if this operand (by position) is near or below 0."""
 
 
 def kernel_program(fragment: Node, implementation: Implementation, *, seed: int) -> Program:
-    """Return a program of this one kernel, with random weights, to be measured."""
+    """Return a program of this one kernel, with random weights, for measuring."""
     tensors = random_weights(weight_specs(fragment), seed)
     leaves: dict[Node, Node] = {}
     for leaf in placeholders(fragment):
@@ -183,7 +183,7 @@ def _weight(leaf: Node) -> str:
 
 
 def weight_specs(fragment: Node) -> tuple[FeedSpec, ...]:
-    """Return what to draw for the constants of a kernel."""
+    """Return the specifications to draw the constants of a kernel."""
     ranges, values = integer_ranges((fragment,)), leaf_values(fragment)
     return tuple(
         FeedSpec(_weight(leaf), leaf.type.dtype, leaf.type.sizes, high + 1, values[leaf], low)
@@ -194,9 +194,9 @@ def weight_specs(fragment: Node) -> tuple[FeedSpec, ...]:
 
 
 def leaf_values(fragment: Node) -> dict[Node, Values]:
-    """Return how to draw each placeholder: away from 0 where only that keeps a root, logarithm or quotient meaningful.
+    """Return how to draw each placeholder: away from 0 if a root, logarithm or quotient requires it.
 
-    Exponents are whole: a power of what may be near 0 would magnify its rounding without bound.
+    Exponents are whole numbers, because a power of a base near 0 would magnify its rounding without bound.
     """
     critical: set[Node] = set()
     stack = [node.inputs[DIVISORS[node.op]] for node in walk((fragment,)) if node.op in DIVISORS]
@@ -215,7 +215,7 @@ def leaf_values(fragment: Node) -> dict[Node, Values]:
 
 
 def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
-    """Return what to draw for the inputs of a program of one kernel."""
+    """Return the specifications to draw the inputs of a program of one kernel."""
     ranges = integer_ranges(program.graph.roots)
     (kernel,) = program.kernels
     values = leaf_values(kernel.fragment)
@@ -228,7 +228,7 @@ def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
 
 
 def reference_graph(graph: Graph) -> Graph:
-    """Return the graph with its constants as inputs, called by their digests: small, however large the weights are."""
+    """Return the graph with its constants as inputs named by their digests, so that its size does not depend on the weights."""
     constants = sorted((node for node in walk(graph.roots) if node.op == "Constant"), key=lambda node: node.string("digest"))
     inputs = {node: make("Input", (), attributes(name=node.string("digest")), node.type) for node in constants}
     roots = list(dict.fromkeys(graph.roots))
@@ -239,7 +239,7 @@ def reference_graph(graph: Graph) -> Graph:
 
 
 def in_float32(graph: Graph) -> Graph:
-    """Return the graph of one kernel as its stored operands and its stored result are computed with: onnxruntime reads no bf16."""
+    """Return the graph of one kernel with stored bf16 operands and results in float32, because onnxruntime does not read bf16."""
     roots = list(dict.fromkeys((*graph.roots, *graph.inputs)))
     new = in_one_type(roots, lambda leaf: PLAIN if leaf.type.dtype == "bfloat16" else leaf.type.dtype)
     outputs = tuple((name, new[node]) for name, node in graph.outputs)
@@ -247,9 +247,10 @@ def in_float32(graph: Graph) -> Graph:
 
 
 def rounded(graph: Graph, precision: str) -> Graph:
-    """Return the graph with the operands of its products rounded: what kernels of this precision compute.
+    """Return the graph with the operands of its products rounded, as kernels of this precision compute.
 
-    Those in bytes compute what their program says once it is expanded, and those that are nearly exact differ by no more than others do.
+    The graph is unchanged for kernels in bytes, whose expanded program already rounds, and for nearly exact ones, whose errors are no
+    larger than others'.
     """
     if precision in (PLAIN, IN_BYTES, *NEARLY_EXACT):
         return graph
@@ -266,17 +267,17 @@ def rounded(graph: Graph, precision: str) -> Graph:
 
 
 def in_bytes(program: Program) -> Program:
-    """Return the program of one kernel with what it computes in bytes, where it does."""
+    """Return the program of one kernel, with quantised operators if it computes in bytes."""
     return expanded(program, program.kernels[0].implementation)
 
 
 def quantised_operand(node: Node, scale: Scale) -> Node:
-    """Return a value as bytes, and back."""
+    """Return a value quantised to bytes and back."""
     return apply("Dequantize", apply("Quantize", node, *scale.constants), *scale.constants)
 
 
 def rounded_operand(node: Node, precision: str) -> Node:
-    """Return a value converted to the element type of a precision, and back; to tf32 by float32's own arithmetic (Veltkamp's splitting)."""
+    """Return a value converted to the element type of a precision and back; tf32 uses float32 arithmetic (Veltkamp's splitting)."""
     if precision == "tf32":
         split = make("Constant", (), attributes(digest=TF32_SPLIT), TensorType(node.type.dtype, ()))
         wide = apply("Mul", node, split)

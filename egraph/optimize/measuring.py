@@ -1,4 +1,4 @@
-"""Measure single kernels: compile each alone, compare its result and time it in the worker, file the timing."""
+"""Measure single kernels: compile each alone, compare its result, time it in the worker and record the time."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from runtime.profile.versions import from_memory
 
 SHOWN_CHARACTERS = 500
 SHARE_OF_LAST = 0.25
-"""Part that the last kernel has in how long the next one is believed to take to be timed."""
+"""Weight of the last kernel in the running mean that predicts how long it takes to time the next one."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to measure, and the text that its time is filed under."""
+    """A kernel to measure, and the text that its time is recorded under."""
 
     fragment: Node
     implementation: Implementation
     text: str
     engine: Engine = "kernel"
     seconds: float = 0.0
-    """About how long measuring it takes, where that is known."""
+    """Approximate time to measure it, or 0 if not known."""
 
     @property
     def key(self) -> KernelKey:
-        """Return what the time is filed under."""
+        """Return the key that the time is recorded under."""
         return self.text, self.implementation.text
 
 
@@ -61,12 +61,12 @@ class Measures(Protocol):
 
     @property
     def measured(self) -> int:
-        """Return how many kernels have a result."""
+        """Return the number of kernels with a result."""
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
-        """Record in ``model`` the times of those candidates that have no measurement yet."""
+        """Record in ``model`` the times of the candidates that have no measurement yet."""
 
     def uncompiled(self, candidates: Iterable[Candidate]) -> int:
         """Return how many of the generated kernels among candidates are still to be compiled."""
@@ -86,17 +86,17 @@ class Measurer:
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
     compile_seconds: float = 0.0
-    """How long one kernel of a batch takes to compile, by the last batch or, before the first, by what was compiled beside the search."""
+    """Time to compile one kernel of a batch, from the last batch or, before the first, from the kernels compiled beside the search."""
     time_seconds: float = 0.0
-    """How long one compiled kernel took to be compared and timed, by the last ones."""
+    """Time to compare and time one compiled kernel, from the last ones."""
     policy: MeasurePolicy = MeasurePolicy()
     tell_compiled: Callable[[int, float], None] = lambda kernels, seconds: None
-    """Gets the kernels that were generated and compiled together, and the seconds that they took."""
+    """Called with the number of generated kernels that were compiled together, and the seconds that this took."""
 
     def measure(
         self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
     ) -> None:
-        """Measure in order until time is up; every result is filed at once, also of what fails or hangs twice."""
+        """Measure in order until time is up. Every result is recorded at once, including kernels that fail or hang twice."""
         waiting = list(jobs)
         while waiting:
             together = self._fitting(time_left())
@@ -123,7 +123,7 @@ class Measurer:
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
                     if timing.status == "hung" and job.key not in self.hung:
-                        self.hung.add(job.key)  # the machine may be overloaded: it is tried once more
+                        self.hung.add(job.key)  # the machine may be overloaded: try once more
                         continue
                     device = from_memory(self.device) if job.engine == FROM_MEMORY else self.device
                     digest = lowering_for(self.options.target).code_digest(job.fragment, job.implementation)
@@ -131,7 +131,7 @@ class Measurer:
                     (file or self.database.put)(record)
 
     def _fitting(self, left_seconds: float) -> int:
-        """Return how many kernels can be compiled together, and then timed, in the time that is left, by how long the last ones took."""
+        """Return how many kernels can be compiled together and then timed in the time left, from the times of the last ones."""
         if left_seconds <= 0 or self.compile_seconds > left_seconds:
             return 0
         each_seconds = self.compile_seconds + self.time_seconds
@@ -139,14 +139,14 @@ class Measurer:
         return int(min(self.policy.batch, most))
 
     def _learn(self, kernels: int, seconds: float) -> None:
-        """Record how long a kernel takes to compile; with infinitely many seconds left, nothing follows from them."""
+        """Record how long a kernel takes to compile; if the time left is infinite, the difference is unknown."""
         if math.isfinite(seconds):
             self.compile_seconds = seconds / kernels
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
-        """Measure those candidates that have no measurement yet."""
+        """Measure the candidates that have no measurement yet."""
         jobs = [job_of(model, candidate, self.policy) for candidate in candidates if not model.is_settled(candidate)]
         self.measure(jobs, time_left, tell, model.file)
 
@@ -155,7 +155,7 @@ class Measurer:
         return uncompiled_candidates(candidates, self.options)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
-        """Return the times of single kernels, measured now; nothing is filed."""
+        """Return the times of single kernels, measured now; nothing is recorded."""
         records: dict[KernelKey, Record] = {}
 
         def keep(record: Record) -> None:
@@ -166,7 +166,7 @@ class Measurer:
         return records
 
     def _timing(self, program: Program, compiled: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
-        """Return the timing; None where there was no time to find out whether the kernel hangs."""
+        """Return the timing, or None if there was no time to find out whether the kernel hangs."""
         if isinstance(compiled, EinsatError):
             return Timing("failed", message=str(compiled)[:SHOWN_CHARACTERS])
         write_reference(program, job.implementation, compiled, self.options)
@@ -179,7 +179,7 @@ class Measurer:
             timing = measure(self.worker, load, self.effort)
         finally:
             self.worker.time_out_seconds = usual_seconds
-        if timing.lacks_library:  # filed, it would keep every kernel from being used later
+        if timing.lacks_library:  # if it were recorded, no kernel could be used later
             raise LowerError(f"kernels cannot be run on this machine: {timing.message}")
         return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
 
@@ -198,7 +198,7 @@ class Collector:
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
-        """Note those candidates that have no measurement yet; ``model`` believes the worse of them."""
+        """Collect the candidates that have no measurement yet; ``model`` then assumes disappointing times for them."""
         for candidate in candidates:
             if not model.is_settled(candidate):
                 time_us = self.policy.disappointment * model.estimate_us(candidate)
@@ -207,12 +207,12 @@ class Collector:
                 model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
 
     def uncompiled(self, candidates: Iterable[Candidate]) -> int:
-        """Return how many generated kernels are among candidates: nothing is compiled before they are known."""
+        """Return the number of generated kernels among candidates, because nothing is compiled before they are known."""
         return sum(candidate.implementation.is_generated for candidate in candidates)
 
 
 def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:
-    """Write the standard model beside a compiled kernel that says what it must compute."""
+    """Write the standard model that defines the result of a compiled kernel, beside the kernel."""
     if options.export_graph is not None:
         # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
         plain = reference = program.graph
@@ -249,14 +249,14 @@ def _calibration(target_lowering: Lowering) -> dict[str, tuple[Node, Implementat
 
 
 def calibration_jobs(target: Target) -> dict[str, Job]:
-    """Return what is timed to know how fast the device is, by name."""
+    """Return the kernels that are timed to learn the device's speed, by name."""
     kernels = _calibration(lowering_for(target)).items()
     jobs = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
     return jobs | {"call": replace(jobs["launch"], text=f"Session.run: {jobs['launch'].text}", engine="einsat")}
 
 
 def recorded(database: Database, device: str, target: Target, job: Job) -> Record | None:
-    """Return what is filed of a job's kernel, by the code that it has now."""
+    """Return the record of a job's kernel with its current code."""
     return database.get(device, *job.key, lowering_for(target).code_digest(job.fragment, job.implementation))
 
 
@@ -274,12 +274,12 @@ def calibration_programs(database: Database, device: str, target: Target, *, see
 def calibrate(
     database: Database, device: str, target: Target, measurer: Measurer | None, *, has_time: Callable[[], bool] = lambda: True
 ) -> DeviceSpeed:
-    """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
+    """Return the device's speed from a few standard kernels, which are measured once and kept in the database like any other."""
     if (described := lowering_for(target).speed) is not None:
         return described
     jobs = calibration_jobs(target)
     if measurer is not None:
-        for _ in range(2):  # what hung is tried once more: everything is estimated by these
+        for _ in range(2):  # a kernel that hung is tried again: all estimates rest on these
             missing = calibration_missing(database, device, target)
             measurer.measure(missing, lambda: math.inf if has_time() else 0.0, lambda text: None)
     times_us: dict[str, float] = {}
@@ -288,7 +288,8 @@ def calibrate(
         record = recorded(database, device, target, job)
         if record is None or record.median_us is None:
             return DeviceSpeed()
-        # Other processes only ever slow a kernel down: one slow reading here makes everything of its kind look slow, and it is never tried.
+        # The minimum is used because other processes only ever slow a kernel: after one slow reading, all kernels of its kind would look
+        # slow and never be tried.
         times_us[name], amounts[name] = min(record.samples_us), work(job.fragment)
     launch_us = times_us["launch"]
 

@@ -13,31 +13,32 @@ from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "int8", "auto"]
-"""What products may round their operands to: nothing; one precision wherever that is faster; or as far as the tolerance allows."""
+"""The precision that products may round their operands to: none, one wherever it is faster, or any as far as the tolerance allows."""
 OFFERED: Mapping[Precision, tuple[str, ...]] = {
     "fp32": (), "tf32": ("tf32",), "bf16": ("bf16",), "fp16": ("fp16",), "int8": ("bf16", "int8"), "auto": ("tf32", "bf16", "bf16x3"),
 }  # fmt: skip
-"""The precisions that kernels are offered in besides float32, of those that the target's have; by name alone fp16, of a small range,
-and int8, whose ranges are those of the user's inputs; what bytes do not suit may do in bf16. bf16x3: three products of bf16, of operands
-that are sums of two numbers each."""
+"""The precisions besides float32 that kernels are offered in, if the target's kernels have them. fp16, because of its small range, and
+int8, whose ranges are those of the user's inputs, are offered only by name. With int8, products that bytes do not suit may be computed in
+bf16. bf16x3: three products of bf16, of operands that are sums of two numbers each.
+"""
 CONSTRAINED: tuple[Precision, ...] = ("auto", "int8")
-"""Where the search itself keeps to the tolerance, kernel by kernel; otherwise a program that is beyond it is given up."""
+"""Precisions with which the search itself keeps to the tolerance, kernel by kernel; with others, a program beyond it is rejected."""
 Choice: TypeAlias = tuple[range, ...]
-"""The sizes that an axis may have: ranges, a number being a range of one."""
+"""The sizes that an axis may have, as ranges; a single number is a range of one."""
 ANY = range(0)
-"""Among the sizes of an axis: it may have any other as well, for which no program is planned."""
+"""Marks that an axis may have any other size as well, for which no program is planned."""
 DEFAULT_BUCKETS = 4
-"""Sizes that are planned of a range, its ends among them, unless ``--buckets`` says how many."""
+"""Number of sizes of a range that are planned, including its ends, unless ``--buckets`` gives another."""
 
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """What ``--shape`` asks for that takes the model to understand: names of sizes, and several sizes for one axis."""
+    """The part of ``--shape`` that can be resolved only with the model: names of sizes, and several sizes for one axis."""
 
     inputs: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
-    """The sizes of inputs, for those with several for an axis."""
+    """The sizes of inputs that have several for an axis."""
     names: Mapping[str, Choice] = field(default_factory=dict)
-    """Sizes by the names that the model gives them."""
+    """Sizes by their names in the model."""
     buckets: int = DEFAULT_BUCKETS
 
     @property
@@ -74,9 +75,9 @@ class Options:
     threads: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Inputs that are constants of the program, with their numbers as they were written."""
+    """Inputs that become constants of the program, with their numbers as written by the user."""
     size_request: SizeRequest = field(default_factory=SizeRequest)
-    """Sizes that become ``shapes`` once the model is read: those of each run, where several are planned."""
+    """Sizes that become ``shapes`` once the model is read; if several are planned, each run has its own."""
     budget_seconds: float = 55.0
     max_nodes: int = 50_000
     finalists: int = 4
@@ -105,11 +106,11 @@ class Options:
 
     @property
     def is_exact_below_normal(self) -> bool:
-        """Whether subnormal numbers are kept: where it is asked for, and where nothing may change."""
+        """Whether subnormal numbers are kept: if the user asks for it, or if only exact rules are allowed."""
         return self.keep_subnormals or self.allow == "exact"
 
     def stored(self) -> dict[str, Any]:
-        """Return what decides the result, as JSON data (not where files lie, nor how much is printed)."""
+        """Return the options that decide the result as JSON data, without the places of files and the verbosity."""
         return {
             "device": self.device, "threads": self.threads, "shapes": {k: list(v) for k, v in sorted(self.shapes.items())},
             "constants": {k: list(v) for k, v in sorted(self.constants.items())},

@@ -1,4 +1,4 @@
-"""The original model: its digest, its files, and the artefact that runs it unchanged."""
+"""The original model: its digest, its files, and copies of it with other sizes, constants or types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IN_ONE_FILE_BYTES = 1 << 30
 
 
 def digest(model: Path) -> str:
-    """Return a hash of the model file, and of the sizes of what it keeps outside."""
+    """Return a hash of the model file and of the sizes of its external files."""
     with model.open("rb") as file:
         content = hashlib.file_digest(file, "sha256")
     for name in external_files(model):
@@ -38,7 +38,7 @@ def digest(model: Path) -> str:
 
 
 def external_files(model: Path) -> tuple[str, ...]:
-    """Return the names, relative to the model, of the files that hold its large tensors."""
+    """Return the names, relative to the model, of the files with its large tensors."""
     locations = external_places(skeleton(model))
     for name in locations:
         if not (model.parent / name).resolve().is_relative_to(model.parent.resolve()):
@@ -47,14 +47,14 @@ def external_files(model: Path) -> tuple[str, ...]:
 
 
 def external_places(model: onnx.ModelProto) -> set[str]:
-    """Return the names of all files that hold tensors of a model."""
+    """Return the names of all files with tensors of a model."""
     tensors = tensors_of(model.graph)
     return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
 
 
 @contextmanager
 def at_sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Path]:
-    """Yield the model; where other sizes are given than it fixes, a copy that fixes those, under the same name."""
+    """Yield the model, or a copy of the same name with the given sizes if it fixes others."""
     if not shapes:
         yield model
         return
@@ -68,12 +68,12 @@ def at_sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Pat
 
 @contextmanager
 def with_constants(options: Options) -> Iterator[Options]:
-    """Yield the options; where inputs are to be constants, of a copy of the model in which they are, under the same name."""
+    """Yield the options; if inputs are to become constants, for a copy of the model with these constants, under the same name."""
     if not options.constants:
         yield options
         return
     output = options.output or options.model.parent
-    destination(options.model, output)  # refuses to replace the model, which the copy does not lie beside
+    destination(options.model, output)  # refuses to replace the model, which is in another folder than the copy
     proto, _ = read_model(options.model)
     fix_inputs(proto, options.constants, options.shapes)
     shapes = {name: sizes for name, sizes in options.shapes.items() if name not in options.constants}
@@ -82,7 +82,7 @@ def with_constants(options: Options) -> Iterator[Options]:
 
 
 def _changed(proto: onnx.ModelProto, model: Path, folder: Path) -> Path:
-    """Write a changed model into a folder, under its name, with what it keeps outside; return its place."""
+    """Write a changed model into a folder, under its name, with its external files; return its path."""
     copy = folder / model.name
     copy.write_bytes(proto.SerializeToString(deterministic=True))
     for name in external_files(model):
@@ -96,7 +96,7 @@ def _changed(proto: onnx.ModelProto, model: Path, folder: Path) -> Path:
 
 @contextmanager
 def in_float32(model: Path) -> Iterator[Path]:
-    """Yield the model; where it computes in 16 bits and is read in float32, that model in a file."""
+    """Yield the model or, if it computes in 16 bits and is read in float32, a file with the float32 model."""
     if not half_types(skeleton(model)):
         yield model
         return
@@ -114,7 +114,7 @@ def in_float32(model: Path) -> Iterator[Path]:
 
 
 def copy_model(model: Path, target: Path) -> None:
-    """Copy a model, with its outside data beside the copy under the same names."""
+    """Copy a model, with its external files beside the copy under the same names."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(model, target)
     for name in external_files(model):
@@ -123,6 +123,6 @@ def copy_model(model: Path, target: Path) -> None:
 
 
 def is_copy(model: Path, copy: Path) -> bool:
-    """Return whether a copy, with its outside data, holds the model's own bytes."""
+    """Return whether a copy and its external files are equal to the model's byte by byte."""
     pairs = [(model, copy), *((model.parent / name, copy.parent / name) for name in external_files(model))]
     return all(filecmp.cmp(first, second, shallow=False) for first, second in pairs)

@@ -19,7 +19,7 @@ from runtime.errors import ArtefactError
 
 @dataclass(frozen=True)
 class RuleUse:
-    """A rule that the shipped program rests on. ``uses``: how many of its kernels do; none where only weights, views or outputs do."""
+    """A rule that the shipped program rests on. ``uses``: number of its kernels that do; 0 if only weights, views or outputs do."""
 
     name: str
     verdict: str
@@ -30,47 +30,47 @@ class RuleUse:
 
 @dataclass(frozen=True)
 class Derived:
-    """A derivation that kernels of the shipped program come from: its operator, and step by step how its program came about."""
+    """A derivation that kernels of the shipped program come from: its operator, and the steps to its program."""
 
     name: str
     rule: str
     operator: str
     steps: tuple[tuple[str, str], ...]
-    """Rule and expressions after it."""
+    """Each step's rule, and the expression after it."""
     kernels: tuple[int, ...]
-    """Kernels that compute a part of its program, by position."""
+    """Positions of the kernels that compute a part of its program."""
 
 
 @dataclass(frozen=True)
 class Offered:
-    """How many programs derivations joined to the e-graph, each proved equal to what it computes."""
+    """The number of programs that derivations added to the e-graph, each proved equal to the operators that it replaces."""
 
     programs: int = 0
     is_compared: bool = True
-    """False where time ended before any of their kernels was compared."""
+    """False if time ended before any of their kernels was compared."""
 
 
 @dataclass(frozen=True)
 class RoundedProgram:
-    """A program whose error was measured because kernels of it round their operands, or the best one in which none does."""
+    """A program whose error was measured because its kernels round their operands, or the best program without such kernels."""
 
     rounding: int
-    """Kernels that round."""
+    """Number of kernels that round."""
     kernels: int
     error: float
-    """Relative to the largest output, on the inputs that the check begins with."""
+    """Error relative to the largest output, on the inputs that the check begins with."""
     predicted_us: float
     measured_us: float | None
 
     @property
     def time_us(self) -> tuple[float, str]:
-        """Return the time, and a note where it was not measured."""
+        """Return the time, and a note if it was not measured."""
         return (self.predicted_us, " (predicted)") if self.measured_us is None else (self.measured_us, "")
 
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel of a program: what it computes, from where, and how fast."""
+    """One kernel of a program: its fragment, operands, rules and time."""
 
     name: str
     implementation: str
@@ -84,18 +84,18 @@ class KernelRow:
     rules: tuple[str, ...]
     source_nodes: tuple[str, ...]
     operands: tuple[int, ...]
-    """Kernels whose results it reads, by position."""
+    """Positions of the kernels whose results it reads."""
     steps: tuple[str, ...] = ()
-    """The chain of reasons from the input program's node to the kernel's result."""
+    """The chain of equations from the input program's node to the kernel's result."""
 
     @property
     def kind(self) -> str:
-        """Return what counts and colours go by: library, eoperator, opaque or reference."""
+        """Return the kind that counts and colours are grouped by: library, eoperator, opaque or reference."""
         return Implementation.parse(self.implementation).shown_kind
 
     @property
     def precision(self) -> str:
-        """Return to what the kernel rounds the operands of its products."""
+        """Return the precision that the kernel rounds the operands of its products to."""
         return Implementation.parse(self.implementation).precision
 
     @property
@@ -118,7 +118,7 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class Finalist:
-    """A program that was timed: what the cost model predicted and what it took."""
+    """A program that was timed, with its predicted and its measured time."""
 
     name: str
     digest: str
@@ -127,12 +127,12 @@ class Finalist:
     measured_us: float | None
     message: str = ""
     estimated: int = 0
-    """Kernels whose costs in the prediction are estimates."""
+    """Number of kernels whose costs in the prediction are estimates."""
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """A kernel of a finalist that takes another time inside programs for this model than alone, on the data that they are timed on."""
+    """A kernel of a finalist whose time inside this model's programs, on their data, differs from its time alone."""
 
     program: str
     implementation: str
@@ -142,9 +142,9 @@ class InPlace:
 
 
 KERNEL_KINDS = ("library", "eoperator", "opaque")
-"""Kinds of kernels that are counted where there are none, too."""
+"""Kinds of kernels that are counted even if there are none."""
 FEW_REPEATS = 3
-"""Rounds of a race below which their number is printed."""
+"""Number of rounds of a race below which the number is printed."""
 Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
 REFUSALS: Mapping[Kind, str] = {
     "wrong": "wrong", "slow": "slow reference implementations", "failed": "failed", "hung": "hung"
@@ -179,9 +179,9 @@ class Outcome:
     device: str
     threads: int
     status: Literal["faster", "unchanged", "estimated"]
-    """``estimated``: the device is not timed, so nothing is said to be faster."""
+    """``estimated``: the device is not timed, so no program is called faster."""
     latency_us: Mapping[str, float | None]
-    """None for the program without rules where there was no time to time it."""
+    """None for the program without rules if there was no time to time it."""
     max_rel_err: float
     worst_output: str
     rules: tuple[RuleUse, ...]
@@ -201,37 +201,39 @@ class Outcome:
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """Options without which a part of the model is left to onnxruntime; the notes hold them, too."""
+    """Options that are needed to optimise a part of the model that is left to onnxruntime; they are among the notes, too."""
     seconds_total: float = 0.0
     files: tuple[str, ...] = ()
     kernel_counts: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
     model_digest: str = ""
-    """A hash of the model's files: what says later that an artefact was made from them."""
+    """Hash of the model's files, which shows later that an artefact was made from them."""
     check_notes: tuple[str, ...] = ()
-    """What the check of the saved files found beside the largest error: accepted noise, what was left out after a failure, and
-    outputs about which random inputs tell little."""
+    """Findings of the check of the saved files besides the largest error: accepted noise, rules and kernels that were excluded after a
+    failure, and outputs that hardly depend on random inputs.
+    """
     unsafe_rules: tuple[str, ...] = ()
-    """Rules that were in use without a proof, with their verdicts: ``--unsafe-rules`` admitted them."""
+    """Rules that were used without a proof because of ``--unsafe-rules``, with their verdicts."""
     derived: tuple[Derived, ...] = ()
     offered: Offered = Offered()
     repeats: int = 0
-    """Rounds in which both onnxruntime and what is shipped were timed."""
+    """Number of rounds in which both onnxruntime and the shipped program were timed."""
     in_place: tuple[InPlace, ...] = ()
     stitched: tuple[Stitched, ...] = ()
-    """Tensors of the shipped program that several kernels fill, box by box."""
+    """Tensors of the shipped program that several kernels fill, each a box of them."""
     rule_notes: tuple[str, ...] = ()
-    """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
+    """Rules that were proved at the sizes of some matches because their certificates do not cover these."""
     inputs: Mapping[str, int] = field(default_factory=dict)
-    """On how many inputs results were compared: ``given`` by the user, and ``random``."""
+    """Number of inputs that results were compared on: ``given`` by the user, and ``random``."""
     precisions: Mapping[str, RoundedProgram] = field(default_factory=dict)
-    """Time and error of what is shipped (``chosen``), of the fastest that rounds as it likes (``rounded``), and of the fastest that does
-    not round (``float32``); empty where nothing was allowed to."""
+    """Time and error of the shipped program (``chosen``), of one that rounds wherever this is faster (``rounded``), and of the fastest that
+    does not round (``float32``); empty if rounding was not allowed.
+    """
     precision_note: str = ""
-    """Why no kernel rounds although rounding was allowed."""
+    """The reason why no kernel rounds although rounding was allowed."""
     keeps_subnormals: bool = False
     subnormal_weights: int = 0
-    """Weights of the model that are subnormal numbers."""
+    """Number of the model's weights that are subnormal numbers."""
 
     @property
     def has_subnormals(self) -> bool:
@@ -251,13 +253,13 @@ class Outcome:
         return {f"over_{name}": self.over(name, 4) for name in ("onnxruntime", "unoptimized")}
 
     def over(self, name: str, digits: int) -> float | None:
-        """Return how many times as long as what is shipped something takes, None where it has no time."""
+        """Return the time of a program relative to the shipped one's, or None if it has no time."""
         time_us, optimized_us = self.latency_us[name], self.latency_us["optimized"]
         return None if time_us is None or optimized_us is None else round(time_us / optimized_us, digits)
 
     @property
     def estimated_us(self) -> dict[str, float]:
-        """Return the estimated costs of what is shipped and of the program without rules, where nothing was timed."""
+        """Return the estimated costs of the shipped program and of the one without rules, on a device without timing."""
         if self.status != "estimated":
             return {}
         costs_us = {finalist.name: finalist.predicted_us for finalist in self.finalists}
@@ -265,7 +267,7 @@ class Outcome:
 
     @property
     def derivations_text(self) -> str:
-        """Return how derivations took part; empty where nothing was derived."""
+        """Return in words how derivations took part; empty if nothing was derived."""
         offered, kernels = self.offered, {number for derived in self.derived for number in derived.kernels}
         if not offered.programs:
             return ""
@@ -321,7 +323,7 @@ class Outcome:
         }
 
     def _precision(self) -> dict[str, Any]:
-        """Return what was asked for, what programs of several precisions take and how far they are off, and how many kernels round."""
+        """Return the requested precision, the times and errors of programs of several precisions, and the number of kernels that round."""
         return {
             "asked": self.options.get("precision", "fp32"),
             "tolerance": self.options["tolerance"]["relative"],
@@ -333,7 +335,7 @@ class Outcome:
 
     @property
     def precision_text(self) -> str:
-        """Return how many kernels round, and how far that is off; empty where nothing was allowed to."""
+        """Return in words how many kernels round, and the errors; empty if rounding was not allowed."""
         if not (self.precisions or self.precision_note):
             return ""
         counts = Counter(row.precision for row in self.kernels)
@@ -349,7 +351,7 @@ class Outcome:
         return "; ".join([text, *parts, accepted])
 
     def _derivations(self) -> list[dict[str, Any]]:
-        """Return the derivations among the rules, each with what derives it and the operators that it was derived for."""
+        """Return the derivations among the rules, each with its uses and the operators that it was derived for."""
         operators: dict[str, list[str]] = {}
         for derived in self.derived:
             operators.setdefault(derived.name, []).append(derived.operator)
@@ -366,7 +368,7 @@ class Outcome:
 
     @staticmethod
     def from_manifest(data: Mapping[str, Any]) -> Outcome:
-        """Read a manifest back; durations that it leaves out are zero."""
+        """Read a manifest; durations, which it does not contain, are zero."""
         raw = dict(data)
         raw["rules"] = tuple(RuleUse(**rule) for rule in raw["rules"])
         raw["derived"] = tuple(
@@ -396,14 +398,14 @@ def _rounded(time_us: float | None) -> float | None:
 
 
 def summary(rows: Sequence[Refused]) -> str:
-    """Return ``kernels refused: 1 wrong, 4 slow reference implementations``; empty when there are none."""
+    """Return ``kernels refused: 1 wrong, 4 slow reference implementations``; empty if there are none."""
     counts = Counter(row.kind for row in rows)
     parts = [f"{counts[kind]} {description}" for kind, description in REFUSALS.items() if counts[kind]]
     return f"kernels refused: {', '.join(parts)}" if parts else ""
 
 
 def read_outcome(artefact: Path) -> Outcome:
-    """Return what the run that made the artefact found out."""
+    """Return the outcome of the run that made the artefact."""
     try:
         path = find_folder(artefact) / MANIFEST
     except ArtefactError as error:

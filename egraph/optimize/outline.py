@@ -1,7 +1,7 @@
 """The outline of a model: one block in place of each run of equal ones, and how a program of it is written out for the model.
 
-What is searched is the outline. Each of its values has a *time*: 0 from the start, an odd number within a run, an even one after it. The
-e-graph keeps no e-node that reads what is known later, so that every program of the outline can be written out.
+The search sees only the outline. Each of its values has a *time*: 0 from the start, an odd number within a run, an even one after it.
+E-nodes that read values of a later time are removed from the e-graph, so that every program of the outline can be written out.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from egraph.tensor import Attributes, ENode, FrozenEGraph, Graph, Kernel, Node, 
 
 @dataclass(frozen=True)
 class Instance:
-    """One of the equal blocks: its operators in their order, and what they read."""
+    """One of the equal blocks: its operators in their order, and the values that they read."""
 
     operators: tuple[Node, ...]
     operands: tuple[Node, ...]
-    """What depends on the model's inputs, in the order of its first use; ``constants`` likewise."""
+    """Values from outside that depend on the model's inputs, in the order of their first use; ``constants`` likewise."""
     constants: tuple[Node, ...]
-    """Weights, and what is computed of weights alone."""
+    """Weights, and values computed from weights alone."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Equal blocks; ``outputs`` are the positions of operators whose values others read."""
+    """A run of equal blocks; ``outputs`` are the positions of operators whose values are read outside of the block."""
 
     instances: tuple[Instance, ...]
     outputs: tuple[int, ...]
 
     @property
     def saved(self) -> int:
-        """Return the number of operators that need not be searched."""
+        """Return the number of operators that the search is spared."""
         return (len(self.instances) - 1) * len(self.instances[0].operators)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A model, and the graph that is searched in its place: the model itself where it has no equal blocks."""
+    """A model, and the graph that is searched in its place, which is the model itself if it has no equal blocks."""
 
     model: Graph
     graph: Graph
     runs: tuple[Run, ...] = ()
     nodes: Mapping[Node, Node] = field(default_factory=dict)
-    """What stands for the model's nodes in the graph, those of all first instances and those outside of runs."""
+    """The graph's nodes for the model's nodes in first instances and outside of runs."""
     parameters: Mapping[Node, tuple[int, bool, int]] = field(default_factory=dict)
-    """The leaves that stand for what a block reads: the run, whether for a constant, and its place among these."""
+    """The leaves that stand for a block's operands: the run, whether it is a constant, and its position among these."""
     results: Mapping[Node, Node] = field(default_factory=dict)
-    """The leaves that stand for values of blocks outside of them, each with the model's node."""
+    """The leaves that stand for values of blocks where others read them, each with the model's node."""
 
     @cached_property
     def owners(self) -> Mapping[Node, tuple[int, int, int]]:
@@ -67,12 +67,12 @@ class Outline:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what was searched once, in words."""
+        """Return notes on the blocks that are searched once."""
         blocks = ((len(run.instances), len(run.instances[0].operators)) for run in self.runs)
         return tuple(f"{count} equal blocks of {operators} operators were searched as one" for count, operators in blocks)
 
     def uses(self, frozen: FrozenEGraph) -> Mapping[int, int]:
-        """Return how many instances compute the classes of blocks, by the class's number."""
+        """Return the number of instances that compute each class of a block, by the class's number."""
         counts: dict[int, int] = {}
         for number, nodes in frozen.classes.items():
             inputs = (make("Input", (), each.attributes, frozen.types[number]) for each in nodes if each.op == "Input")
@@ -91,10 +91,10 @@ class Outline:
         return counts
 
     def in_order(self, frozen: FrozenEGraph) -> FrozenEGraph:
-        """Return an e-graph without e-nodes that join what is computed at different times, as the product of a block with one after it.
+        """Return an e-graph without e-nodes that combine values of different times, for example of a block and of a later one.
 
-        In the graph a block's results are leaves, so that nothing there says that they come after the block: a program with such a kernel
-        would never end to be written out.
+        In the graph a block's results are leaves, so nothing there shows that they come after the block. A program with such a kernel could
+        not be written out, because a value would depend on itself.
         """
         if not self.runs:
             return frozen
@@ -111,22 +111,23 @@ class Outline:
 
     @cached_property
     def _leaf_times(self) -> Mapping[tuple[str, Attributes], int]:
-        """The times of leaves: a run's own is odd, what is known after it is even, what is known from the start is 0."""
+        """The times of leaves: odd within a run, even after it, 0 from the start."""
         after = {leaf: 2 * self.owners[node][0] + 2 for leaf, node in self.results.items()}
         times = after | {leaf: 2 * run + 1 for leaf, (run, _, _) in self.parameters.items()}
         return {(leaf.op, leaf.attributes): time for leaf, time in times.items()}
 
     def _times(self, frozen: FrozenEGraph) -> Mapping[int, int]:
-        """Return when each class is known: as the graph computes it, or earlier outside of all blocks; none of what is in no order.
+        """Return the time of each class: that of the graph's node, or an earlier one outside of all blocks.
 
-        What a block computes may be equal to what is known before it, and stands for both: all that reads it is still in order.
+        Classes that cannot be computed in order have no time. A value of a block may be equal to one that is known before it; the class
+        then gets the earlier time, and all its readers are still in order.
         """
         of_node: dict[Node, int] = {}
         for node in walk(frozen.source.values()):
             operands = max((of_node[operand] for operand in node.inputs), default=0)
             of_node[node] = self._leaf_times.get((node.op, node.attributes), operands)
         times = {number: of_node[node] for number, node in frozen.source.items()}
-        waiting = [*frozen.classes][::-1]  # numbered from the roots: operands come first so
+        waiting = [*frozen.classes][::-1]  # numbered from the roots: reversed, operands come first
         changed = True
         while changed:
             changed = False
@@ -140,7 +141,7 @@ class Outline:
         return times
 
     def originals(self, node: Node) -> tuple[Node, ...]:
-        """Return the model's nodes that a node of the graph stands for."""
+        """Return the model's nodes that a node of the graph represents."""
         return self._originals.get(node, (node,))
 
     @cached_property
@@ -152,12 +153,12 @@ class Outline:
         return originals
 
     def program(self, frozen: FrozenEGraph, selection: Selection) -> Program:
-        """Return the model's program of a selection from the graph's e-graph: its blocks are written out for each instance."""
+        """Return the model's program for a selection from the graph's e-graph: its blocks are written out for each instance."""
         program = to_program(frozen, selection, self.graph)
         return _Writer(self, program).program() if self.runs else program
 
     def written(self, frozen: FrozenEGraph, selection: Selection) -> tuple[tuple[int, ...], ...]:
-        """Return, for each kernel of the graph's program, the positions in the model's program of the kernels that it is written out as."""
+        """Return, for each kernel of the graph's program, the positions of its instances in the model's program."""
         program = to_program(frozen, selection, self.graph)
         if not self.runs:
             return tuple((position,) for position in range(len(program.kernels)))
@@ -167,7 +168,7 @@ class Outline:
 
 
 def _time_of(node: ENode, leaves: Mapping[tuple[str, Attributes], int], times: Mapping[int, int]) -> int | None:
-    """Return when an e-node is known, by its operands; None where one is not, or what reads them belongs to no time."""
+    """Return the time of an e-node from its operands, or None if one has no time or they cannot be read together."""
     time = leaves.get((node.op, node.attributes), 0)
     for child in node.children:
         other = times.get(child)
@@ -175,22 +176,22 @@ def _time_of(node: ENode, leaves: Mapping[tuple[str, Attributes], int], times: M
             return None
         early, late = sorted((time, other))
         if early % 2 and late != early:
-            return None  # a value of a block is read outside of it
+            return None  # a value of a block would be read outside of it
         time = late
     return time
 
 
 def _is_in_time(time: int | None, needed: int) -> bool:
-    """Return whether what is known at a time serves a class that is needed at another: in the same block, or outside of all and earlier."""
+    """Return whether a value of this time can compute a class of another: they are equal, or it is earlier and outside of all blocks."""
     return time == needed or (time is not None and time % 2 == 0 and time < needed)
 
 
 Place: TypeAlias = tuple[int, int] | None
-"""The run and the instance whose value is meant; None outside of runs."""
+"""The run and the instance that a value belongs to, or None outside of runs."""
 
 
 class _Writer:
-    """Writes the program of a graph out for its model."""
+    """Writes out the program of an outline's graph for its model."""
 
     def __init__(self, outline: Outline, program: Program) -> None:
         self._outline, self._program = outline, program
@@ -224,18 +225,18 @@ class _Writer:
         return Program(graph, ordered, math.fsum(kernel.cost_us for kernel in ordered), program.rules)
 
     def outputs(self, kernel: Kernel) -> tuple[Node, ...]:
-        """Return what a kernel computes for each instance."""
+        """Return the output of a kernel for each instance."""
         return tuple(self._write(kernel.output, place) for place in self._places(kernel.output))
 
     def _places(self, node: Node) -> tuple[Place, ...]:
-        """Return the instances that have a value of their own for a node."""
+        """Return the instances that have their own value for a node."""
         run = self._run_of(node)
         return (None,) if run is None else tuple((run, number) for number in range(len(self._outline.runs[run].instances)))
 
     def _run_of(self, root: Node) -> int | None:
         """Return the run whose block a node belongs to."""
         stack = [root] if root not in self._runs else []
-        while stack:  # down to what is known already
+        while stack:  # down to nodes whose runs are known
             node = stack[-1]
             if missing := [operand for operand in node.inputs if operand not in self._runs]:
                 stack += missing
@@ -247,10 +248,10 @@ class _Writer:
         return self._runs[root]
 
     def _renamed(self, place: Place) -> Mapping[str, str]:
-        """Return the names of an instance's values and nodes by those of the first instance's."""
+        """Return the names of an instance's values and nodes by the first instance's names."""
         if place is None:
             return {}
-        if place not in self._renames:  # every node of a block asks for it, and blocks may have hundreds
+        if place not in self._renames:  # cached: every node of a block asks for it, and blocks may have hundreds
             self._renames[place] = self._renames_of(*place)
         return self._renames[place]
 
@@ -264,7 +265,7 @@ class _Writer:
         return renamed
 
     def _source(self, node: Node) -> tuple[Node, Place]:
-        """Return the program's node, and the place where it is written, that computes a value of the model."""
+        """Return the program's node that computes a value of the model, and its place."""
         if node not in self._outline.owners:
             return self._published.get(self._outline.nodes.get(node, node), node), None
         run, instance, position = self._outline.owners[node]
@@ -272,7 +273,7 @@ class _Writer:
         return self._published[self._outline.nodes[first]], (run, instance)
 
     def _alias(self, node: Node, place: Place) -> tuple[Node, Place] | None:
-        """Return what a leaf of the graph stands for."""
+        """Return the node and place that a leaf of the graph stands for."""
         if node in self._outline.results:
             return self._source(self._outline.results[node])
         if node not in self._outline.parameters:
@@ -283,7 +284,7 @@ class _Writer:
         return (instance.constants[at], None) if is_constant else self._source(instance.operands[at])
 
     def _write(self, node: Node, place: Place) -> Node:
-        """Return a node over what the graph's leaves stand for."""
+        """Return a node whose leaves are replaced by the values that they stand for."""
         stack = [(node, place)]
         opened: set[tuple[Node, Place]] = set()
         while stack:
@@ -304,7 +305,7 @@ class _Writer:
 
 
 def _ordered(kernels: Mapping[Node, Kernel]) -> tuple[Kernel, ...]:
-    """Return kernels, given by what they compute, operands before users."""
+    """Return kernels, given by their outputs, with operands before users."""
     ordered: dict[Node, Kernel] = {}
     stack = list(kernels)[::-1]
     while stack:

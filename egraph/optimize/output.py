@@ -1,4 +1,4 @@
-"""Write results beside their destination and rename them: the destination is always complete, old or new."""
+"""Write results beside their destination and rename them, so that the destination is always complete, old or new."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the result goes: the standard ONNX file and the artefact folder, side by side."""
+    """The places of the result: the standard ONNX file and the artefact folder, side by side."""
 
     model: Path
     artefact: Path
 
 
 def destination(model: Path, output: Path | None) -> Destination:
-    """Return where to write: beside the model, into a folder, or under a given name ending in .onnx."""
+    """Return the destination: beside the model, in a folder, or a given name ending in .onnx."""
     if output is not None and output.suffix == ".onnx" and not output.is_dir():
         target = Destination(output, folder_beside(output))
     else:
@@ -42,12 +42,12 @@ def destination(model: Path, output: Path | None) -> Destination:
 
 @contextmanager
 def staging(target: Destination) -> Iterator[Path]:
-    """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened.
+    """Yield a temporary folder on the output's own disk, which is removed afterwards in any case.
 
-    So are the folders that were made for it, where nothing was written into them, and what killed runs left in the same place.
+    Folders that were created for it are removed, too, if they are empty, as are the folders of killed runs in the same place.
     """
     stack = ExitStack()
-    parent = target.model.parent.absolute()  # workers run in another folder
+    parent = target.model.parent.absolute()  # absolute, because workers run in another folder
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def staging(target: Destination) -> Iterator[Path]:
 
 
 def full_error(error: OSError, output: Path, temporary: Path) -> ModelError:
-    """Return the message for a full disk: of the two folders that a run writes into, the one with less space left."""
+    """Return the message for a full disk; it names the folder with less space of the two that a run writes into."""
     if shutil.disk_usage(output).free <= shutil.disk_usage(temporary).free:
         return write_error(error, output)
     what = f"no space is left for temporary files in {temporary}"
@@ -94,7 +94,7 @@ def write_error(error: OSError, folder: Path, *, option: str = "-o FOLDER") -> M
 
 
 def check_report(path: Path) -> None:
-    """Raise ModelError where a report could not be written: before the search, not after it."""
+    """Raise ModelError if a report could not be written; this is called before the search."""
     if path.is_dir():
         raise ModelError(f"the report {path} is a folder", where="--report", fix=f"give a file: --report {path / 'report.html'}")
     folder = path.absolute().parent
@@ -107,8 +107,8 @@ def check_report(path: Path) -> None:
 def publish(folder: Path, output: Destination) -> tuple[Path, ...]:
     """Move everything staged in ``folder`` to its destination, each file or folder by one rename.
 
-    Standard files first, the artefact last: it names the hash of the model file that belongs to it. From the first of them on,
-    Ctrl-C comes too late.
+    Standard files are moved first and the artefact last, because it names the hash of its model file. Ctrl-C is ignored from the first
+    rename on.
     """
     written: list[Path] = []
     staged = sorted(folder.iterdir(), key=lambda path: (path.name == output.artefact.name, path.name))
@@ -149,7 +149,7 @@ def write_beside(path: Path, text: str, *, option: str = "-o FOLDER") -> None:
 
 
 def _flush(path: Path) -> None:
-    """Make sure that the bytes are on the disk before the name is."""
+    """Flush a file to the disk before it is renamed."""
     if path.is_file():
         with path.open("rb") as file:
             os.fsync(file.fileno())

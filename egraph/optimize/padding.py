@@ -1,10 +1,10 @@
-"""Prove that rows added to inputs do not reach the rows of outputs that are kept: f(padded x)[: n] = f(x).
+"""Prove that rows added to inputs do not affect the rows of outputs that are kept: f(padded x)[: n] = f(x).
 
-A graph at a smaller and one at a larger size are gone through side by side. A value of the larger one *begins with* that of the
-smaller one where both agree at every position of the smaller. Inputs do: they are padded at their ends. So does a node's result
-where its operands do, if its meaning at both sizes is the same expression up to how far its positions go: then every element of the
-smaller result is computed from the same elements, which lie inside the smaller operands, because a meaning reads nowhere else. A sum
-over more elements, a condition on a size, a remainder by one: each is another expression, and nothing is proved.
+The proof compares a graph at a smaller and at a larger size, node by node. A value of the larger graph *begins with* that of the smaller
+one if both agree at every position of the smaller. Inputs do, because they are padded at their ends. A node's result does if its operands
+do and if its definition at both sizes is the same expression up to the ends of its positions: then every element of the smaller result is
+computed from the same elements, which lie inside the smaller operands, because a definition reads nowhere else. A sum over more elements, a
+condition on a size, or a remainder by a size is another expression; nothing is proved then.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import meaning
 
 ENDLESS = 1 << 62
-"""The end of positions when expressions are compared: it is in none of them."""
+"""The end of positions when expressions are compared; it occurs in none of them."""
 Key: TypeAlias = tuple[str, tuple[TensorType, ...], Attributes]
 
 
 @dataclass
 class Padding:
-    """Compares graphs of one model at two sizes; equal kinds of nodes are compared once."""
+    """Compares graphs of one model at two sizes; nodes of equal kinds are compared once."""
 
     judged: dict[tuple[Key, Key], bool] = field(default_factory=dict)
 
     def refusal(self, small: Graph, large: Graph) -> str:
-        """Return why an output of the larger graph may not begin with that of the smaller one; empty where all do."""
+        """Return why an output of the larger graph may not begin with that of the smaller one, or an empty text if all do."""
         if [name for name, _ in small.outputs] != [name for name, _ in large.outputs]:
             return "the outputs have other names"
         proved: set[tuple[Node, Node]] = set()
@@ -50,7 +50,7 @@ class Padding:
         return ""
 
     def _refused(self, small: Node, large: Node, first: Graph, second: Graph) -> str:
-        """Return why a value may not begin with another, where all operands do."""
+        """Return why a value may not begin with another although all operands do."""
         sources = second.origins.get(large, ())
         operator = f"{large.op}{f' ({sources[0]})' if sources else ''}"
         if small.op != large.op or small.type.dtype != large.type.dtype or len(small.inputs) != len(large.inputs):
@@ -83,7 +83,7 @@ def _begins_with(large: np.ndarray, small: np.ndarray) -> bool:
 
 
 def begins_alike(small: Scope, large: Scope) -> bool:
-    """Return whether two scopes are one expression at all positions of the smaller one."""
+    """Return whether two scopes are the same expression at all positions of the smaller one."""
     iterators = [i for scope in _scopes(small) for i in scope.traversal]
     single = frozenset(i.name for i in iterators if i.high == 1) - {i.name for i in iterators if i.high != 1}
     return len(small.shape) == len(large.shape) and _reaches(small, large) and _open(small, single, {}) == _open(large, single, {})
@@ -118,7 +118,7 @@ Names: TypeAlias = Mapping[Iterator, "Size | Iterator"]
 
 
 def _open(scope: Scope, single: frozenset[str], outer: Names) -> Scope:
-    """Return a scope whose positions have no ends; where the smaller one has a single position, that is 0 in both."""
+    """Return a scope without ends of positions; if the smaller scope has a single position, it is 0 in both."""
     traversal = tuple(Iterator(i.name, i.low, ENDLESS) for i in scope.traversal)
     names: Names = {**outer, **{i: 0 if i.name in single else j for i, j in zip(scope.traversal, traversal, strict=True)}}
     return Scope(traversal, scope.summation, scope.reduction, _opened(scope.body, single, names))

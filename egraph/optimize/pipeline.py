@@ -1,4 +1,4 @@
-"""The main job, stage by stage: read, search, time the finalists, check what was saved, publish."""
+"""The main job, stage by stage: read the model, search, time the finalists, check the saved files, publish."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ from runtime.devices import device
 from runtime.measure import Worker
 
 LEAST_MEASURING_SECONDS = 2.0
-"""Time for measuring below which a search that time ended is not resumed."""
+"""A search that ran out of time is resumed only if at least this much time is left for measuring."""
 
 
 def optimize(options: Options, progress: Progress) -> Outcome:
-    """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
+    """Optimise a model and write the results. Raises EinsatError; nothing is written then."""
     refuse_without_inputs(options)
     output = destination(options.model, options.output)
     if options.report is not None:
@@ -87,7 +87,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
 
 
 def _optimize(options: Options, wide: Path, output: Destination, progress: Progress) -> Outcome:
-    """Optimise a model whose sizes are fixed; ``wide``: the same in float32, where it computes in 16 bits."""
+    """Optimise a model whose sizes are fixed. If it computes in 16 bits, ``wide`` is the same model in float32."""
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
     opening = aside.submit(_opened, options.model, options.threads)
@@ -110,7 +110,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
     target_lowering = lowering(options.device)
     with closing(stages.open_database(options, progress)) as database:
         if import_profiles(options, database, progress) and not options.frozen:
-            options = replace(options, again=True)  # an earlier search chose without them
+            options = replace(options, again=True)  # an earlier search chose without these times
         with staging(output) as stage, Worker() as worker, target_lowering.kept_compilers():
             work = stage / "work"
             work.mkdir()
@@ -145,23 +145,23 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
 
 
 def _opened(model: Path, threads: int) -> tuple[Any, float]:
-    """Open the model in onnxruntime; return it, and how long opening it again takes."""
+    """Open the model in onnxruntime; return its session and how long opening it again takes."""
     importlib.import_module("onnxruntime")
     return worked_here(lambda: open_original(model, threads))
 
 
 def outline_of(graph: Graph, options: Options) -> Outline:
-    """Return what is searched in place of a graph: with each of its equal blocks once.
+    """Return the outline of a graph, which holds each of its equal blocks once and is searched in its place.
 
-    Where stages are written out, each is a program of the model: all of it is searched then.
+    If the stages are written out (``dump_folder``), the whole graph is searched, because each stage then is a program of the whole model.
     """
     return Outline(graph, graph) if options.dump_folder is not None else outlined(graph, options.policy.saturation.repeats)
 
 
 def _repeated(run: Run) -> Outcome | None:
-    """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""
+    """Compile, check and save the result of the same command's last run; return None if it is unknown or no longer right."""
     if not run.device.is_timed:
-        return None  # a memo tells which program won a race
+        return None  # a memo records the winner of a race
     options = run.options
     path = memo_path(run.model_digest.result() + run.ranges.key, run.device_key, options)
     memo = read_memo(path, run.graph) if path else None
@@ -182,7 +182,7 @@ def _repeated(run: Run) -> Outcome | None:
             best = Entry(shipped, memo.program).folded(run.folder)
         checked = save_and_check(run, best, is_compiled=False, is_repeated=True)
     except (Disagreement, LowerError):
-        _clear(run.work, run.artefact.parent)  # the full run finds the reason
+        _clear(run.work, run.artefact.parent)  # the full run that follows finds the reason
         run.repair.keep_subnormals = options.is_exact_below_normal
         return None
     outcome = replace(memo.outcome, latency_us=latencies_us(decided[0], memo.outcome.shipped), options=options.stored())
@@ -190,13 +190,13 @@ def _repeated(run: Run) -> Outcome | None:
 
 
 def _searched(run: Run, notes: tuple[str, ...]) -> Outcome:
-    """Search, time, compile, check and save; ``notes`` are what reading the model said."""
+    """Search, time, compile, check and save. ``notes`` are the notes from reading the model."""
     options, progress = run.options, run.progress
     rules: Sequence[Rule | MergeRule] = choose_rules(
         options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note,
         gate=run.derivations.gate,
     )
-    # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
+    # Kernels are always timed without subnormal numbers, whatever the options say: on the normal numbers used, the time is the same.
     alone = replace(run.repair.compile_options, keep_subnormals=False)
     measurer = None
     if run.device.is_timed and not options.frozen:
@@ -219,7 +219,7 @@ def _searched(run: Run, notes: tuple[str, ...]) -> Outcome:
             break
         except Disagreement as error:
             took_seconds = run.budget.spent_seconds - started_seconds
-            has_time = is_repeated or run.progress.left_seconds > took_seconds  # another check takes about as long
+            has_time = is_repeated or run.progress.left_seconds > took_seconds  # another check takes about as long as this one
             if has_time and (kept := checked_with_subnormals(run, error, trial.best, is_repeated=is_repeated)):
                 checked, note = kept
                 run.repair.learnt.append(note)
@@ -245,14 +245,14 @@ def _searched(run: Run, notes: tuple[str, ...]) -> Outcome:
 
 
 def _clear(*folders: Path) -> None:
-    """Forget what was compiled or saved."""
+    """Delete the contents of folders of compiled or saved files."""
     for folder in folders:
         shutil.rmtree(folder)
         folder.mkdir()
 
 
 def _remember(run: Run, trial: Trial, outcome: Outcome) -> None:
-    """Keep which program the search led to, where the profile database can say again that it does."""
+    """Write a memo of the program that the search led to, if the profile database holds the search that it relies on."""
     path = memo_path(run.model_digest.result() + run.ranges.key, outcome.device, run.options)
     if path is not None and read_search(run.database, outcome.device, trial.search_key) is not None:
         digests = {ORIGINAL: outcome.model_digest, **{e.contender.name: e.contender.digest for e in trial.entries}}
@@ -283,7 +283,7 @@ def _trial(run: Run, rules: Sequence[Rule | MergeRule], measurer: Measurer | Non
             ahead.start([*calibration, *folded], library_sources(run.repair.outline.graph, run.lowering.target))
 
         def calibrated() -> CostModel:
-            ahead.end()  # nothing is measured beside a compiler
+            ahead.end()  # nothing is measured while a compiler runs
             run.look_again()
             run.budget.foresee(folded, run.repair.compile_options)
             if measurer is not None:
@@ -325,12 +325,12 @@ def _trial(run: Run, rules: Sequence[Rule | MergeRule], measurer: Measurer | Non
 
 
 def _resumed(run: Run, trial: Trial, measurer: Measurer, model: CostModel) -> Trial:
-    """Resume a search that time ended, where what came after it took less than was foreseen; return the better trial.
+    """Resume a search that ran out of time if the later stages left more time than expected; return the better trial.
 
-    A moment that was busy made a search end after 25 s of 55, with 37 of its kernels estimated, and the run after 35.
+    For example, a busy moment made a search end after 25 s of 55, with 37 of its kernels estimated. The run ended after 35 s.
     """
     if OFFERED[run.options.precision]:
-        return trial  # which kernels may round is known of the programs of one choice
+        return trial  # which kernels may round is known only for the programs of one choice
     searched = trial.searched
     digests = {extracted_digest(entry.program) for entry in trial.entries}
     while is_cut_short(searched):
@@ -355,7 +355,7 @@ def _resumed(run: Run, trial: Trial, measurer: Measurer, model: CostModel) -> Tr
 
 
 def _measure_storage(run: Run, searched: Search, measurer: Measurer) -> None:
-    """Time the kernels that programs would have whose values are stored in the precision that they are rounded to."""
+    """Time the kernels that the programs would use if values were stored in the precision that they are rounded to."""
     model, progress = run.calibrated(measurer), run.progress
     candidates = run.storage.candidates(searched.programs, model)
     kept_seconds = progress.left_seconds - run.options.policy.measure.stored_share * run.options.budget_seconds
@@ -369,7 +369,7 @@ def _measure_storage(run: Run, searched: Search, measurer: Measurer) -> None:
 def _given_up(
     run: Run, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], measurer: Measurer | None
 ) -> tuple[Trial, Sequence[Rule | MergeRule]]:
-    """Return a trial without what made a check fail, or without the program where nothing is found to be left out."""
+    """Return a trial without the cause of a failed check, or without the whole program if no cause is found."""
     if run.options.frozen:
         what = error.what if error.alone else f"{error.what}; {run.repair.blamed(error, best)}"
         raise CheckFailed(what, where=error.where, fix=error.fix) from error

@@ -1,10 +1,10 @@
 """Keep programs whose kernels round their operands within the tolerance.
 
-Programs are simulated on all inputs of the check before they are compiled (:mod:`egraph.optimize.simulation`), and those that are too far
-off are left out. Where the cheapest is, it is found out how far each of its products alone moves the outputs, and by how much the program
-is farther off than these say together. Then programs are extracted again, with the tolerance as a constraint, and kernels return to
-float32, or to what is nearly exact, one by one: those that move outputs most for the time that they save. A program that was compiled is
-measured on the same inputs, and is left out, too, where it is too far off.
+Programs are simulated on all inputs of the check before they are compiled (:mod:`egraph.optimize.simulation`), and those whose errors are
+too large are rejected. If the cheapest is among them, it is measured how far each of its products alone moves the outputs, and by how much
+the program's error exceeds their combined effect. Then programs are extracted again with the tolerance as a constraint. Kernels return to
+float32, or to a nearly exact precision, one by one: those that move outputs most for the time that they save. A compiled program is
+measured on the same inputs, and is rejected, too, if its error is too large.
 """
 
 from __future__ import annotations
@@ -34,61 +34,62 @@ from lower.targets import lowering_for
 from runtime.devices import device
 
 SAFETY = 1.25
-"""By how much more programs are taken to be off than the last one was, or than a simulation says. The largest error of an output is that of
-a few roundings: of programs that differ in the order of sums alone it was 0.8 to 1.4 times what was simulated, and on other inputs up to
-1.24 times what was measured."""
+"""Safety factor on the error of the last program, or of a simulation. The largest error of an output is that of a few roundings: in
+programs that differ only in the order of sums it was 0.8 to 1.4 times the simulated one, and on other inputs up to 1.24 times the measured
+one.
+"""
 FEWEST_SIMULATIONS_LEFT = 2.0
-"""Simulations that there must be time for, by what the last one took, to begin another."""
+"""Number of simulations that the time left must suffice for, by the time of the last one, to begin another."""
 SIMULATIONS_AFTER_MEASURING = 4.0
-"""Simulations of programs for which time is kept while kernels are measured."""
+"""Number of simulations for which time is kept while kernels are measured."""
 SIMULATED = 5
-"""Choices of kernels that round, at most, of which it is simulated how far they are off together."""
+"""Largest number of choices of rounding kernels whose common error is simulated."""
 ROUNDS = 4
-"""Programs that are found to be too far off, at most; then none rounds its operands any more."""
+"""Largest number of programs whose errors prove too large; after them, no kernel rounds its operands any more."""
 NEGLIGIBLE = 0.1
-"""Errors that are this part of the tolerance add 0.5 % to one that fills it, since squares add up."""
+"""An error of this part of the tolerance adds 0.5 % to one that fills it, because squares add up."""
 NOTHING_FITS = 1e6
 """A scale of errors with which no kernel that rounds is accepted."""
 LEAST_SAVED_US = 1e-3
-"""Microseconds that a kernel counts as saving, at least."""
+"""Least microseconds that a kernel counts as saving."""
 
 
 @dataclass
 class Rounding:
-    """What is known of the programs of one run that round their operands."""
+    """The errors of the programs of one run that round their operands."""
 
     samples: Callable[[], Sequence[Sample]]
     threads: int
     on: str | None = None
-    """The device that programs are for, which may be described alone."""
+    """The device that programs are for; it may be only a description."""
     fold: Callable[[Program], Program] = lambda program: program
-    """Computes what a program derives from its weights alone."""
+    """Folds a program: computes the expressions over its weights."""
     programs: dict[str, RoundedProgram] = field(default_factory=dict)
-    """By their digests."""
+    """Known programs by their digests."""
     raised: int = 0
-    """How often kernels returned to float32."""
+    """Number of times that kernels returned to float32."""
     frozen: FrozenEGraph | None = None
     whole: Selection | None = None
-    """What rounds and was too far off, of an e-graph; ``moved``: how far each kernel of its program moves the outputs, by its position."""
+    """The selection of ``frozen`` whose error was too large. ``moved``: how far each of its kernels moves the outputs, by position."""
     whole_us: float = math.inf
-    """What its program is predicted to take."""
+    """The predicted time of its program."""
     moved: dict[int, float] = field(default_factory=dict)
     simulation: Simulation | None = None
-    """Of that program, where all that it rounds is rounded to ``MEASURED_IN``; ``rounded``: its products, by the kernels' positions."""
+    """Its simulation, if it rounds only to ``MEASURED_IN``. ``rounded``: its products by the kernels' positions."""
     rounded: dict[int, list[Node]] = field(default_factory=dict)
     margin: float = SAFETY
-    """By how much more programs are taken to be off than a simulation says."""
+    """Safety factor on simulated errors."""
     simulated: dict[tuple[str, ...], float] = field(default_factory=dict)
-    """How far programs are off by a simulation, by their kernels that round."""
+    """Simulated errors of programs, by their kernels that round."""
     simulation_seconds: float = 0.0
-    """What the last simulation of a program took."""
+    """Time of the last simulation of a program."""
     accepted_us: float = math.inf
-    """What the cheapest program is predicted to take that is expected to be accepted, by a simulation."""
+    """Predicted time of the cheapest program whose simulated error is acceptable."""
     mixed: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Programs of it whose kernels returned to float32 one by one, by their digests: the kernels that still round."""
+    """For programs of that selection whose kernels returned to float32 one by one, by digest: the kernels that still round."""
 
     def measure(self, entry: Entry, model: CostModel) -> float:
-        """Return how far a compiled program is off, and keep it."""
+        """Return the error of a compiled program, and record it."""
         error = program_error(entry.contender.path, self.samples(), self.threads, self.on)
         kernels = [kernel for kernel in entry.program.kernels if not kernel.implementation.is_free]
         self.programs[entry.contender.digest] = RoundedProgram(
@@ -99,7 +100,7 @@ class Rounding:
     def raise_kernels(
         self, searched: Search, entry: Entry, error: float, model: CostModel, time_left: Callable[[], float]
     ) -> bool:
-        """Take programs to be as far off as this one is; return whether others may be within the tolerance."""
+        """Scale the predicted errors of programs to this one's error; return whether others may be within the tolerance."""
         errors = model.errors
         if errors is None or self.raised > ROUNDS:
             return False
@@ -124,17 +125,17 @@ class Rounding:
         return True
 
     def knows(self, searched: Search) -> bool:
-        """Return whether it is known of a program of this search how far each kernel moves the outputs."""
+        """Return whether the effect of each kernel on the outputs is known for a program of this search."""
         return self.whole is not None and any(self.frozen is each for each in (searched.saturation.frozen, searched.saturation.by_rules))
 
     def foresee(
         self, outline: Outline, frozen: FrozenEGraph, selection: Selection, model: CostModel, time_left: Callable[[], float], *,
         is_learning: bool = True,
     ) -> float:  # fmt: skip
-        """Return, before much is measured, how many times the error that is accepted a choice is off; 0 where that is not known.
+        """Return, before much is measured, the error of a choice in multiples of the accepted one, or 0 if it is not known.
 
-        onnxruntime computes the chosen program with its products' operands rounded to ``MEASURED_IN``: nothing is compiled for that, and
-        nothing is foreseen of other precisions. Where it is too far off, it is learned how far each kernel moves the outputs.
+        onnxruntime computes the chosen program with its products' operands rounded to ``MEASURED_IN``. Nothing is compiled for that, and
+        other precisions are not predicted. If the error is too large, the effect of each kernel on the outputs is measured.
         """
         errors, program = model.errors, outline.program(frozen, selection)
         if errors is None or errors.scale or not self._is_simulated(program, time_left):
@@ -150,14 +151,15 @@ class Rounding:
 
     @property
     def kept_seconds(self) -> float:
-        """Return the seconds that the simulations of what is chosen in the end are expected to take."""
+        """Return the expected seconds of the simulations of the final choices."""
         return SIMULATIONS_AFTER_MEASURING * self.simulation_seconds
 
     def without_inaccurate(self, searched: Search, model: CostModel, finalists: int, time_left: Callable[[], float]) -> Search:
-        """Return a search without the programs that a simulation says to be too far off: none of them is compiled.
+        """Return a search without the programs whose simulated errors are too large; none of them is compiled.
 
-        Those that cost least are simulated first, until one is expected to be accepted. Where none is, it is learned of the nearest how
-        far each kernel moves the outputs: equal programs whose kernels round alike may differ, as fast algorithms round sums of operands.
+        The cheapest programs are simulated first, until one is expected to be accepted. If none is, the effect of each kernel on the
+        outputs is measured for the nearest one. Programs with the same rounding kernels may differ, because fast algorithms round sums of
+        operands.
         """
         errors, outline, choice, saturation = model.errors, searched.outline, searched.choice, searched.saturation
         if errors is None:
@@ -190,8 +192,8 @@ class Rounding:
     ) -> None:  # fmt: skip
         """Learn how far each kernel moves the outputs in the most accurate of the programs that take about as long as the fastest.
 
-        ``too_far``: error, predicted time, e-graph and selection of each. What is known of another program stays unless this one is clearly
-        more accurate. One that takes longer is more accurate because fewer of its kernels round, which is no reason to prefer it.
+        ``too_far``: error, predicted time, e-graph and selection of each. The known effects of another program are kept unless this one is
+        clearly more accurate. A slower program is not preferred, because it is more accurate only because fewer of its kernels round.
         """
         is_known = self.knows(searched)
         fastest_us = min((self.whole_us if is_known else math.inf, *(cost_us for _, cost_us, _, _ in too_far)))
@@ -208,12 +210,12 @@ class Rounding:
         return time_left() > FEWEST_SIMULATIONS_LEFT * self.simulation_seconds
 
     def _is_simulated(self, program: Program, time_left: Callable[[], float]) -> bool:
-        """Return whether a program rounds as it can be simulated, and there is time for that."""
+        """Return whether a program rounds only in ways that can be simulated, and whether there is time for that."""
         precisions = {kernel.implementation.precision for kernel in simulated_kernels(program)}
         return precisions == {MEASURED_IN} and self._has_time_for_simulation(time_left)
 
     def _simulated_error(self, program: Program, time_left: Callable[[], float]) -> float | None:
-        """Return how far a simulation says that a program is off; None where that is not simulated."""
+        """Return the simulated error of a program, or None if it is not simulated."""
         known = self.simulated.get(_rounded(program))
         if known is None and self._is_simulated(program, time_left):
             known = self._simulation(program, time_left)[1].together
@@ -221,14 +223,14 @@ class Rounding:
         return known
 
     def _keep(self, program: Program, error: float) -> None:
-        """Keep how far a program is off by its simulation, for others that round alike and for the report."""
+        """Record the simulated error of a program, for others that round alike and for the report."""
         kernels = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
         self.simulated[_rounded(program)] = error
         known = RoundedProgram(len(rounding_kernels(program)), len(kernels), error, program.cost_us, None)
         self.programs.setdefault(program_digest(program), known)
 
     def _simulation(self, program: Program, time_left: Callable[[], float]) -> tuple[Program, Simulation]:
-        """Return a program, folded, and its simulation; keep how long that takes."""
+        """Return the folded program and its simulation; record how long that takes."""
         before_seconds = time_left()
         program = self.fold(program)
         simulation = Simulation(program, [feeds for feeds, _ in self.samples()], self.threads)
@@ -237,7 +239,7 @@ class Rounding:
 
     @staticmethod
     def _scale(errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, error: float) -> None:
-        """Take programs to be as much farther off than their kernels' errors say together as this one is."""
+        """Set the factor by which programs' errors exceed their kernels' combined errors to that of this program."""
         uses = outline.uses(frozen)
         squares = (uses.get(number, 1) * errors.error(candidate) ** 2 for number, candidate in selection.chosen.items())
         together = math.sqrt(math.fsum(squares))
@@ -247,9 +249,9 @@ class Rounding:
         self, errors: ErrorModel, outline: Outline, frozen: FrozenEGraph, selection: Selection, program: Program,
         time_left: Callable[[], float], accepted: float = -math.inf,
     ) -> float:  # fmt: skip
-        """Keep how far each chosen product moves the outputs: one of equal blocks, the root mean square of what it does in all of them.
+        """Record how far each chosen product moves the outputs; in equal blocks, it is the root mean square over all of them.
 
-        Return how far all together do; where that is ``accepted``, nothing is kept.
+        Return how far all together do; if this is ``accepted``, nothing is recorded.
         """
         program, simulation = self._simulation(program, time_left)
         if simulation.together <= accepted:
@@ -270,10 +272,10 @@ class Rounding:
         return simulation.together
 
     def with_mixed(self, searched: Search, model: CostModel, finalists: int) -> Search:
-        """Return programs with one more, whose kernels round one by one, where those of equal blocks would round together or not at all.
+        """Return the search with one more program, in which it is decided for each kernel whether it rounds, also within equal blocks.
 
-        Those that save most time for the part of the accepted error that they use up go on rounding. Others return to float32, or to what
-        is nearly exact.
+        The kernels that save most time for their part of the accepted error go on rounding. Others return to float32, or to a nearly exact
+        precision.
         """
         mixed = self._mixed(searched, model)
         if mixed and mixed.program(searched.saturation, searched.outline).cost_us >= self.accepted_us:
@@ -281,7 +283,7 @@ class Rounding:
         return with_choice(searched, replace(searched.choice, mixed=mixed), finalists) if mixed else searched
 
     def mixed_alone(self, searched: Search, model: CostModel, finalists: int, most_us: float) -> Search | None:
-        """Return that program with those that do not round, where it is predicted to take less than is said: nothing is extracted."""
+        """Return that program and those that do not round, or None if it is not faster than ``most_us``; nothing is extracted."""
         mixed = self._mixed(searched, model)
         if mixed is None or mixed.program(searched.saturation, searched.outline).cost_us >= most_us:
             return None
@@ -304,10 +306,10 @@ class Rounding:
         return mixed
 
     def _more_exact(self, kernel: Kernel, moved: float, errors: ErrorModel, model: CostModel) -> tuple[str, float]:
-        """Return the precision that a kernel returns to and its time in it: one that is nearly exact where that is faster, else float32.
+        """Return the precision that a kernel returns to, and its time then: a nearly exact precision if it is faster, else float32.
 
-        ``moved``: how far it moves the outputs now. Simulations do not see the errors of what is nearly exact: if all kernels had this
-        one's, they must be negligible beside what is accepted.
+        ``moved``: how far it moves the outputs now. Simulations ignore the errors of nearly exact precisions. These errors must therefore
+        be negligible beside the accepted one even if all kernels had this kernel's.
         """
         computed = kernel.implementation
         exact = Candidate(kernel.fragment, (), (), computed.in_precision(PLAIN))
@@ -322,9 +324,9 @@ class Rounding:
         return fastest
 
     def _most_within_tolerance(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
-        """Return the kernels that go on rounding: as many as a simulation says to be within the tolerance, found by bisection.
+        """Return the kernels that go on rounding: as many as are within the tolerance by a simulation, found by bisection.
 
-        The scale of errors becomes that with which they were chosen.
+        The scale of errors is set to the one with which they were chosen.
         """
         chosen, within, tried = self._chosen(errors, saved_us), set[int](), list[set[int]]()
         low, high = 0.0, math.inf
@@ -345,7 +347,7 @@ class Rounding:
         return within or chosen
 
     def _chosen(self, errors: ErrorModel, saved_us: Mapping[int, float]) -> set[int]:
-        """Return the kernels that go on rounding: those that save most time for their part of the accepted error."""
+        """Return the kernels that go on rounding: greedily, those that save most time for their part of the accepted error."""
         part, rounding = {at: errors.part_of(self.moved[at]) for at in self.moved}, set[int]()
         for at in sorted(self.moved, key=lambda at: (part[at] / max(saved_us[at], LEAST_SAVED_US), at)):
             if saved_us[at] > 0 and math.fsum(part[each] for each in (*rounding, at)) <= 1.0:
@@ -353,12 +355,12 @@ class Rounding:
         return rounding
 
     def _simulated(self, rounding: Collection[int]) -> float:
-        """Return how far outputs are off, with a margin, where these kernels round; 0 where that cannot be simulated."""
+        """Return the simulated error of the outputs, with a margin, if these kernels round; 0 if it cannot be simulated."""
         nodes = {node for at in rounding for node in self.rounded[at]}
         return self.margin * self.simulation.error(nodes) if nodes and self.simulation else 0.0
 
     def described(self, trial: Trial, model: CostModel) -> tuple[dict[str, RoundedProgram], str]:
-        """Return time and error of the programs that a report compares, and why nothing rounds where nothing does."""
+        """Return time and error of the programs that a report compares, and the reason if no kernel rounds."""
         timed = {entry.contender.digest: trial.raced.median_us(entry.contender.name) for entry in trial.entries[1:]}
         plain = [entry for entry in trial.entries[1:] if not rounding_kernels(entry.program) and Path(entry.contender.path).exists()]
         if plain:
@@ -398,7 +400,7 @@ class Rounding:
 
 
 def unoffered(searched: Search, model: CostModel) -> tuple[str, ...]:
-    """Return which of the precisions that were asked for a library of products has not, and why most of them have none."""
+    """Return notes on the requested precisions that a library of products lacks, with the most frequent reason."""
     offered = [candidate for options in searched.space.everything.candidates.values() for candidate in options] if searched.space else []
     products = [candidate for candidate in offered if candidate.implementation.is_library and rounded_node(candidate)]
     reads, notes = lowering_for(model.target).reads, []
@@ -418,7 +420,7 @@ def _finite(time_us: float) -> float | None:
 
 
 def _rounded(program: Program) -> tuple[str, ...]:
-    """Return the kernels of a program that round, without their places: programs that share them are taken to be equally far off."""
+    """Return the rounding kernels of a program, without their places: programs that share them are assumed to have equal errors."""
     return tuple(sorted(format_fragment(kernel.fragment) for kernel in simulated_kernels(program)))
 
 
@@ -428,7 +430,7 @@ def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:
 
 
 def _selection_of(searched: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
-    """Return what a program was made of, None where that is not known."""
+    """Return the e-graph and the selection that a program was made of, or None if they are not known."""
     choice, saturation, digest = searched.choice, searched.saturation, extracted_digest(entry.program)
     places = [(saturation.frozen, each) for each in choice.selections]
     places += [(saturation.by_rules, each) for each in choice.by_rules if saturation.by_rules is not None]

@@ -1,4 +1,4 @@
-"""Show progress on standard error: stage, counts, best cost, budget left; never an invented percentage."""
+"""Show progress on standard error: stage, counts, best cost and remaining budget, but no invented percentage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from egraph.optimize.interruption import heed
 
 
 def process_started() -> float:
-    """Return when this process began, on the clock of ``time.monotonic``: what was imported since took part of the budget."""
+    """Return the start of this process on the clock of ``time.monotonic``, because imports count towards the budget."""
     now_seconds = time.monotonic()
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
@@ -25,13 +25,13 @@ def process_started() -> float:
 
 @dataclass
 class Progress:
-    """A live line on a terminal, one plain line a stage otherwise, nothing when quiet."""
+    """Prints a live line on a terminal, one plain line per stage otherwise, and nothing if quiet."""
 
     verbosity: int
     budget_seconds: float
     started: float = field(default_factory=time.monotonic)
     whole_seconds: float | None = None
-    """The budget of the whole command, where this is the progress of a part of it."""
+    """The budget of the whole command, if this is the progress of a part of it."""
     _live: Any = None
     _stage: str = ""
     _said: str = ""
@@ -56,7 +56,7 @@ class Progress:
         self.update("")
 
     def update(self, text: str) -> None:
-        """Replace what is shown of the current stage."""
+        """Replace the text of the current stage."""
         heed()
         self._said = text
         if self.verbosity < 0:
@@ -92,7 +92,7 @@ class Progress:
 
     def _show(self, text: str) -> None:
         if self._live is None:
-            from rich.console import Console  # heavy: only where a terminal shows it
+            from rich.console import Console  # slow to import, and needed only on a terminal
             from rich.status import Status
 
             self._live = Status(text, console=Console(stderr=True))

@@ -1,9 +1,10 @@
 """Time whole programs end to end, interleaved with onnxruntime on the original model, and ship the fastest.
 
-Every engine runs in a process of its own, so that thread pools do not disturb each other; rounds alternate, so that
-a machine that slows down slows all of them down. The middle of the logarithms of the rounds' ratios is judged, therefore. How far
-that middle may be off, a smoothed bootstrap says: rounds are drawn again with noise added (``race.noise`` over the root of the number of
-rounds), so that few rounds that agree by chance prove little. The draws are seeded, so the same rounds give the same verdict.
+Every engine runs in a process of its own, so that thread pools do not disturb each other. Rounds alternate, so that a machine that slows
+down slows all engines down. Therefore two contenders are compared by the ratio of their times in each round, and the verdict rests on the
+middle of the logarithms. A smoothed bootstrap gives its uncertainty: rounds are drawn again with noise added (``race.noise`` over the root
+of the number of rounds), so that few rounds that agree by chance prove little. The draws are seeded, so the same rounds give the same
+verdict.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ ESTIMATED_DEVICE = "nothing is timed on this device: its costs are estimates"
 
 
 class MissingMeasurement(EinsatError):
-    """``--frozen`` needs a time that the profile database does not have."""
+    """The profile database lacks a time that ``--frozen`` needs."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A program in a race: its name, the digest that its time is filed under, what to load and about how large that gets."""
+    """A program in a race: its name, the digest that its time is filed under, the file to load and its approximate size in memory."""
 
     name: str
     digest: str
@@ -49,12 +50,12 @@ class Contender:
 
 @dataclass(frozen=True)
 class Race:
-    """The outcome: a timing for every contender, by name, from one interleaved run (or from the database)."""
+    """The result of a race: a timing for every contender, by name, from one interleaved run (or from the database)."""
 
     timings: Mapping[str, Timing]
 
     def median_us(self, name: str) -> float:
-        """Return a contender's median; for one that was given up, extrapolated from the rounds in which it ran to all rounds."""
+        """Return a contender's median; for a dropped contender, it is extrapolated from the rounds that it ran in to all rounds."""
         samples_us, longest_us = self.timings[name].samples_us, max((t.samples_us for t in self.timings.values()), key=len)
         if not samples_us or len(samples_us) == len(longest_us):
             return self.timings[name].median_us
@@ -66,7 +67,7 @@ def not_raced(
     contenders: Sequence[Contender], reason: str, failed: Mapping[str, str] = MappingProxyType({}),
     known_seconds: Mapping[str, float] = MappingProxyType({}),
 ) -> Race:  # fmt: skip
-    """Return a race that did not take place, for a reason; ``known_seconds``: how long some contenders took before."""
+    """Return a race that did not take place, with the reason; ``known_seconds`` are the times that some contenders took before."""
 
     def timing(name: str) -> Timing:
         return Timing("ok", (1e6 * known_seconds[name],)) if name in known_seconds else Timing("failed", message=failed.get(name, reason))
@@ -84,10 +85,10 @@ def recorded_race(
     inputs: tuple[str, str] = ("", ""),
     generator: str = "",
 ) -> Race | None:
-    """Return the latencies of all contenders from the database, None where one is missing; raises MissingMeasurement then where ``frozen``.
+    """Return the latencies of all contenders from the database, or None if one is missing.
 
-    Latencies are only compared within one run; so a single missing one means that all are measured again. ``generator``: hash of the
-    sources of the code generator.
+    Raises MissingMeasurement if one is missing and ``frozen`` is set. Latencies are compared only within one run, so if one is missing, all
+    are measured again. ``generator``: hash of the sources of the code generator.
     """
     group = race_key(contenders, feeds, inputs[1], generator)
     records = {c.name: database.find(RaceTime, device, group, c.digest) for c in contenders}
@@ -121,16 +122,19 @@ def race(
     generator: str = "",
     policy: RacePolicy = RacePolicy(),
 ) -> Race:
-    """Measure the latencies of all contenders together and file them; ``run_seconds``: about how long the original takes.
+    """Measure the latencies of all contenders together and file them.
 
-    ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
-    After ``seconds``, and once every contender has run a few times, a race ends, unless it is open whether the fastest beats the
-    ``essential`` one: both go on, for as long again at most. Contenders come in the order of their importance: those beside
-    which not all could run as often within ``most_seconds`` are not timed, but for the first two; no round begins that would end later,
-    but for the first. A slow model has ``seconds`` alone, and one round.
-    ``preferred``: their names, in the order in which ties are decided. ``failed``: contenders that cannot be run, with the
-    reason. The ``essential`` one is timed in every round; who is behind the fastest, far or beyond doubt, is given up, and nobody is
-    timed further once the winner is known.
+    Contenders come in the order of their importance. ``preferred``: their names, in the order in which ties are decided. ``failed``:
+    contenders that cannot be run, with the reason. ``run_seconds``: about how long the original takes. ``inputs``: a file to read inputs
+    from, instead of random ones, and a digest of its content.
+
+    A race ends after ``seconds``, once every contender has run a few times. If it is still open whether the fastest beats the ``essential``
+    one, both go on, for as long again at most. Except for the first two, a contender is not timed if ``most_seconds`` would then be too
+    short for all to run as often. Except for the first, a round does not begin if it would end later than that. A slow model is raced for
+    ``seconds``, and at least one round.
+
+    The ``essential`` contender is timed in every round. A contender that is far or clearly behind the fastest is dropped. The race ends
+    once the winner is known.
     """
     group = race_key(contenders, feeds, inputs[1], generator)
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
@@ -140,7 +144,7 @@ def race(
         most_seconds=max(seconds, most_seconds), run_seconds=run_seconds, inputs=inputs[0], policy=policy,
     )  # fmt: skip
     if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
-        raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not filed: it is no property of the contenders
+        raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not filed: the machine is the reason
     for contender in contenders:
         timing = timings[contender.name]
         database.put(RaceTime(device, group, contender.digest, timing.status, timing.samples_us, timing.message))
@@ -148,14 +152,14 @@ def race(
 
 
 def race_key(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], inputs_digest: str = "", generator: str = "") -> str:
-    """Return what a race is filed under: its contenders, what they are timed on, and what generates their code."""
+    """Return the key that a race is filed under: a hash of its contenders, their inputs, and the code generator."""
     flushing = [] if any(c.keep_subnormals for c in contenders) else ["subnormals count as zero"]
     text = repr((sorted(c.digest for c in contenders), feeds, inputs_digest, generator, *flushing))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def available_bytes() -> int:
-    """Return how much memory is available without swapping, to this process: its container may have less than the machine."""
+    """Return how many bytes of memory this process may take without swapping: a container may have less than the machine."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -180,7 +184,7 @@ def _interleave(
     policy: RacePolicy,
 ) -> dict[str, Timing]:
     start = time.monotonic()
-    least_runs = 1 + policy.least_rounds * policy.runs  # one more when it is loaded
+    least_runs = 1 + policy.least_rounds * policy.runs  # one more when a contender is loaded
     is_slow = run_seconds >= policy.slow_run_seconds or policy.contenders * least_runs * run_seconds > most_seconds
     deadline = start + (seconds if is_slow else most_seconds)
     share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
@@ -195,7 +199,7 @@ def _interleave(
     turns_seconds = (1 if is_slow else policy.least_rounds) * max(effort.seconds, effort.least * run_seconds)
 
     def load(c: Contender) -> Timing:
-        """Load a contender, where those that are loaded can still be told apart after it."""
+        """Load a contender if enough time is left afterwards to compare all that are loaded."""
         nonlocal slowest_seconds
         started = time.monotonic()
         rounds_seconds = (len(timings) + 1) * turns_seconds if stays else 0.0
@@ -231,7 +235,7 @@ def _interleave(
             kept: Sequence[str] = still_running([c.name for c in running], timings, round_number, essential, policy)
             running = [c for c in running if c.name in kept]
             next_seconds = time.monotonic() - started
-            if stays:  # a worker samples again for a few seconds in all, while its threads lie on one core: not in every round
+            if stays:  # a worker repeats samples while its threads share one core: for a few seconds in all, not in every round
                 runs_seconds = (effort.least * max(timings[c.name].samples_us, default=0.0) / 1e6 for c in running)
                 next_seconds = min(next_seconds, sum(2 * max(effort.seconds, each) for each in runs_seconds))
             if time.monotonic() + next_seconds > deadline:
@@ -250,7 +254,7 @@ def _interleave(
 
 
 def engine_for(contender: Contender, most_bytes: float, arena_factor: float = RacePolicy.arena_factor) -> Engine:
-    """Return how a contender is run, given the free memory in bytes; a program's plan decides how subnormal numbers are treated."""
+    """Return the engine of a contender, given the free memory in bytes. A program's plan decides how it treats subnormal numbers."""
     if contender.engine != "onnxruntime":
         return contender.engine
     if arena_factor * contender.size_bytes > most_bytes:
@@ -263,14 +267,14 @@ def still_running(
 ) -> list[str]:
     """Return the contenders that can still be the fastest, and the ``essential`` one.
 
-    ``race.first_gap`` shrinks to ``race.gap`` round by round: a neighbour that takes a core may slow all of a contender's first rounds.
+    ``race.first_gap`` shrinks to ``race.gap`` round by round, because another process on a core may slow all of a contender's first rounds.
     """
     share = min(1.0, round_number / (policy.gap_rounds - 1))
     gap = policy.first_gap ** (1.0 - share) * policy.gap**share
     fastest = timings.get(leader(names, timings) or "", Timing("failed"))
 
     def may_win(timing: Timing) -> bool:
-        """Return whether it was near the fastest in some round, and is not slower beyond doubt."""
+        """Return whether it was near the fastest in some round and is not clearly slower."""
         rounds = zip(fastest.samples_us, timing.samples_us, strict=False)
         if not any(own_us <= gap * best_us for best_us, own_us in rounds):
             return False
@@ -280,7 +284,7 @@ def still_running(
 
 
 def leader(names: Sequence[str], timings: Mapping[str, Timing]) -> str | None:
-    """Return who takes the least in most rounds, each relative to all that ran in it; None where nobody has a time."""
+    """Return the contender with the least middle of its rounds, each relative to the mean of all, or None if none has a time."""
     logarithms = {name: np.log(timings[name].samples_us) for name in names if timings[name].samples_us}
     rounds = min((len(each) for each in logarithms.values()), default=0)
     usual = np.mean([each[:rounds] for each in logarithms.values()], axis=0) if rounds else np.zeros(0)
@@ -288,23 +292,23 @@ def leader(names: Sequence[str], timings: Mapping[str, Timing]) -> str | None:
 
 
 def still_ahead(names: Sequence[str], timings: Mapping[str, Timing], essential: str) -> tuple[str, ...]:
-    """Return who goes on after the time of a race: the ``essential`` one and the fastest, where that is another one."""
+    """Return the contenders that go on after the time of a race: the ``essential`` one and the fastest, if they differ."""
     fastest = leader(names, timings)
     return () if fastest is None or fastest == essential else (essential, fastest)
 
 
 DRAWS = 500
-"""Bootstrap samples of one comparison."""
+"""Number of bootstrap samples of one comparison."""
 
 
 def slowdown(first: Sequence[float], second: Sequence[float], policy: RacePolicy = RacePolicy()) -> tuple[float, float]:
-    """Return least and most of log(second / first) with ``race.confidence`` on either side, over the rounds of both."""
+    """Return a lower and an upper bound of log(second / first), each with ``race.confidence``, over the rounds of both."""
     rounds = min(len(first), len(second))
     return _interval(tuple(first[:rounds]), tuple(second[:rounds]), policy.confidence, policy.noise)
 
 
 def middle(values: np.ndarray) -> np.ndarray:
-    """Return the median of the means of all pairs along the last axis: as robust to bursts as a median needs to be, from fewer values.
+    """Return the median of the means of all pairs along the last axis, which is robust to bursts and needs fewer values than a median.
 
     Hodges and Lehmann, Estimates of location based on rank tests (1963).
     """
@@ -322,14 +326,14 @@ def middle(values: np.ndarray) -> np.ndarray:
 def _central_pairs(count: int) -> tuple[np.ndarray, np.ndarray, int, bool]:
     """Return the pairs of sorted numbers that may have the median sum, its place among theirs, and whether the number of all pairs is odd.
 
-    Of sorted numbers, a pair is no less than all pairs with both numbers at or before its own: one that is so no less than more than half
-    of all pairs comes after the median in some order of the sums, and need not be looked at; likewise on the other side. Half are left.
+    The sum of a pair is no less than that of any pair whose two numbers stand at or before its own. If these are more than half of all
+    pairs, the pair comes after the median in some order of the sums and is skipped; likewise on the other side. Half of the pairs are left.
     """
     first, second = np.triu_indices(count)
     pairs, half = len(first), len(first) // 2
 
     def up_to(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return how many pairs are at or before each."""
+        """Return the number of pairs at or before each."""
         return np.asarray((first + 1) * (second + 1) - first * (first + 1) // 2)
 
     is_after = up_to(first, second) - 1 > half
@@ -340,7 +344,7 @@ def _central_pairs(count: int) -> tuple[np.ndarray, np.ndarray, int, bool]:
 
 @lru_cache(maxsize=1 << 6)
 def _draws(count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rounds the bootstrap draws of so many, and the noise that it adds: the same for all comparisons."""
+    """Return the rounds that the bootstrap draws out of ``count``, and the noise that it adds; both are the same for all comparisons."""
     random = np.random.default_rng(0)
     return random.integers(count, size=(DRAWS, count)), random.normal(0.0, noise / count**0.5, (DRAWS, count))
 
@@ -354,15 +358,15 @@ def _interval(first: tuple[float, ...], second: tuple[float, ...], confidence: f
 
 
 def is_faster(first: Timing, second: Timing, policy: RacePolicy = RacePolicy()) -> bool:
-    """Return whether the first is faster than the second, with ``race.confidence``."""
+    """Return whether the first is faster than the second with ``race.confidence``."""
     return bool(first.samples_us) and (not second.samples_us or slowdown(first.samples_us, second.samples_us, policy)[0] > 0)
 
 
 def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> str | None:
-    """Return the first contender by preference that the fastest does not beat; None where no contender has a time.
+    """Return the first contender by preference that the fastest does not beat, or None if no contender has a time.
 
-    It beats the most preferred one, the original, with ``race.verdict``: a race that looks after every round whether it may end asks for
-    more, ``race.confidence``, since it looks many times. A contender that was given up in an earlier round does not win.
+    ``race.verdict`` is enough to beat the most preferred contender, the original. A race asks after every round whether it may end; because
+    it asks many times, it requires more then, ``race.confidence``. A contender that was dropped in an earlier round does not win.
     """
     rounds = max((len(timings[name].samples_us) for name in preferred), default=0)
     left = [name for name in preferred if rounds and len(timings[name].samples_us) == rounds]
@@ -376,7 +380,7 @@ def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: Race
 
 
 def doubt(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> str:
-    """Return what is known of a program that was ahead of the most preferred contender, and did not win; empty where there is none."""
+    """Describe the lead of a program that was ahead of the most preferred contender but did not win; empty if there is none."""
     original, rounds = preferred[0], max(len(timings[name].samples_us) for name in preferred)
     best = leader([name for name in preferred if len(timings[name].samples_us) == rounds], timings)
     if best is None or best == original or winner(preferred, timings, policy) != original:

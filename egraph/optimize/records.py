@@ -1,8 +1,8 @@
-"""What runs keep: a repeated search measures and extracts nothing, a check compares as many inputs, the same command does not saturate.
+"""Records that runs keep, so that a repeated search measures and extracts nothing, and the same command does not saturate.
 
-The profile database says what was chosen and what was timed. A memo is a shortcut and nothing more: it says which program that is, as
-long as the model, the options, the libraries and the sources of this project are the same. It lies in the user's cache, beside the
-compiled kernels.
+The profile database holds the choices, the times, and the number of checked inputs. A memo is only a shortcut: it holds the program that
+they lead to, as long as the model, the options, the libraries and the sources of this project are the same. It is in the user's cache,
+beside the compiled kernels.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from runtime.profile import CheckRow, Database, SearchRow
 from runtime.profile.versions import library_version
 
 BUDGETS = ("budget_seconds", "checks")
-"""Options that do not make another search: a larger budget continues the same one."""
+"""Options that do not change the search: a larger budget continues the same one."""
 ELSEWHERE = (*BUDGETS, "tolerance", "inputs")
-"""The tolerance decides only which derivations are used, and those are named apart; inputs, what is timed after the search."""
+"""Options that are not part of a search's key: the tolerance decides only which derivations are used, which the key names separately, and
+inputs decide only what is timed after the search.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,24 +42,24 @@ class Earlier:
 
     iterations: int
     unmeasured: int
-    """How many of the chosen kernels it had no time to measure."""
+    """Number of the chosen kernels that it had no time to measure."""
     budget_seconds: float
-    """What it was given; 0 where none of its programs was timed, so that the same command searches on."""
+    """Its budget, or 0 if none of its programs was timed, so that the same command searches on."""
     choices: str
     """The chosen kernels, as texts of :mod:`egraph.tensor.text`."""
     refused: tuple[Refused, ...] = ()
     looks: tuple[int, ...] = ()
-    """Where time ended the saturation, see :class:`egraph.engine.saturate.Saturation`."""
+    """The looks at the clock at which time ended the saturation, see :class:`egraph.engine.saturate.Saturation`."""
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description."""
         unmeasured = f", {self.unmeasured} of the chosen kernels unmeasured" if self.unmeasured else ""
         effort = f"{self.budget_seconds:g} s budget{unmeasured}" if self.budget_seconds else f"its programs were not timed{unmeasured}"
         return f"the search of an earlier run is used ({effort}); a larger --budget or --again continues it"
 
 
 def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options, more: Sequence[str] = ()) -> str:
-    """Return what a search is filed under: the same model, rules, options and whatever ``more`` counts need no measuring again."""
+    """Return the key of a search: a hash of model, rules, options and ``more``. An equal search need not be measured again."""
     parts = [f"{name}={node.digest}" for name, node in graph.outputs] + [f"{rule.name}|{rule.text}" for rule in rules]
     stored = {name: value for name, value in options.stored().items() if name not in ELSEWHERE}
     parts += [__version__, repr(sorted(stored.items())), *more]
@@ -65,7 +67,7 @@ def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options
 
 
 def read_search(database: Database, device: str, key: str) -> Earlier | None:
-    """Return the search that is filed under a key, None where there is none."""
+    """Return the search that is recorded under a key, or None if there is none."""
     row = database.find(SearchRow, device, key)
     if row is None or any(len(parts) != 4 for parts in row.refused):
         return None
@@ -74,27 +76,27 @@ def read_search(database: Database, device: str, key: str) -> Earlier | None:
 
 
 def usable_search(database: Database, device: str, key: str, options: Options) -> Earlier | None:
-    """Return the same search of an earlier run, unless this run is to search on."""
+    """Return the same search of an earlier run, or None if there is none or this run is to search on."""
     earlier = read_search(database, device, key)
     searches_on = earlier and not options.frozen and (options.again or earlier.budget_seconds < options.budget_seconds)
     return None if searches_on else earlier
 
 
 def write_search(database: Database, device: str, key: str, earlier: Earlier) -> None:
-    """File a search; one of a smaller budget is replaced."""
+    """Record a search; it replaces one of a smaller budget."""
     refused = tuple(astuple(row) for row in earlier.refused)
     counts = earlier.iterations, earlier.unmeasured, earlier.budget_seconds
     database.put(SearchRow(device, key, *counts, earlier.choices, refused, earlier.looks))
 
 
 def read_checked(database: Database, device: str, model_digest: str) -> int | None:
-    """Return on how many inputs a model's results were compared when there was no time for all; None where there was."""
+    """Return the number of inputs that a model's results were compared on if there was no time for all, else None."""
     row = database.find(CheckRow, device, model_digest)
     return row.inputs if row is not None and row.inputs else None
 
 
 def write_checked(database: Database, device: str, model_digest: str, inputs: int | None) -> None:
-    """File on how many inputs a model's results were compared, None where on all: the same command again compares as many."""
+    """Record the number of inputs that a model's results were compared on (None: all), so that the same command compares as many."""
     if inputs is not None or read_checked(database, device, model_digest) is not None:
         database.put(CheckRow(device, model_digest, inputs or 0))
 
@@ -103,30 +105,30 @@ LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "
 
 
 def environment() -> dict[str, str]:
-    """Return the versions of what takes part."""
+    """Return the versions of Einsat, Python and the libraries."""
     return {"einsat": __version__, "python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}}
 
 
 SOURCES = ("egraph", "lower", "runtime", "verify")
-"""Everything that determines the program of a search."""
+"""Sources that determine the program of a search."""
 SUFFIXES = (".py", ".c", ".h", ".json", ".j2")
 
 
 @dataclass(frozen=True)
 class Memo:
-    """What a run led to. ``program``: what was shipped, not folded; None where that is the model as it was given."""
+    """The result of a run. ``program``: the shipped program, not folded, or None if the model was kept unchanged."""
 
     outcome: Outcome
     program: Program | None
     search_key: str
     choices: str
-    """A digest of what the search chose."""
+    """A digest of the search's choice."""
     contenders: tuple[tuple[str, str], ...]
     """Name and digest of all contenders of the race, in the order in which ties are decided."""
 
 
 def memo_path(model_digest: str, device: str, options: Options) -> Path | None:
-    """Return where the memo of a command lies; a user's rules are files that may be anything, so there is none with them."""
+    """Return the path of a command's memo, or None if it has user's rules, because these files may contain anything."""
     if options.rule_files:
         return None
     stored = {name: value for name, value in options.stored().items() if name not in BUDGETS}
@@ -152,7 +154,7 @@ def write_memo(path: Path, memo: Memo) -> None:
 
 
 def read_memo(path: Path, graph: Graph) -> Memo | None:
-    """Return the memo in a file about a model, None where there is none or it cannot be read."""
+    """Return the memo in a file about a model, or None if there is none or it cannot be read."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         program = _program(raw["program"], graph) if raw["program"] else None
@@ -166,5 +168,5 @@ def _program(text: str, graph: Graph) -> Program:
     program = parse_program(text, graph.tensors)
     for node in walk(program.graph.roots):
         if node.op == "Constant":
-            graph.tensors[node.string("digest")]  # a KeyError where the model has other weights
+            graph.tensors[node.string("digest")]  # a KeyError if the model has other weights
     return replace(program, graph=replace(program.graph, tensors=graph.tensors))

@@ -1,7 +1,7 @@
-"""The original model in onnxruntime: the inputs that it takes, its outputs, and how programs compare with it.
+"""The original model in onnxruntime: its inputs and outputs, and the comparison of programs with it.
 
-A user's inputs are read and checked before the search, give open sizes, and are compared and timed on first. The original's outputs
-before the search are kept: the check begins with the same inputs, and need not run it again.
+A user's inputs are read and checked before the search and give open sizes. Programs are compared and timed on them first. The original's
+outputs from before the search are kept, because the check begins with the same inputs.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from runtime.feeds import FeedSpec, random_feeds
 from runtime.input_file import Declared, read_inputs, sizes_text
 
 MOST_ROUNDINGS = 32.0
-"""Unit roundoffs by which a model's outputs in 16 bits may differ from those in float32, relative to the largest one."""
+"""Largest difference of a model's outputs in 16 bits from those in float32, in unit roundoffs, relative to the largest output."""
 
 
 AGAIN_SECONDS = 1.0
-"""A first run that takes less is followed by another, to know how long a run takes: the first one also makes room for what it computes."""
+"""If the first run takes less, a second one is timed, because the first one also allocates memory."""
 
 
 class Answers:
-    """The outputs of runs, found again by their inputs."""
+    """A cache of the outputs of runs by their inputs."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, Sequence[Any]] = {}
 
     def keep(self, feeds: Mapping[str, Any], outputs: Sequence[Any]) -> None:
-        """Take what a run gave."""
+        """Store the outputs of a run."""
         self._outputs[digest(feeds)] = outputs
 
     def of(self, feeds: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Return the outputs for these inputs, None where they are not known."""
+        """Return the outputs for these inputs, or None if they are not known."""
         return self._outputs.get(digest(feeds)) if self._outputs else None
 
 
 def digest(feeds: Mapping[str, Any]) -> str:
-    """Return a hash of all that is in some inputs."""
+    """Return a hash of the names, types and values of inputs."""
     content = hashlib.sha256()
     for name, value in sorted(feeds.items()):
         array = np.asarray(value)
@@ -65,7 +65,7 @@ def digest(feeds: Mapping[str, Any]) -> str:
 
 
 def remembering(run: RunModel) -> RunModel:
-    """Return what runs a model once on the same inputs: programs are compared on the same ones before the race, and in the check."""
+    """Return a model run with a cache of outputs, because programs are compared on the same inputs before the race and in the check."""
     answers = Answers()
 
     def answered(feeds: Mapping[str, Any]) -> Sequence[Any]:
@@ -94,17 +94,17 @@ class Given:
 
     @property
     def raced(self) -> tuple[str, str]:
-        """The place and the digest of the first, on which programs are timed; empty without any."""
+        """The path and the digest of the first inputs, on which programs are timed; empty if there are none."""
         return (str(self.files[0].absolute()), digest(self.feeds[0])) if self.files else ("", "")
 
     @property
     def key(self) -> str:
-        """A digest of all; empty without any."""
+        """A digest of all inputs; empty if there are none."""
         return hashlib.sha256(" ".join(map(digest, self.feeds)).encode()).hexdigest()[:32] if self.feeds else ""
 
 
 def read(options: Options, tell: Callable[[str], None]) -> tuple[Options, ImportResult, Given]:
-    """Read the model and the user's inputs, whose sizes the inputs get that the model and ``--shape`` leave open."""
+    """Read the model and the user's inputs; these give the sizes that the model and ``--shape`` leave open."""
     imported, user_inputs = importer.load(options.model, shapes=options.shapes), Given()
     if options.inputs:
         user_inputs = read_given(options.inputs, imported.graph, is_fixed=bool(options.shapes))
@@ -121,7 +121,7 @@ def read(options: Options, tell: Callable[[str], None]) -> tuple[Options, Import
 
 
 def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
-    """Read files of inputs for a graph; raises ModelError where one does not fit it, or another. ``is_fixed``: by ``--shape``."""
+    """Read files of inputs for a graph; raises ModelError if one does not fit the graph or the others. ``is_fixed``: by ``--shape``."""
     declared = [Declared(node.string("name"), node.type.dtype, node.type.shape) for node in graph.inputs]
     fix = "save arrays of these sizes" + (", or leave --shape out: the file's sizes are taken then" if is_fixed else "")
     try:
@@ -141,7 +141,7 @@ def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
 
 
 def open_sizes(user_inputs: Given, graph: Graph) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the inputs that have open ones; raises ModelError where one name would have two sizes."""
+    """Return the sizes of the inputs with open sizes; raises ModelError if one name would have two sizes."""
     size_of_name: dict[str, tuple[int, str]] = {}
     sizes: dict[str, tuple[int, ...]] = {}
     for node in graph.inputs:
@@ -160,21 +160,21 @@ def open_sizes(user_inputs: Given, graph: Graph) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What the original model runs on. ``specs``: how random inputs are drawn; ``run_seconds``: how long one run took."""
+    """The inputs that the original model runs on. ``specs``: how random inputs are drawn; ``run_seconds``: how long one run took."""
 
     specs: tuple[FeedSpec, ...]
     run_seconds: float
     slowdown: float = 1.0
-    """How many times as long the runs took because other processes needed the cores, too."""
+    """Factor by which other processes on the cores slowed the runs."""
     is_random: bool = True
-    """Whether it runs on random inputs too."""
+    """Whether it runs on random inputs, too."""
     notes: tuple[str, ...] = ()
 
 
 def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran) -> Accepted:
     """Run the original on the user's inputs and on random ones; ``ran`` is called with both.
 
-    Raises ModelError where it runs on no random ones and none are given, or not on one that is.
+    Raises ModelError if it does not run on a user's input, or if there are none and it runs on no random ones.
     """
     times: list[float] = []
     elapsed_seconds: list[float] = []
@@ -215,7 +215,7 @@ def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran
 def compared_in_float32(
     session: Any, wide: Any, types: Sequence[str], runs: Accepted, user_inputs: Given, seed: int
 ) -> tuple[bool, str]:
-    """Return whether results are compared with the model in float32, ``wide``, and why: so where rounding explains how it differs."""
+    """Return whether results are compared with the float32 model ``wide``, which holds if rounding explains the difference, and a note."""
     limit = MOST_ROUNDINGS * max(UNIT_ROUNDOFF[name] for name in types)
     error = 0.0
     for feeds in [*user_inputs.feeds, *([random_feeds(runs.specs, seed)] if runs.is_random else [])]:
@@ -230,7 +230,7 @@ def compared_in_float32(
 
 @dataclass
 class Reference:
-    """The original, and the inputs on which everything is compared with it."""
+    """The original model, and the inputs on which programs are compared with it."""
 
     options: Options
     graph: Graph
@@ -254,13 +254,13 @@ class Reference:
 
     @property
     def opening_seconds(self) -> float:
-        """Return how long it took to open the model in other ways, which is done once, to see how far rounding moves it."""
+        """Return the seconds of opening the model without optimisations, which is done once, to measure the effect of rounding."""
         return sum(each.opening_seconds for each in self._unoptimised)
 
     def in_given_types(self, options: Options) -> Reference:
-        """Return the reference of the model as the user gave it, itself unless the model is compared in float32 instead of 16 bits.
+        """Return the reference of the user's model: itself, unless a 16-bit model is compared in float32.
 
-        That model is opened again: it was not kept in memory beside the one in float32.
+        The 16-bit model is opened again, because it was not kept in memory beside the float32 one.
         """
         if options.model == self.options.model:
             return self
@@ -283,7 +283,7 @@ class Reference:
     def samples(self, count: int = len(VALUES)) -> list[Sample]:
         """Return the inputs that a check begins with, each with the original's outputs, which are kept for the check.
 
-        ``count``: how many are random at most, of a model that is not slow.
+        ``count`` is the largest number of random inputs if the model is not slow.
         """
         feeds: list[Mapping[str, Any]] = [feeds for _, feeds in self.given.named]
         if self.runs.is_random:
@@ -312,7 +312,7 @@ class Reference:
         *,
         is_first: bool,
     ) -> CheckResult:
-        """Compare what runs with the original on ``count`` inputs; raises Disagreement. ``is_first``: of the user's own on one alone."""
+        """Compare candidates with the original on ``count`` inputs; raises Disagreement. ``is_first``: only the first user's input."""
         inputs = self.given.named[:1] if is_first else self.given.named
         return check(
             self.outputs, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,

@@ -1,15 +1,16 @@
-"""Run what was chosen as a standard model before it is compiled: a derived program that loses digits on this model is left out early.
+"""Run the chosen program as a standard model before it is compiled, to reject derived programs that lose digits on this model early.
 
-How far a fast convolution is off depends on what it reads. Its transforms add up values of the size of its operands; where the result
-is much smaller, because summands cancel, their rounding is as much larger beside it. So the error that a derivation expects of usual
-data is multiplied by what a run of the original says of each product and convolution: the root mean squares of operand and weights of a
-result, over the result's. What is expected to be off by more than the tolerance is not offered.
+The error of a fast convolution depends on its operands. Its transforms add up values of the size of its operands. If summands cancel and
+the result is much smaller, their rounding error is large relative to it. Therefore the error that a derivation has on usual data is
+multiplied by an amplification, measured in a run of the original for each product and convolution: the root mean squares of operand and
+weights of a result, over the result's. Derived kernels whose expected error exceeds the tolerance are not offered.
 
-That is an estimate. So the chosen program is run, too, by onnxruntime as the model that would be saved, on inputs that the check begins
-with. Where it is off, the applications of derivations in it are bisected: the largest part of them that keeps the error small is kept.
+This is an estimate. The chosen program is therefore run, too, by onnxruntime as the model that would be saved, on inputs that the check
+begins with. If its outputs differ, the applications of derivations in it are bisected: the largest part of them that keeps the error small
+is kept.
 
-So it is known which part of an e-graph derivations made, and where a program uses it. What rules alone made is found again in the larger
-e-graph by its terms. A class that rules alone can compute too, but that a program computes from what derivations made, is an
+This requires to know which part of an e-graph derivations made, and where a program uses it. The part that rules alone made is found in the
+larger e-graph by its terms. A class that rules alone can compute too, but that a program computes from derived classes, is an
 *application*: without it, the class is computed as the rules would.
 """
 
@@ -35,7 +36,7 @@ from egraph.tolerance import Tolerance
 
 Term: TypeAlias = tuple[str, Attributes, tuple[int, ...]]
 CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul")
-"""Operators that programs are derived for; between one and the class that is stored, only what is fused with it lies."""
+"""Operators that programs are derived for; only operators that are fused with them lie between them and the stored class."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +47,28 @@ class DerivedPart:
     classes: frozenset[int]
     terms: frozenset[Term]
     errors: Mapping[str, float] = field(default_factory=dict)
-    """Relative error to expect of each derivation, by its name."""
+    """Expected relative error of each derivation by its name."""
 
     def is_derived(self, candidate: Candidate) -> bool:
-        """Return whether a kernel computes, or reads, what derivations made."""
+        """Return whether a kernel computes or reads a derived e-node."""
         return any(_term(node) not in self.terms for node in candidate.covered) or not self.classes.issuperset(candidate.operands)
 
     def error_of(self, candidate: Candidate) -> float | None:
-        """Return the error to expect of the derivations that a kernel comes from, None where no name is left of them."""
+        """Return the expected error of the derivations that a kernel comes from, or None if their names are not known."""
         return max((self.errors[rule] for node in candidate.covered for rule in node.rules if rule in self.errors), default=None)
 
     def applications(self, selection: Selection) -> dict[int, Candidate]:
-        """Return the classes that a program computes from what derivations made though rules alone could, each with its kernel."""
+        """Return the classes that a program computes from derived e-nodes although rules alone could, each with its kernel."""
         chosen = ((number, candidate) for number, candidate in selection.chosen.items() if number in self.classes)
         return {number: candidate for number, candidate in chosen if self.is_derived(candidate)}
 
     def contractions(self, number: int) -> frozenset[int]:
-        """Return the classes of products and convolutions that a class is computed from by what is fused with them alone."""
+        """Return the classes of products and convolutions that a class is computed from by operators that are fused with them."""
         return frozenset(below for below in self._down_to_contractions(number) if self._is_contraction(below))
 
     @cached_property
     def sources(self) -> Mapping[int, tuple[Node, ...]]:
-        """The nodes of the input program that a class holds the values of, transposed or reshaped at most."""
+        """The nodes of the input program whose values a class holds, at most transposed or reshaped."""
         leader: dict[int, int] = {}
 
         def find(number: int) -> int:
@@ -87,9 +88,9 @@ class DerivedPart:
     def without(
         self, candidates: Mapping[int, tuple[Candidate, ...]], left_out: Mapping[int, float]
     ) -> dict[int, tuple[Candidate, ...]]:
-        """Return the candidates without derived ones of these classes that expect as large an error as is said, or an unknown one.
+        """Return the candidates without derived ones of these classes whose expected error is at least the given one, or unknown.
 
-        The same holds for all classes down to the product or convolution, or the application would remain below the next bias.
+        This includes all classes down to the product or convolution; otherwise the application would remain below the next bias.
         """
         limits: dict[int, float] = {}
         for number, error in left_out.items():
@@ -122,11 +123,11 @@ class DerivedPart:
 
 
 def derived_part(by_rules: FrozenEGraph, frozen: FrozenEGraph, errors: Mapping[str, float] | None = None) -> DerivedPart:
-    """Return what derivations added to the e-graph ``by_rules``, which has grown to ``frozen``."""
+    """Return the part that derivations added to the e-graph ``by_rules``, which has grown to ``frozen``."""
     class_of_term = {_term(node): number for number, nodes in frozen.classes.items() for node in nodes}
     numbers: dict[int, int] = {}
     terms: set[Term] = set()
-    waiting = sorted(by_rules.classes, reverse=True)  # numbered from the roots: operands come first so
+    waiting = sorted(by_rules.classes, reverse=True)  # numbered from the roots: reversed, operands come first
     grown = True
     while grown:
         grown = False
@@ -146,14 +147,14 @@ def _term(node: ENode) -> Term:
 
 
 Sample: TypeAlias = tuple[Mapping[str, Any], Sequence[Any]]
-"""Inputs, and the original model's outputs."""
+"""Inputs, and the original model's outputs on them."""
 OpenProgram: TypeAlias = Callable[[Program], AbstractContextManager[RunModel]]
-"""Opens a program once, to be run on all samples."""
+"""Opens a program once to run it on all samples."""
 
 
 @dataclass
 class Rehearsal:
-    """The original's outputs on a few inputs, and how programs compare with them."""
+    """Compares programs with the original's outputs on a few inputs."""
 
     graph: Graph
     folder: Folder
@@ -162,25 +163,25 @@ class Rehearsal:
     threads: int
     time_left: Callable[[], float] = lambda: math.inf
     open_seconds: float = 0.0
-    """About how long opening a model takes, and one run."""
+    """Approximate time to open a model and, below, to run it once."""
     run_seconds: float = 0.0
     errors: Callable[[], Mapping[str, float]] = dict
-    """The relative error to expect of each derivation, by its name."""
+    """Returns the expected relative error of each derivation by its name."""
     notes: list[str] = field(default_factory=list)
-    """What was left out, in words."""
+    """Notes on the derived programs that were excluded."""
     policy: CheckPolicy = CheckPolicy()
     originals: Callable[[Node], Sequence[Node]] = lambda node: (node,)
-    """The nodes of the graph that a node of what is searched stands for."""
+    """Returns the nodes of the graph that a node of the outline stands for."""
 
     @property
     def seconds(self) -> float:
-        """Return about how long one rehearsal takes: a model is saved, opened and run on every sample."""
+        """Return the approximate seconds of one rehearsal: a model is saved, opened and run on every sample."""
         return 2.0 * self.open_seconds + 2.0 * len(self.samples) * self.run_seconds
 
     def difference(self, program: Program, open_program: OpenProgram | None = None) -> str:
-        """Return how a program's outputs differ by more than is accepted, empty where they do not.
+        """Return how a program's outputs differ by more than is accepted, or an empty text if they do not.
 
-        ``open_program``: how it is run; without, as a standard model.
+        ``open_program`` runs the program; by default it is run as a standard model.
         """
         part = Tolerance(self.policy.margin * self.tolerance.relative, self.policy.margin * self.tolerance.absolute)
         try:
@@ -195,7 +196,7 @@ class Rehearsal:
         return ""
 
     def expected_errors(self, part: DerivedPart, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, float]:
-        """Return, for classes whose derived kernels of some expected error would lose too many digits, the least such error."""
+        """Return the classes with derived kernels that would lose too many digits, each with the least expected error of such kernels."""
         errors = {
             number: {error for candidate in options if part.is_derived(candidate) for error in [part.error_of(candidate)] if error}
             for number, options in candidates.items()
@@ -213,7 +214,7 @@ class Rehearsal:
         return least_errors
 
     def amplifications(self, nodes: Iterable[Node]) -> dict[Node, float]:
-        """Return by how much more than usual the results of products and convolutions are smaller than what is added up for them."""
+        """Return the factor by which results of products and convolutions are smaller, relative to their summands, than usual."""
         tapped: list[Node] = []
         size_bytes = 0
         for node in nodes:
@@ -235,9 +236,9 @@ class Rehearsal:
         return largest
 
     def kept(self, applications: Sequence[int], differs: Callable[[frozenset[int]], str]) -> frozenset[int]:
-        """Return which of some applications, that lose too many digits together, may stay: added half by half to harmless ones.
+        """Return the applications that may stay, of some that lose too many digits together: halves are added to harmless ones.
 
-        ``differs`` says how outputs are off with some of them left in. What there is no time to try is left out.
+        ``differs`` returns how outputs differ if some of them are kept. Applications that there is no time to try are excluded.
         """
 
         def harmless_of(some: Sequence[int], harmless: frozenset[int]) -> frozenset[int]:
@@ -264,19 +265,19 @@ class Rehearsal:
 
 
 def _size(value: np.ndarray) -> float:
-    """Return the root mean square of what is finite."""
+    """Return the root mean square of finite values."""
     finite = value[np.isfinite(value)].astype(np.float64) if value.dtype.kind == "f" else np.zeros(0)
     return float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
 
 
 def _norm(weights: np.ndarray, node: Node) -> float:
-    """Return the Euclidean norm of the weights that one result is made with, as root mean square over results."""
+    """Return the Euclidean norm of the weights of one result, as the root mean square over results."""
     squares = float(np.sum(np.square(weights, dtype=np.float64)))
     match node.op:
         case "MatMul":
             results = weights.size // weights.shape[-2] if weights.ndim > 1 else 1
         case "Conv":
             results = weights.shape[0]
-        case _:  # transposed: results are the second axis, in each group
+        case _:  # transposed: the second axis is the results of each group
             results = weights.shape[1] * node.integer("group")
     return math.sqrt(squares / max(1, results))

@@ -1,18 +1,18 @@
-"""Keep the gain where a program proves wrong, or takes another time than predicted: other programs come from the same e-graph.
+"""Replace a program that proves wrong, or that takes another time than predicted, by other programs of the same e-graph.
 
-Nothing grows again and little is measured. Kernels that alone disagree with what they should compute are filed as wrong; else the
-derived programs that lose digits are bisected. What is found is said, and left out when programs are extracted again.
+No rules are applied again and little is measured. Kernels that are wrong on their own are recorded as wrong; if there are none, the derived
+programs that lose digits are found by bisection. The findings are reported, and excluded when programs are extracted again.
 
-What takes another time than its kernels predict is noticed, and the kernels that are the reason are found. A kernel is timed alone, on
-random data. Inside a program it may meet other data (subnormal numbers take a hundred times as long), or cache lines that another core
-has. And what a record says of it may have been measured while other processes ran. So where a
-program takes much longer or shorter than predicted, its kernels are timed inside of it, twice, on the data that programs are timed on,
-and those that are off most are timed alone again, between the two:
+If a program takes much longer or shorter than its kernels predict, the kernels that cause the difference are searched. A kernel is timed
+alone, on random data. Inside a program it may read other data (subnormal numbers take a hundred times as long), or cache lines that another
+core has. Its record may also have been measured while other processes ran. Therefore the program's kernels are timed in place, twice, on
+the data that programs are timed on. Between the two, the kernels that differ most are timed alone again:
 
-* no record, the estimate was wrong: what it takes alone is filed, for all models;
-* alone quicker than recorded: others ran when it was measured. The record is replaced, since other processes only ever slow a kernel;
-* alone slower than recorded, or inside not the same twice: others run now, so nothing is believed, nor filed;
-* alone as recorded, inside another time both times: that is what it costs *in place*, filed for this model.
+* no record: the estimate was wrong, and the time alone is recorded, for all models;
+* alone faster than recorded: other processes ran when it was measured. The record is replaced, because other processes only ever slow a
+  kernel;
+* alone slower than recorded, or not the same twice in place: other processes run now, so no time is believed or recorded;
+* alone as recorded, and twice another time in place: this is its cost *in place*, which is recorded for this model.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ Verdict: TypeAlias = Literal["in place", "recorded", "estimated", "busy", "untri
 
 @dataclass(frozen=True)
 class AtFault:
-    """A kernel that took another time inside a program than its cost says."""
+    """A kernel that took another time inside a program than its cost predicts."""
 
     candidate: Candidate
     predicted_us: float
     in_place_us: float
     alone_us: float
-    """What it takes alone now; infinite where that is not known."""
+    """Its time alone now, or infinity if it is not known."""
     verdict: Verdict
     launches: int = 1
 
     @property
     def is_filed(self) -> bool:
-        """Return whether the kernel costs something else from now on."""
+        """Return whether the kernel has another cost from now on."""
         return self.verdict in ("in place", "recorded", "estimated")
 
     def __str__(self) -> str:
@@ -94,16 +94,16 @@ class AtFault:
 
 
 def is_mispredicted(measured_us: float, predicted_us: float, factor: float = PredictionPolicy.factor) -> bool:
-    """Return whether a time is so far from the prediction that the reason is searched."""
+    """Return whether a time differs so much from the prediction that the reason is searched."""
     return max(measured_us, predicted_us) > factor * min(measured_us, predicted_us)
 
 
 def times_in_place(
     session: Session, program: Program, options: CompileOptions, runs: int = PredictionPolicy.runs
 ) -> list[tuple[tuple[Kernel, ...], float]]:
-    """Return the kernels of each step of a program and the microseconds that it takes, on the inputs of the last run.
+    """Return the kernels of each step of a program and its microseconds, on the inputs of the last run.
 
-    None for what kernels in bytes are made of, which has no time alone.
+    The steps that a kernel in bytes consists of have no kernels here, because they cannot be timed alone.
     """
     _, writer = plan_program(program, options)
     steps = session.profile(runs)
@@ -121,7 +121,7 @@ def at_fault(
     time_left: Callable[[], float],
     policy: PredictionPolicy = PredictionPolicy(),
 ) -> tuple[AtFault, ...]:
-    """Return the kernels that are the reason why the program compiled to ``artefact`` takes another time; what is sure is filed."""
+    """Return the kernels that cause the program compiled to ``artefact`` to take another time; times that are certain are recorded."""
     options = measurer.options
     with Session(artefact, threads=options.threads) as session:
         session.run(None, feeds)
@@ -153,7 +153,7 @@ def at_fault(
 
 
 def _by_kernel(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostModel) -> dict[KernelKey, tuple[Candidate, list[float]]]:
-    """Return the times of each distinct kernel that is a step of its own."""
+    """Return the times of each distinct kernel that is a step on its own."""
     times_by_key: dict[KernelKey, tuple[Candidate, list[float]]] = {}
     for kernels, time_us in rows:
         if len(kernels) == 1 and not (kernels[0].implementation.is_free or kernels[0].implementation.is_opaque):
@@ -165,7 +165,7 @@ def _by_kernel(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostMode
 def _suspects(
     rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostModel, policy: PredictionPolicy
 ) -> dict[KernelKey, tuple[Candidate, list[float]]]:
-    """Return the kernels whose times add most to the difference between what a program takes and what was predicted."""
+    """Return the kernels that contribute most to the difference between a program's time and its prediction."""
     total_us = sum(time_us for _, time_us in rows)
     kernels = _by_kernel(rows, model)
     off = {key: abs(sum(times) - len(times) * model.cost_us(candidate)) for key, (candidate, times) in kernels.items()}
@@ -181,7 +181,7 @@ def _suspects(
 
 @dataclass
 class Repair:
-    """What programs of one run are compared with, and what was learnt of them."""
+    """The reference that the programs of one run are compared with, and the findings about them."""
 
     options: Options
     progress: Progress
@@ -195,18 +195,18 @@ class Repair:
     learnt: list[str] = field(default_factory=list)
     """Notes on failed checks."""
     notes: list[str] = field(default_factory=list)
-    """Notes on what was left out of programs before they were compiled."""
+    """Notes on the kernels that were excluded before programs were compiled."""
     attempts: int = 0
-    """Programs that were found to be wrong."""
+    """Number of programs that were found to be wrong."""
     vouched: dict[tuple[str, ...], Blame] = field(default_factory=dict)
-    """How programs compare on inputs, part by part: a program and an input are met before the race and in the check."""
+    """Results of comparing programs part by part, by program and input: a pair occurs before the race and in the check."""
 
     @property
     def compile_options(self) -> CompileOptions:
         return CompileOptions(self.options.threads, lowering(self.options.device).target, self.keep_subnormals, exporter.serialized)
 
     def tested(self, entry: Entry) -> Disagreement | None:
-        """Return how a compiled program differs on the first input of the check, where there is time to look."""
+        """Return how a compiled program differs on the first input of the check, if there is time to compare it."""
         budget = self.budget
         seconds = budget.open_seconds + max(2 * budget.run_seconds, budget.compared_seconds)
         if self.progress.left_seconds < seconds + budget.race_seconds + budget.check_seconds + budget.other_inputs_seconds:
@@ -218,7 +218,7 @@ class Repair:
             is_right = self._difference(entry) is None
             for path, content in files.items():
                 path.write_bytes(content)
-            return None if is_right else error  # the check of the saved files judges zeros for subnormal numbers (denormals)
+            return None if is_right else error  # the check of the saved files decides about zeros for subnormal numbers (denormals)
         return error
 
     def _difference(self, entry: Entry) -> Disagreement | None:
@@ -233,7 +233,7 @@ class Repair:
         except Disagreement as error:
             return error
         except (EinsatError, ExecutionError):
-            return None  # it does not load: the race reports that
+            return None  # it does not load: the race reports the reason
         return None
 
     def learn(self, text: str) -> None:
@@ -243,7 +243,7 @@ class Repair:
 
     @property
     def seconds(self) -> float:
-        """Return how long it takes to find other programs in place of a wrong one, to compile, to time and to check them."""
+        """Return the seconds to find, compile, time and check other programs in place of a wrong one."""
         budget = self.budget
         return 2 * budget.open_seconds + 6 * budget.run_seconds + budget.race_seconds + budget.check_seconds
 
@@ -254,7 +254,7 @@ class Repair:
     def repaired(self, error: Disagreement, searched: Search, entry: Entry, model: CostModel) -> Search | None:
         """Return other programs of the same e-graph, without the kernels or derived programs that make this one differ.
 
-        None where neither are at fault, or where there is no time left.
+        Return None if neither cause the difference, or if there is no time left.
         """
         self.attempts += 1
         if self.options.frozen or self.attempts > self.options.policy.check.attempts or self.progress.left_seconds < self.seconds:
@@ -275,7 +275,7 @@ class Repair:
         return other
 
     def rehearsal(self) -> Rehearsal:
-        """Return what programs are compared with before they are compiled: the inputs that the check begins with."""
+        """Return the rehearsal, which compares programs before they are compiled, on the inputs that the check begins with."""
         budget = self.budget
         return Rehearsal(
             self.outline.model, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
@@ -295,9 +295,9 @@ class Repair:
     def compared(
         self, candidates: Mapping[str, RunModel], goes_on: Callable[[int], bool], count: int, entry: Entry | None, *, is_first: bool = False
     ) -> CheckResult:
-        """Compare with the original on ``count`` inputs; raises Disagreement.
+        """Compare candidates with the original on ``count`` inputs; raises Disagreement.
 
-        ``entry``: the program that the candidates run, None where they are the model itself, which rounds as the user's file says.
+        ``entry``: the program that the candidates run, or None if they run the model itself, which rounds as the user's file says.
         """
 
         def vouch(feeds: Mapping[str, Any]) -> Blame:
@@ -322,14 +322,14 @@ class Repair:
         *,
         wrong: str = "",
     ) -> Search:
-        """Return programs of the same e-graph, by what is known of its kernels now and without what is ``wrong``."""
+        """Return programs of the same e-graph by the current records of its kernels, without the causes of the program ``wrong``."""
         return search_again(
             searched, model, self.budget, rehearsal or self.rehearsal(), open_program, wrong=wrong,
             finalists=self.options.finalists, seed=self.options.seed,
         )  # fmt: skip
 
     def look(self, entry: Entry, measured_us: float, predicted_us: float, model: CostModel, measurer: Measurer) -> bool:
-        """Report the kernels that are the reason why a program takes another time than predicted; return whether any was filed."""
+        """Report the kernels that cause a program to take another time than predicted; return whether any time was recorded."""
         self.progress.stage("time kernels in place")
         program, artefact = entry.folded(self.folder).program, entry.contender.path
         feeds = self.reference.raced_feeds
@@ -344,7 +344,7 @@ class Repair:
     def without_wrong(
         self, rules: Sequence[Rule | MergeRule], error: Disagreement, searched: Search, entry: Entry
     ) -> Sequence[Rule | MergeRule] | None:
-        """Return the rules without those that make a program wrong; None, with a note, where none is found to be."""
+        """Return the rules without those that make a program wrong, or None, with a note, if none is found."""
         policy = self.options.policy.saturation
         limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(searched.saturation.iterations), policy.matches)
         blamed = self.blamed(error, entry)
@@ -359,16 +359,16 @@ class Repair:
         return [rule for rule in rules if rule.name not in dropped]
 
     def too_late(self, error: Disagreement, entry: Entry) -> None:
-        """Note that a program is given up for an unknown reason."""
+        """Note that a program is rejected and that there was no time to find the reason."""
         self.attempts += 1
         late = f"there was no time to replace what is to blame: --budget {self.progress.longer_seconds:.0f}s gives it twice as long"
         self.learn(f"{entry.contender.name} failed the check ({error.what}); {late}")
 
     def noticed(self, trial: Trial, measurer: Measurer, model: CostModel, race_again: Callable[[Search], Trial]) -> Trial:
-        """Examine a program that takes another time than predicted, and extract again by what its kernels cost inside of it."""
+        """Examine programs that take another time than predicted, and extract again with their kernels' costs in place."""
         looked: set[str] = set()
         digests_timed = {extracted_digest(entry.program) for entry in trial.entries}
-        runs = 2 * (self.options.policy.prediction.runs + 1)  # inside a program, kernels are timed before and after they are timed alone
+        runs = 2 * (self.options.policy.prediction.runs + 1)  # kernels are timed in place before and after they are timed alone
         look_seconds = self.budget.open_seconds + runs * self.budget.run_seconds
         while self.progress.left_seconds > self.seconds + look_seconds:
             contenders = [each for each in trial.entries if each.contender.name != PLAIN and each.contender.digest not in looked]

@@ -1,17 +1,17 @@
-"""Search equal blocks of a model once: the layers of a transformer differ in their weights alone.
+"""Search equal blocks of a model once; for example, the layers of a transformer differ only in their weights.
 
 A *run* is a stretch of the model's operators, in their order, that repeats: each *instance* applies the same operators with the same
-attributes and types to its operands. The *outline* is the model with one block for each run: what the block reads from outside is an
-input, what others read of it an output. Rules, candidates, measurements and extraction see the outline; the program that they give is
-written out for every instance. All of it is substitution: an equation of the block holds for whatever its inputs and weights are.
+attributes and types to its operands. The *outline* is the model with one block for each run: values that the block reads from outside are
+inputs, values of it that others read are outputs. Rules, candidates, measurements and extraction see the outline, and the resulting program
+is written out for every instance. All of this is substitution: an equation of the block holds for all inputs and weights.
 
-So nothing of the block may rest on what its weights *are*. A constant that differs between instances is a float tensor of several
-elements, and stands in the outline as random numbers: two expressions over it that have the same value there are equal as expressions
-(Schwartz, Zippel), so that the constant analyses join what is equal in every instance. Blocks that differ in a single number, or in
-integers, are not equal, but for bytes that several numbers are packed into: nothing but their numbers is computed of them.
+Therefore no equation of the block may depend on the *values* of its weights. A constant that differs between instances is a float tensor of
+several elements, and is represented in the outline by random numbers. Two expressions over it that have the same value there are equal as
+expressions (Schwartz, Zippel), so the constant analyses join only what is equal in every instance. Blocks that differ in a single number,
+or in integers, are not equal. Bytes that several numbers are packed into are an exception, because they are only unpacked.
 
-Nothing is fused across the border of a block, so it is drawn where the fewest values cross it. Values that kernels keep in several
-layouts, which images are, do not cross: the border would fix the layout.
+Nothing is fused across the border of a block, so the border is drawn where the fewest values cross it. Values that kernels keep in several
+layouts, such as images, do not cross, because the border would fix the layout.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from egraph.tensor.ops import OPS
 from runtime.feeds import random_array
 
 LARGEST_RANK = 3
-"""The largest rank of a value that crosses a border between blocks: the axes of images, of which there are more, have several orders."""
+"""Largest rank of a value that crosses a border between blocks. Images have more axes, and kernels keep these in several orders."""
 LEAST_BYTES = 16
-"""Bytes of packed numbers that may differ between equal blocks, at least: as random ones, these are not all the same by chance."""
+"""Fewest bytes of packed numbers that may differ between equal blocks: this many random bytes are not all the same by chance."""
 LEAST_OPERATORS = 8
-"""Operators of a block, at least: what is shorter repeats by chance."""
+"""Fewest operators of a block: shorter stretches repeat by chance."""
 
 
 def outlined(model: Graph, least_share: float) -> Outline:
-    """Return the outline of a model whose equal blocks save at least this share of its operators."""
+    """Return the outline of a model if its equal blocks save at least this share of its operators, else the model as its own outline."""
     constants = _constants(model)
     operators = [node for node in walk(model.roots) if node.op not in LEAVES and node not in constants]
     runs = tuple(_runs(model, operators, constants))
@@ -46,7 +46,7 @@ def outlined(model: Graph, least_share: float) -> Outline:
 
 
 def _constants(model: Graph) -> frozenset[Node]:
-    """Return what is known at compile time, but for what bytes are unpacked to: kernels read the bytes, so they belong to the block."""
+    """Return the nodes known at compile time, without unpacked bytes: kernels read the bytes and unpack them within the block."""
     constants: set[Node] = set()
     for node in walk(model.roots):
         if node.op == "Constant" or (node.inputs and constants.issuperset(node.inputs) and not _unpacks(node)):
@@ -55,7 +55,7 @@ def _constants(model: Graph) -> frozenset[Node]:
 
 
 def _runs(model: Graph, operators: Sequence[Node], constants: frozenset[Node]) -> Iterator[Run]:
-    """Yield the runs of a stretch of operators: the one that saves most, then those before and after it."""
+    """Yield the runs of a stretch of operators in order: those before the one that saves most, that one, and those after it."""
     wiring, border = _Wiring.of(operators, constants), _Border.of(model, operators)
     for period, first, last in _periods(_labels(operators)):
         run = _best_run(wiring, border, period, first, last)
@@ -69,18 +69,18 @@ def _runs(model: Graph, operators: Sequence[Node], constants: frozenset[Node]) -
 
 
 def _labels(operators: Sequence[Node]) -> np.ndarray:
-    """Return a number for each operator, the same for those that may stand at the same place of two blocks."""
+    """Return a number for each operator, which is equal for those that may be at the same position of two blocks."""
     numbers: dict[tuple[object, ...], int] = {}
     keys = ((node.op, repr(node.attributes), node.type, tuple(operand.type for operand in node.inputs)) for node in operators)
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
 MOST_PERIODS = 4
-"""Periods that are tried, those that save most first: blocks may be equal in their operators and yet not in what they read."""
+"""Number of periods that are tried, those that save most first: blocks with equal operators may still read different values."""
 
 
 def _periods(labels: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return periods with the first and last operator of their longest stretch."""
+    """Return periods, each with the first and last operator of its longest stretch."""
     stretches = []
     for period in range(LEAST_OPERATORS, len(labels) // 2 + 1):
         same = np.concatenate([[False], labels[:-period] == labels[period:], [False]])
@@ -96,9 +96,9 @@ def _periods(labels: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def _best_run(wiring: _Wiring, border: _Border, period: int, first: int, last: int) -> Run | None:
-    """Return the run of equal blocks that saves most, and of those the one that the fewest values cross.
+    """Return the run of equal blocks that saves most and, among equals, has the fewest values crossing its borders.
 
-    Operators from ``first`` to ``last`` are alike at a distance of ``period``.
+    Operators from ``first`` to ``last`` are equal at a distance of ``period``.
     """
     best: tuple[tuple[int, int], Run] | None = None
     for start in range(first, min(first + period, last - 2 * period + 1)):
@@ -115,15 +115,15 @@ def _best_run(wiring: _Wiring, border: _Border, period: int, first: int, last: i
 
 @dataclass(frozen=True)
 class _Wiring:
-    """What operators read, an array each over all their operands in their order; ``first_operand`` has where each operator's begin."""
+    """The operands of all operators in order, as arrays; an operator's operands begin at its ``first_operand``."""
 
     operators: Sequence[Node]
     operands: Sequence[Node]
     first_operand: np.ndarray
     numbers: np.ndarray
-    """The same for the same node."""
+    """A number for each operand, equal for equal nodes."""
     places: np.ndarray
-    """The places of operators, -1 of what is none."""
+    """The operand's position among the operators, or -1 if it is none."""
     is_constant: np.ndarray
 
     @staticmethod
@@ -141,7 +141,7 @@ class _Wiring:
         )
 
     def equal_blocks(self, start: int, period: int, count: int) -> tuple[Instance, ...]:
-        """Return as many of the blocks, from the first on, as are instances of one block: applied to other operands and weights."""
+        """Return the blocks, from the first on, that are instances of one block, with other operands and weights."""
         first_form = self._form(start, period)
         first = self._instance(start, period)
         instances = [first]
@@ -156,11 +156,11 @@ class _Wiring:
         return tuple(instances)
 
     def _slots(self, start: int, period: int) -> slice:
-        """Return where the operands of a block lie."""
+        """Return the slice of a block's operands."""
         return slice(int(self.first_operand[start]), int(self.first_operand[start + period]))
 
     def _form(self, start: int, period: int) -> np.ndarray:
-        """Return what operators of a block read, without its identity: a place in the block, or where else the block first reads it."""
+        """Return each operand's position in the block or, if it is from outside, the place where the block first reads it."""
         slots = self._slots(start, period)
         places, numbers = self.places[slots] - start, self.numbers[slots]
         _, first_read, which = np.unique(numbers, return_index=True, return_inverse=True)
@@ -179,9 +179,9 @@ class _Wiring:
 
 @dataclass(frozen=True)
 class _Border:
-    """Where the value of each operator is read last, and which values no border between blocks may cut off from a reader.
+    """The last reader of each operator's value, and the values that may not cross a border between blocks.
 
-    An array each over the operators in their order, in which readers come after what they read.
+    All are arrays over the operators in their order, in which readers come after their operands.
     """
 
     last_reader: np.ndarray
@@ -201,7 +201,7 @@ class _Border:
         return _Border(last_reader, np.array([node in roots for node in operators], bool), np.array(has_layouts, bool))
 
     def outputs(self, start: int, period: int, count: int) -> tuple[int, ...] | None:
-        """Return the positions whose values are read outside of a block; None where one of them is kept in several layouts."""
+        """Return the positions whose values are read outside of a block, or None if one of them is kept in several layouts."""
         inside = slice(start, start + count * period)
         ends = start + period * (1 + np.arange(count * period) // period)
         is_read = self.last_reader[inside] >= ends

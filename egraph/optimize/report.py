@@ -1,7 +1,7 @@
-"""Render the results of a run as one self-contained page: no script, no font, no image from anywhere else.
+"""Render the results of a run as one self-contained page without external scripts, fonts or images.
 
-A program is drawn as a layered picture: kernels in rows by their longest path from the inputs, lines to their operands.
-Deterministic and dependency-free. Long programs are drawn with chains of kernels gathered into one box.
+A program is drawn as a layered graph: kernels are in rows by their longest path from the inputs, with lines to their operands. The drawing
+is deterministic and needs no other package. In long programs, a chain of kernels becomes one box.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SWEEPS = 4
 
 @dataclass(frozen=True)
 class Box:
-    """One kernel, or a chain of them: ``operands`` are positions of other boxes."""
+    """One kernel, or a chain of kernels; ``operands`` are positions of other boxes."""
 
     title: str
     subtitle: str
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Placed:
-    """A box with the top left corner where it is drawn."""
+    """A box and the position of its top left corner."""
 
     box: Box
     x: float
@@ -46,7 +46,7 @@ class Placed:
 
 
 def boxes(rows: Sequence[KernelRow]) -> tuple[Box, ...]:
-    """Return a box a kernel; where that is too many, a box a chain (each reads only the one before, and alone does)."""
+    """Return one box per kernel or, if these are too many, per chain: each kernel is the one before's only reader and reads only it."""
     chains = [[i] for i in range(len(rows))] if len(rows) <= MOST_BOXES else _chains(rows)
     home = {i: number for number, chain in enumerate(chains) for i in chain}
     return tuple(
@@ -82,7 +82,7 @@ def _box(rows: Sequence[KernelRow], operands: tuple[int, ...]) -> Box:
 
 
 def arrange(drawn: Sequence[Box]) -> tuple[Placed, ...]:
-    """Give every box its row (longest path) and its position in the row (mean of its neighbours, in a few sweeps)."""
+    """Place every box: its row by its longest path, its position in the row by the mean of its neighbours, in a few sweeps."""
     layer = [0] * len(drawn)
     for i, box in enumerate(drawn):
         layer[i] = max((layer[o] + 1 for o in box.operands if o < i), default=0)
@@ -177,11 +177,11 @@ def render(outcome: Outcome) -> str:
 
 POINTS = {"float32": "float32", "chosen": "shipped", "rounded": "rounded wherever that is faster"}
 LEAST_ERROR = 1e-8
-"""The smallest error of the chart; smaller ones are drawn as this one."""
+"""Smallest error of the chart; smaller errors are drawn as this one."""
 
 
 def precision_chart(outcome: Outcome) -> str:
-    """Return error over time of the programs of several precisions, with the tolerance, as SVG; the error's axis is logarithmic."""
+    """Return an SVG chart of error over time of programs of several precisions, with the tolerance; the error's axis is logarithmic."""
     shown = {name: program for name, program in outcome.precisions.items() if math.isfinite(program.error)}
     if not shown:
         return ""
@@ -236,7 +236,7 @@ def growth_chart(growth: Sequence[Growth]) -> str:
 
 
 def format_time(us: float | None) -> str:
-    """Return microseconds in the unit that reads best."""
+    """Return microseconds in the most readable unit."""
     if us is None or us == float("inf"):
         return "-"
     if us >= 1e6:

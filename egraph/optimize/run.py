@@ -1,4 +1,4 @@
-"""What the stages of one run share: its options, the model, what programs are compared with, and what was learnt on the way."""
+"""The context that the stages of one run share: options, model, reference, and what the run has learnt."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ class Run:
     folder: Folder
     repair: Repair
     work: Path
-    """A folder for what is compiled."""
+    """Folder for compiled programs."""
     model_file: Path
     artefact: Path
     model_digest: Future[str]
     device: Device
     device_key: str
-    """What kernel times are filed under."""
+    """Key of this device's kernel times in the profile database."""
     lowering: Lowering
     rounding: Rounding
     storage: Storage
     ranges: Ranges
     model: CostModel | None = None
     searches: int = 0
-    """How often programs were extracted to be timed."""
+    """Number of times that programs were extracted for timing."""
 
     def calibrated(self, measurer: Measurer | None = None) -> CostModel:
-        """Return the cost model, calibrated where it is first needed."""
+        """Return the cost model; the first call calibrates it."""
         if self.model is None:
             if self.device.is_timed:
                 self.progress.stage("calibrate")
@@ -74,7 +74,7 @@ class Run:
         return self.model
 
     def prices(self, speed: DeviceSpeed) -> CostModel:
-        """Return the cost model of a device of a given speed."""
+        """Return the cost model for a device of the given speed."""
         weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
         outputs = hashlib.sha256(" ".join(node.digest for node in self.graph.roots).encode()).hexdigest()[:16]
         is_from_memory = not self.device.stays_in_cache(weights_bytes)
@@ -85,16 +85,19 @@ class Run:
         )  # fmt: skip
 
     def _derived_errors(self) -> dict[str, float]:
-        """Return the usual relative error of each derivation, by its name."""
+        """Return the usual relative error of each derivation by its name."""
         return {name: self.options.policy.check.layer * error for name, error in self.derivations.errors().items()}
 
     def look_again(self) -> None:
-        """Learn how busy the machine is now."""
+        """Update the estimate of how busy the machine is."""
         feeds = dict(self.reference.raced_feeds)
         self.budget.look_again(lambda: self.reference.session.run(None, feeds))
 
     def file(self, searched: Search, key: str, *, is_timed: bool = True) -> None:
-        """Keep what a search chose for the same command again, which searches on where none of its programs ``is_timed``."""
+        """Record what a search chose, so that the same command can reuse it.
+
+        If none of its programs ``is_timed``, it is recorded with a budget of 0, and the next run searches again.
+        """
         if self.device.is_timed and not self.options.frozen and not searched.choice.is_earlier:
             counts = len(searched.saturation.iterations), searched.choice.kernels_unmeasured
             budget_seconds = self.options.budget_seconds if is_timed else 0.0
@@ -102,5 +105,5 @@ class Run:
             write_search(self.database, self.device_key, key, filed)
 
     def contender(self, name: str, digest: str) -> Contender:
-        """Return a program that takes part in the race, by its name and its digest."""
+        """Return the contender of a race for a program with this name and digest."""
         return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.repair.keep_subnormals)

@@ -18,7 +18,7 @@ from lower.compile import PLAN, keep_subnormals
 from runtime import Session
 
 TOGETHER_BELOW_BYTES = 1 << 30
-"""Weights up to which the standard model is written while the artefact is."""
+"""Size of the weights up to which the standard model and the artefact are written at the same time."""
 
 
 def save_and_check(run: Run, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:
@@ -28,10 +28,10 @@ def save_and_check(run: Run, best: Entry | None, *, is_compiled: bool, is_repeat
         original_file, threads = run.options.model, run.options.threads
         exporting = aside.submit(export, best.program if best else None, original_file, run.model_file, threads)
         if sum(array.nbytes for array in weights.values()) > TOGETHER_BELOW_BYTES:
-            exporting.result()  # both at once would keep too much in memory
+            exporting.result()  # writing both at once would take too much memory
         if best is None:
             save_unchanged(run.graph, original_file, run.artefact, keep_subnormals=run.repair.keep_subnormals)
-        elif not is_compiled or not Path(best.contender.path).exists():  # of a race that was read, only the winner was compiled
+        elif not is_compiled or not Path(best.contender.path).exists():  # if the race was read, only its winner is compiled
             compile_entry(best, run.repair.compile_options)
         if best is not None:
             Path(best.contender.path).rename(run.artefact)
@@ -41,7 +41,10 @@ def save_and_check(run: Run, best: Entry | None, *, is_compiled: bool, is_repeat
 
 
 def checked_with_subnormals(run: Run, error: Disagreement, best: Entry | None, *, is_repeated: bool) -> tuple[CheckResult, str] | None:
-    """Keep subnormal numbers in the artefact where its check failed without them; return the result of the check then."""
+    """Make an artefact whose check failed keep subnormal numbers, and check it again.
+
+    Return the result and a note, or None if this cannot help or the check fails again.
+    """
     if run.repair.keep_subnormals or not (run.artefact / PLAN).exists():
         return None
     keep_subnormals(run.artefact)
@@ -50,16 +53,16 @@ def checked_with_subnormals(run: Run, error: Disagreement, best: Entry | None, *
         with Session(run.artefact, threads=run.options.threads, on=run.options.device) as session:
             checked = check(run, session, saved, best, is_repeated=is_repeated)
     except Disagreement:
-        return None  # there is another reason: it is searched without them
+        return None  # subnormal numbers are not the reason
     note = f"subnormal numbers are kept: with zeros for them, as the programs were timed, the check failed ({error.what})"
     run.progress.note(f"warning: {note}")
     return checked, note
 
 
 def check(run: Run, session: Session, saved: Any, best: Entry | None, *, is_repeated: bool) -> CheckResult:
-    """Compare the artefact, and the standard model where it is not the original itself, with the original.
+    """Compare the artefact, and the standard model if it is not the original itself, with the original.
 
-    What is ``is_repeated`` is compared on as many inputs as before, whatever time that takes: it has to come out the same.
+    If ``is_repeated``, as many inputs are compared as in the earlier run, however long that takes, so that the result is the same.
     """
     digest = run.model_digest.result() + run.reference.given.key
     checked_before = read_checked(run.database, run.device_key, digest) if is_repeated else None
@@ -80,7 +83,7 @@ def check(run: Run, session: Session, saved: Any, best: Entry | None, *, is_repe
 
 
 def finish(run: Run, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
-    """Add what the check found, and complete the artefact."""
+    """Add the results of the check to the outcome, and complete the artefact."""
     run.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked}")
     shortage = f"results were compared on {checked}, not on {run.budget.inputs}: there was no time for more"
     short = (shortage,) if checked.is_short and checked.inputs < run.budget.inputs else ()

@@ -1,7 +1,7 @@
-"""From a graph to its few best programs: saturate, price, extract, measure what was chosen, extract again.
+"""From a graph to its few best programs: saturate, price, extract, measure the chosen kernels, extract again.
 
-Where derivations take part, what the rules alone give is settled first, in the e-graph that they made: a search with
-derivations knows all that one without them knows, and its program takes part in the race, however time runs out.
+If derivations take part, the best program by rules alone is settled first, in the e-graph that the rules made. A search with derivations
+thus finds everything that one without them finds, and the program by rules takes part in the race even if time runs out.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from runtime.profile import Database
 
 @dataclass(frozen=True)
 class Search:
-    """What the search found: programs with different kernels, the best predicted first."""
+    """The result of a search: programs with different kernels, in order of predicted time."""
 
     saturation: Saturation
     choice: Choice
     programs: tuple[Program, ...]
-    """Not folded: what a kernel reads may be an expression over weights."""
+    """The programs before folding: an operand of a kernel may be an expression over weights."""
     text: str
-    """What was chosen, for the same search again."""
+    """The choice as text, from which the same search can be repeated."""
     outline: Outline
-    """What was searched in place of the model."""
+    """The outline that was searched in place of the model."""
     space: Space | None = None
-    """What it was extracted from; None where an earlier search chose it."""
+    """The space that the programs were extracted from, or None if an earlier search chose them."""
 
 
 def plain_program(graph: Graph, cost_model: CostModel, *, seed: int) -> Program:
-    """Return the input program as it stands, not folded: no rules, one kernel a node (the smallest that exists), no measurements.
+    """Return the input program unchanged and not folded: no rules, the smallest kernel of each node, no measurements.
 
-    Candidates that ``cost_model`` knows to be wrong are left out all the same.
+    Candidates that ``cost_model`` knows to be wrong are excluded.
     """
     model = CostModel(Database.in_memory(), "", cost_model.speed, target=replace(cost_model.target, precisions=()))
     frozen = saturate(graph, (), Limits()).frozen
     laid = lay_candidates(frozen, model.target, fused=False)
     smallest = {c: _smallest([candidate for candidate in options if not cost_model.is_wrong(candidate)]) for c, options in laid.items()}
-    best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # hardly anything can be chosen
+    best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # there is hardly any choice
     if not best:
         raise ExtractError("the input program has no lowering")
     return to_program(frozen, best[0], graph)
 
 
 def library_sources(graph: Graph, target: Target) -> tuple[Path, ...]:
-    """Return the C sources of the libraries that compute any part of the input program as it stands."""
+    """Return the C sources of the libraries that compute any part of the unchanged input program."""
     return needed_sources(saturate(graph, (), Limits()).frozen, target)
 
 
@@ -94,19 +94,18 @@ def search(
     prepare: Prepare = lambda jobs: None,
     is_prepared: Callable[[], bool] = lambda: True,
 ) -> Search:
-    """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
+    """Return the ``finalists`` best programs. Without a measurer, only the times in the database are used.
 
-    The ``outline`` is searched in place of the graph, where one is given.
+    If an ``outline`` is given, it is searched in place of the graph.
 
-    ``rehearsal`` runs what is chosen before it is compiled, and leaves out what loses digits; ``foresee`` learns how far what is chosen
-    first is off where it rounds.
+    ``rehearsal`` runs the chosen programs before they are compiled and excludes derived kernels that lose digits. ``foresee`` predicts the
+    error of the first choice if it rounds.
 
-    ``calibrated`` gives the cost model, once the e-graph has grown. Of the budget so much is left as what comes after the search takes,
-    or more. While derivations run, ``prepare`` compiles what is to be measured of the programs that rules made, if by then all
-    ``is_prepared`` that this takes.
+    ``calibrated`` returns the cost model once the e-graph has grown. The search leaves at least as much of the budget as the later steps
+    take. While derivations run, ``prepare`` compiles the kernels of the rules' programs that are likely to be measured, if ``is_prepared``.
 
-    Where the same search was made ``earlier``, its saturation is repeated to the same e-graph, and what it chose is taken as long
-    as nothing of it has proved wrong since.
+    If the same search was made ``earlier``, its saturation is repeated to the same e-graph. Its choice is reused unless part of it has
+    proved wrong since.
     """
     progress, policy = budget.progress, budget.policy
     progress.stage("saturate")
@@ -145,7 +144,7 @@ def search(
 
 
 def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> Limits:
-    """Return the limits of a saturation within a run."""
+    """Return the limits of the saturation in a run with this budget."""
     return Limits(policy.share * budget_seconds, e_nodes, policy.iterations, policy.matches)
 
 
@@ -160,10 +159,10 @@ def search_again(
     finalists: int,
     seed: int,
 ) -> Search:
-    """Return other programs of the same e-graph; nothing grows and nothing is measured.
+    """Return other programs of the same e-graph; no rules are applied and nothing is measured.
 
-    They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits as
-    ``open_program`` runs it.
+    They are without kernels that have proved wrong since. They are also without the derived kernels that make the program with the digest
+    ``wrong`` lose digits when ``open_program`` runs it.
     """
     outline = searched.outline
     space = searched.space or Choosing(outline, searched.saturation, model, budget, seed, rehearsal, is_timed=True).space()
@@ -186,14 +185,14 @@ def search_again(
 def resume_search(
     searched: Search, model: CostModel, measurer: Measures, budget: Budget, rehearsal: Rehearsal, *, finalists: int, seed: int
 ) -> Search:
-    """Resume a search that time ended: measure more kernels of the same e-graph, and extract again."""
+    """Resume a search that ran out of time: measure more kernels of the same e-graph, and extract again."""
     choosing = Choosing(searched.outline, searched.saturation, model, budget, seed, rehearsal, is_timed=True)
     choice, space = choosing.choose(measurer, finalists, searched.space)
     return _search_result(searched.outline, searched.saturation, choice, space, budget, finalists, is_timed=True)
 
 
 def with_choice(searched: Search, choice: Choice, finalists: int) -> Search:
-    """Return a search with the programs of another choice from the same e-graph."""
+    """Return the search with another choice from the same e-graph and its programs."""
     programs = programs_of(choice, searched.saturation, searched.outline, finalists)
     return replace(searched, choice=choice, programs=programs, text=choice_text(choice))
 
@@ -223,13 +222,13 @@ def _search_result(
 
 
 def is_cut_short(searched: Search) -> bool:
-    """Return whether time ended a search before all that it chose was measured, or before derived programs were compared."""
+    """Return whether a search ran out of time before all its chosen kernels were measured, or before derived programs were compared."""
     derived_left_out = searched.saturation.by_rules is not None and not searched.choice.selections
     return derived_left_out or searched.choice.kernels_unmeasured > 0
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
-    """Return notes on what there was no time for."""
+    """Return notes on the parts of a search that there was no time for."""
     reasons = ["rules and derivations were cut short"] if saturation.stop_reason == "time" else []
     reasons += ["derived programs were left out"] if saturation.by_rules is not None and not choice.selections else []
     reasons += [f"{choice.kernels_unmeasured} of the chosen kernels are estimated"] if choice.kernels_unmeasured else []

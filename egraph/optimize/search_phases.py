@@ -1,6 +1,7 @@
-"""The phases of a search: lay candidates, measure and extract, first from what the rules made, then from everything.
+"""The phases of a search: lay candidates, measure and extract, first from the rules' e-graph, then from everything.
 
-Between both it is decided whether there is time to derive, and what is measured first is compiled beside that.
+Between the phases, the search decides whether there is time to derive. While derivations run, the kernels that are measured first are
+compiled.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from runtime.judge import ONLY_REFERENCE
 Laid: TypeAlias = Mapping[int, tuple[Candidate, ...]]
 """All candidates of an e-graph, by class."""
 Prepare: TypeAlias = Callable[[Sequence[Job]], None]
-"""Compiles kernels that are likely to be measured beside what is done next."""
+"""Compiles kernels that are likely to be measured while the next step runs."""
 Foresee: TypeAlias = Callable[[Outline, FrozenEGraph, Selection, bool], float]
-"""Returns how many times the accepted error a choice is off that rounds; learns how far each kernel moves the outputs if told to."""
+"""Returns the error of a choice that rounds, in multiples of the accepted error; if the flag is set, learns each kernel's effect."""
 FORESEEN_SHARE = 0.3
-"""Part of the time for measuring that is left for finding out how far a choice is off."""
+"""Part of the time for measuring that is kept for predicting the error of a choice."""
 LEAST_ACCURACY_GAIN = 1.2
-"""How many times as large the error of a program has to be for a more accurate one to be preferred that takes longer."""
+"""A slower, more accurate program is preferred only if the error of the faster one is at least this many times as large."""
 MOST_SLOWDOWN = 1.1
-"""How many times as long that may be predicted to take."""
+"""Largest predicted time of the more accurate program, in multiples of the faster one's."""
 LOOKING_SHARE = 0.2
-"""Part of the time for derivations in which it is found out what is compiled beside them, at most, but for the first choice."""
+"""Largest part of the time for derivations that is spent on choosing the kernels to compile meanwhile; the first choice is always made."""
 CHOICES_AT_LEAST = 3
-"""Greedy choices that a derived program takes: before kernels are measured, to be rehearsed, and after that."""
+"""Number of greedy choices that a derived program takes: before measuring, for its rehearsal, and after that."""
 REHEARSAL_MARGIN = 2.0
-"""Times its estimate that the last rehearsal is given, at most."""
+"""Largest time kept for the last rehearsal, in multiples of its estimate."""
 
 
 def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> tuple[Refused, ...]:
@@ -61,9 +62,9 @@ def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> 
 def chooser_of(
     outline: Outline, frozen: FrozenEGraph, model: CostModel, budget: Budget, seed: int, *, is_timed: bool
 ) -> tuple[Chooser, Laid]:
-    """Return a chooser from an e-graph, and all its candidates: fused ones as far as there is time to lay them.
+    """Return a chooser for an e-graph and all its candidates, with as many fused ones as there is time to lay.
 
-    ``is_timed``: whether time ends that; without, no clock is asked.
+    If not ``is_timed``, no clock is read.
     """
     policy = budget.policy.measure
     started, kept_seconds = budget.spent_seconds, (1.0 - policy.laid_share) * max(0.0, budget.measuring_seconds())
@@ -79,9 +80,9 @@ def chooser_of(
 
 
 def derived_seconds(first: Chooser, rehearsal: Rehearsal | None, growth: float = 1.0) -> float:
-    """Return how long it takes at least to find a derived program: candidates are laid, some choices made, and one is rehearsed.
+    """Return the least seconds to find a derived program: candidates are laid, some choices are made, and one is rehearsed.
 
-    ``first``: what chooses from what rules made, of which the e-graph with derived programs is ``growth`` times as large.
+    ``first`` chooses from the rules' e-graph; the e-graph with derived programs is ``growth`` times as large.
     """
     chosen_seconds = CHOICES_AT_LEAST * first.needed_seconds(1, greedy=True)
     return growth * (first.lay_seconds + chosen_seconds) + (rehearsal.seconds if rehearsal else 0.0)
@@ -89,7 +90,7 @@ def derived_seconds(first: Chooser, rehearsal: Rehearsal | None, growth: float =
 
 @dataclass
 class BetweenPhases:
-    """What a search does once rules have settled: it finds out whether to derive, and has compiled what is measured first."""
+    """The step of a search after the rules have settled: decide whether to derive, and compile the kernels that are measured first."""
 
     outline: Outline
     budget: Budget
@@ -99,15 +100,15 @@ class BetweenPhases:
     prepare: Prepare
     is_prepared: Callable[[], bool]
     derive_seconds: float
-    """What derivations may take at least."""
+    """Least time that derivations may take."""
     first: Chooser | None = None
-    """What chooses from what the rules made, and all candidates of that, once they are laid."""
+    """Chooser for the rules' e-graph, once its candidates (``laid``) are laid."""
     laid: Laid = field(default_factory=dict)
 
     def may_derive(self, by_rules: FrozenEGraph) -> bool:
-        """Lay the kernels of what rules made, and have those compiled that are measured first; return whether there is time to derive."""
+        """Lay the kernels of the rules' e-graph, and compile those that are measured first; return whether there is time to derive."""
         if not self.is_prepared():
-            return True  # nothing waits for what the first run on a machine builds: derivations run beside it
+            return True  # the first run on a machine still builds libraries: derivations run meanwhile
         budget, policy = self.budget, self.budget.policy.measure
         model = self.calibrated()
         budget.progress.stage("derive")
@@ -117,12 +118,12 @@ class BetweenPhases:
         likely = self.first.look_ahead(kernels, LOOKING_SHARE * self.derive_seconds)
         left_seconds = budget.measuring_seconds() - self.derive_seconds
         if derived_seconds(self.first, self.rehearsal) > policy.laid_share * left_seconds:
-            return False  # the e-graph with derived programs may be smaller: rules that time cut short go on in it
+            return False  # no growth is assumed: rules that were cut short go on in the derived e-graph and may shrink it
         self.prepare(likely)
         return True
 
     def in_order(self, saturation: Saturation) -> Saturation:
-        """Return a saturation whose e-graphs are those of the outline, in order; what was laid is of one of them."""
+        """Return the saturation with its e-graphs in the outline's order; an e-graph whose candidates are laid is reused."""
         if self.first is not None and saturation.by_rules is None:
             return replace(saturation, frozen=self.first.frozen)
         by_rules = self.first.frozen if self.first else saturation.by_rules and self.outline.in_order(saturation.by_rules)
@@ -131,7 +132,7 @@ class BetweenPhases:
 
 @dataclass
 class Choosing:
-    """Lay candidates, measure and extract: first from what the rules made, then from everything."""
+    """Lay candidates, measure and extract: first from the rules' e-graph, then from everything."""
 
     outline: Outline
     saturation: Saturation
@@ -140,20 +141,20 @@ class Choosing:
     seed: int
     rehearsal: Rehearsal | None = None
     is_timed: bool = False
-    """Whether time ends what is done; without, no clock is asked."""
+    """Whether steps end when time is up; if not, no clock is read."""
     foresee: Foresee | None = None
     first: Chooser | None = None
-    """What chooses from what rules alone made, and all candidates of that, where they were laid while the e-graph grew."""
+    """Chooser for the rules' e-graph, if its candidates (``laid``) were laid while the e-graph grew."""
     laid: Laid = field(default_factory=dict)
 
     def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Laid]:
-        """Return a chooser from an e-graph, and all its candidates."""
+        """Return a chooser for an e-graph and all its candidates."""
         if self.first is not None and self.first.frozen is frozen:
             return self.first, self.laid
         return chooser_of(self.outline, frozen, self.model, self.budget, self.seed, is_timed=self.is_timed)
 
     def space(self, first: Chooser | None = None) -> Space:
-        """Return all that programs can be extracted from."""
+        """Return the space that programs are extracted from."""
         by_rules, frozen = self.saturation.by_rules, self.saturation.frozen
         if first is None and by_rules is not None:
             first, _ = self.chooser(by_rules)
@@ -162,9 +163,9 @@ class Choosing:
         return Space(everything, first, derived_part(by_rules, frozen, errors) if by_rules is not None else None, laid)
 
     def choose(self, measurer: Measures | None, finalists: int, laid: Space | None = None) -> tuple[Choice, Space | None]:
-        """Return what is chosen, and what from; None where there was only time for what the rules made.
+        """Return the choice and the space it was made from; no space if there was only time for the rules' e-graph.
 
-        ``laid``: what one chooses from, where that was laid before.
+        ``laid`` is the space if it was laid before.
         """
         model, budget = self.model, self.budget
         progress, policy = budget.progress, budget.policy.measure
@@ -191,10 +192,10 @@ class Choosing:
     def _extracted(
         self, first: Chooser | None, everything: Chooser, settled: tuple[Selection, ...], finalists: int, *, is_timed: bool
     ) -> tuple[tuple[Selection, ...], tuple[Selection, ...]]:
-        """Return the best selections of everything, or what was ``settled``, and the best of what rules alone made, at believed costs.
+        """Return the best selections of everything (or ``settled``), and the best one by rules alone, at their believed costs.
 
-        Estimates are met with caution: there is no time to measure them. What is chosen without is raced, too, where it promises more. The
-        first are empty where derived programs are left out.
+        Estimates are multiplied by a safety factor because there is no time left to measure them. The best choice without that factor is
+        raced, too, if it promises clearly more. The first selections are empty if derived programs are left out.
         """
         model = self.model
         model.caution = self.budget.policy.extract.caution
@@ -208,9 +209,9 @@ class Choosing:
         return ((), selections) if everything is first else (selections, by_rules)
 
     def _proved_slow(self, measurer: Measures, selections: Iterable[Selection]) -> bool:
-        """Measure the chosen kernels of libraries that were not; return whether one failed: it has a reference implementation only.
+        """Measure the chosen library kernels that have no time; return whether one failed because it is a reference implementation.
 
-        That is known before such a kernel runs. Where time ended measuring, four of a Mamba's took 50 ms each.
+        This is detected before such a kernel runs. For example, when time ended measuring, four such kernels of a Mamba took 50 ms each.
         """
         chosen = [candidate for selection in selections for candidate in selection.chosen.values()]
         called = [candidate for candidate in unmeasured(self.model, chosen) if candidate.implementation.is_library]
@@ -221,8 +222,8 @@ class Choosing:
     def _laid(self, measurer: Measures | None) -> tuple[Chooser | None, Chooser, Space | None]:
         """Lay the candidates of both e-graphs, as far as there is time.
 
-        Return the chooser from what rules alone made (None where derivations made nothing), the one to choose programs from, and the space
-        with derived programs (None where there is no time for these).
+        Return the chooser for the rules' e-graph (None if derivations added nothing), the chooser for programs, and the space with derived
+        programs (None if there is no time for them).
         """
         saturation, budget, policy = self.saturation, self.budget, self.budget.policy.measure
         first = self.chooser(saturation.by_rules)[0] if saturation.by_rules else None
@@ -235,14 +236,14 @@ class Choosing:
             if later_seconds <= most_seconds:
                 kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
                 kept_seconds = max(kept_seconds, later_seconds / policy.laid_share)
-                first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # the rest is common to both
+                first.refine(measurer, lambda: budget.measuring_seconds() - kept_seconds, quick(policy))  # later rounds serve both
             if later_seconds > min(most_seconds, budget.measuring_seconds()):
                 return first, first, None  # there is no time to measure the kernels of derived programs
         space = self.space(first)
         return first, space.everything, space
 
     def _settled(self, everything: Chooser, space: Space | None, measurer: Measures, rounds: Rounds) -> tuple[Selection, ...]:
-        """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
+        """Measure and extract; the choice is rehearsed before much is measured, and again at the end."""
         left, rehearsal = self.budget.measuring_seconds, self.rehearsal
         if space is None or space.part is None or rehearsal is None:
             self._foresee(everything, space, measurer)
@@ -256,7 +257,8 @@ class Choosing:
         started_seconds = self.budget.spent_seconds
         space.rehearse(self.outline, rehearsal)
         rehearsal_seconds = self.budget.spent_seconds - started_seconds
-        # A Mamba of 1,440 kernels takes 4 s for both. The first may have been bisected, which takes several runs: the last mostly is not.
+        # The first rehearsal may include a bisection of several runs, the last one mostly does not. Rehearsal and extraction of a Mamba of
+        # 1,440 kernels take 4 s.
         self.budget.ending_seconds = min(rehearsal_seconds, REHEARSAL_MARGIN * rehearsal.seconds) + space.seconds
         self._foresee(everything, space, measurer)
         settled = everything.settle(measurer, left, rounds, is_final=True)
@@ -265,9 +267,9 @@ class Choosing:
         return settled
 
     def _foresee(self, everything: Chooser, space: Space | None, measurer: Measures) -> None:
-        """Learn how far the kernels of the first choice move the outputs, where they round.
+        """Learn how far the rounding kernels of the first choice move the outputs.
 
-        Where it is too far off and what derivations made takes part in that, it is compared with the choice in which that does not round.
+        If its error is too large and derived kernels round in it, it is compared with the choice in which derived kernels do not round.
         """
         left = self.budget.measuring_seconds
         if self.foresee is None:

@@ -1,7 +1,7 @@
-"""Simulate programs whose products round their operands: in onnxruntime, in one model in which each rounding has a switch.
+"""Simulate programs whose products round their operands, in onnxruntime, by one model with a switch for each rounding.
 
-Nothing is compiled for it. With all switches on, it says how far off the compiled program will be, but for the order of its sums; with one
-on, how far that product alone moves the outputs.
+Nothing is compiled. With all switches on, the simulation gives the error of the compiled program, except for the order of its sums. With
+one switch on, it gives how far that product alone moves the outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runtime.errors import ExecutionError
 
 SWITCH, WEIGHTS = "einsat.switch.", "einsat.weights."
 SWITCHED_SHARE = 0.3
-"""Part of the time that is left which may be spent on finding out how far each kernel moves the outputs."""
+"""Largest part of the remaining time that is spent on measuring how far each kernel moves the outputs."""
 
 
 def rounding_kernels(program: Program) -> list[Kernel]:
@@ -37,14 +37,14 @@ def rounding_kernels(program: Program) -> list[Kernel]:
 
 
 def simulated_kernels(program: Program) -> list[Kernel]:
-    """Return those of them whose rounding is simulated: others are nearly exact."""
+    """Return the rounding kernels that are simulated; the others are nearly exact."""
     return [kernel for kernel in rounding_kernels(program) if kernel.implementation.precision not in NEARLY_EXACT]
 
 
 def program_error(place: str, samples: Sequence[Sample], threads: int, on: str | None = None) -> float:
-    """Return how far a compiled program's outputs are off at most, relative to the largest; infinite where it does not run.
+    """Return the largest error of a compiled program's outputs, relative to the largest output; infinity if it does not run.
 
-    ``on`` is the device that it is for.
+    ``on`` is the device that the program is for.
     """
     largest = 0.0
     try:
@@ -57,15 +57,15 @@ def program_error(place: str, samples: Sequence[Sample], threads: int, on: str |
 
 
 def _difference(expected: Sequence[Any], actual: Sequence[Any]) -> float:
-    """Return the largest relative error of float outputs; what is no number is infinitely far off."""
+    """Return the largest relative error of float outputs; NaN counts as an infinite error."""
     errors = [relative_error(want, got) for want, got in zip(expected, actual, strict=True) if np.asarray(want).dtype.kind == "f"]
     return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)
 
 
 class Simulation:
-    """A program in onnxruntime, with a switch for each of its products that round: says how far outputs move, relative to the largest.
+    """A program in onnxruntime with a switch for each rounding product; returns how far outputs move, relative to the largest.
 
-    Constants of products in bytes are not switched: their rounding is taken to move outputs as far as the other operand's.
+    Constants of products in bytes are not switched: their rounding is assumed to move outputs as far as the other operand's.
     """
 
     def __init__(self, program: Program, inputs: Sequence[Mapping[str, Any]], threads: int) -> None:
@@ -78,18 +78,18 @@ class Simulation:
         self._exact = [self._outputs((), feeds) for feeds in inputs]
         by_input = [self._error(range(len(self.nodes)), at) for at in range(len(inputs))]
         self.together = max(by_input)
-        """How far the outputs move on the inputs where all products together move them most."""
+        """How far all products together move the outputs, on the inputs where this is largest."""
         self._worst = by_input.index(self.together)
 
     def error(self, on: Collection[Node]) -> float:
-        """Return how far the outputs move where these products round, on the inputs where that is farthest."""
+        """Return how far the outputs move if these products round, on the inputs where this is largest."""
         switched_on = [i for i, node in enumerate(self.nodes) if node in on]
         return max(self._error(switched_on, at) for at in range(len(self._inputs)))
 
     def contributions(self, time_left: Callable[[], float] = lambda: math.inf) -> dict[Node, float]:
-        """Return how far the outputs move where one product alone rounds, on those inputs.
+        """Return how far the outputs move if one product alone rounds, on the inputs where all together move them most.
 
-        Where there is no time for each product, neighbours are switched together and share what they do.
+        If there is no time for each product, neighbours are switched together and share their effect.
         """
         nodes, before_seconds = self.nodes, time_left()
         self._error((), self._worst)
@@ -135,18 +135,18 @@ def products(kernel: Kernel) -> list[Node]:
 
 @dataclass(frozen=True)
 class Switched:
-    """A graph some of whose products have switches, inputs that make them round their operands."""
+    """A graph in which some products have switches: inputs that make them round their operands."""
 
     graph: Graph
     weights: tuple[tuple[int, str, np.ndarray], ...]
-    """Constant operands, which are inputs here, each of one product: its number, the name, and the value that is not rounded.
+    """Constant operands, which are inputs here, each of one product: its number, the name, and the value before rounding.
 
-    To round all weights in each run, and take a few of them, would take longer than the run.
+    They are inputs because rounding all weights in each run, to use a few of them, would take longer than the run.
     """
 
 
 def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] = {}) -> Switched:
-    """Return the graph with a switch for each of these products that rounds its operands; those with ``scales`` quantise instead."""
+    """Return the graph with a switch for each of these products that rounds its operands; products with ``scales`` quantise instead."""
     number = {node: i for i, node in enumerate(nodes)}
     switches = tuple(make("Input", (), attributes(name=f"{SWITCH}{i}"), TensorType("bool", (1,))) for i in range(len(nodes)))
     weights: dict[Node, tuple[int, str, np.ndarray]] = {}
@@ -178,7 +178,7 @@ def switched(graph: Graph, nodes: Sequence[Node], scales: Mapping[Node, Scale] =
 
 
 def moved_constant(node: Node) -> Node | None:
-    """Return the constant whose numbers a value is, in any order; None where it is computed."""
+    """Return the constant that a value is, with its elements in any order, or None if it is computed."""
     while node.op != "Constant" and node.op in OPS and OPS[node.op].category in MOVING and len(node.inputs) == 1:
         (node,) = node.inputs
     return node if node.op == "Constant" else None

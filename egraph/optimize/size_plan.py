@@ -1,6 +1,6 @@
 """Plan the sizes that ``--shape`` gives: which sizes of a model vary, which axes have them, and which numbers are planned.
 
-What runs sizes between planned ones is decided here, too: padded to the larger one where that is proved and pays, else onnxruntime.
+A size between planned ones is padded to the larger one if this is proved right and pays, else it is left to onnxruntime.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from egraph.tensor import Graph, TensorType
 from runtime.sizes import Padded
 
 MOST_BUCKETS = 64
-"""The largest number of planned sizes of one artefact, all combinations counted: each takes a search."""
+"""Largest number of planned sizes of one artefact, counting all combinations: each takes a search."""
 ROUND_PARTS = 8
-"""Planned sizes inside a range are multiples of a power of two that is at most this part of them: rows end with whole vectors."""
+"""Planned sizes inside a range are multiples of a power of two of at most this part of them, so that rows end with whole vectors."""
 
 
 def spread(span: range, count: int) -> tuple[int, ...]:
-    """Return the sizes of a range that are planned, in geometric steps from its first to its last."""
+    """Return the planned sizes of a range, in geometric steps from its first to its last."""
     if len(span) <= count:
         return tuple(span)
     low, high = span[0], span[-1]
@@ -50,7 +50,7 @@ def _rounded(size: float) -> int:
 
 @dataclass(frozen=True)
 class Varied:
-    """A size that differs from run to run, and the axes of inputs that have it."""
+    """A size that varies from run to run, and the axes of inputs that have it."""
 
     name: str
     choice: Choice
@@ -62,7 +62,7 @@ class Varied:
 
 @dataclass(frozen=True)
 class SizePlan:
-    """The sizes of one model that ``--shape`` gives. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
+    """The sizes of one model that ``--shape`` gives. ``inputs``: the axes of inputs with given sizes, as numbers or as names that vary."""
 
     varied: tuple[Varied, ...]
     inputs: Mapping[str, tuple[int | str, ...]]
@@ -74,11 +74,11 @@ class SizePlan:
         return {name: tuple(point[size] if isinstance(size, str) else size for size in sizes) for name, sizes in self.inputs.items()}
 
     def is_between(self, point: Mapping[str, int]) -> bool:
-        """Return whether a size of a point lies inside a range, so that the user named it by no number."""
+        """Return whether a size of a point lies inside a range, so that the user did not name it as a number."""
         return any(span[0] < point[each.name] < span[-1] for each in self.varied for span in each.choice if span)
 
     def points(self, count: int) -> tuple[dict[str, int], ...]:
-        """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
+        """Return all combinations of planned sizes in ascending order; raises ModelError if there are too many."""
         planned = [each.planned(count) for each in self.varied]
         combinations = tuple(dict(zip((each.name for each in self.varied), sizes, strict=True)) for sizes in product(*planned))
         if len(combinations) > MOST_BUCKETS:
@@ -91,7 +91,7 @@ class SizePlan:
 
 
 def size_plan(options: Options, model: onnx.ModelProto) -> SizePlan:
-    """Return the plan for a model's inputs; raises ModelError where ``--shape`` does not fit them."""
+    """Return the plan for a model's inputs; raises ModelError if ``--shape`` does not fit them."""
     explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}
     explicit |= options.size_request.inputs
     types = _input_types(model, explicit)
@@ -134,19 +134,19 @@ def size_plan(options: Options, model: onnx.ModelProto) -> SizePlan:
 
 
 def _input_types(model: onnx.ModelProto, explicit: Collection[str]) -> dict[str, TensorType]:
-    """Return the types of inputs as the model states them: of those with an initializer, those that ``--shape`` names."""
+    """Return the types of inputs as the model states them; inputs with an initializer are included only if ``--shape`` names them."""
     initial = {tensor.name for tensor in model.graph.initializer} - set(explicit)
     return {value.name: from_proto(value.type, value.name) for value in model.graph.input if value.name not in initial}
 
 
 BATCH: Choice = (range(1, 2), ANY)
-"""What is planned for a batch that nothing gives a size: 1, the batch of whoever waits for each result."""
+"""Planned sizes of a batch without a given size: 1, the batch of users who wait for each result."""
 
 
 def with_open_batch(options: Options) -> Options:
-    """Return options with ``BATCH`` for a batch where that is all that the model and the options leave open.
+    """Return options with ``BATCH`` for the batch if model and options leave nothing else open.
 
-    A batch is the first axis of inputs, of which one has more axes: the only axis of an input is its length.
+    A batch is the first axis of inputs of which at least one has more axes; the only axis of an input is its length.
     """
     request = options.size_request
     if options.shapes or request.inputs or options.inputs:
@@ -184,7 +184,7 @@ def _check_input(name: str, choices: Sequence[Choice], types: Mapping[str, Tenso
 def _named(
     explicit: Mapping[str, Sequence[Choice]], names: Mapping[str, Choice], types: Mapping[str, TensorType]
 ) -> dict[str, Choice]:
-    """Return the sizes of names, also those that an input's sizes give; raises ModelError where two disagree."""
+    """Return the sizes of names, including those given by an input's sizes; raises ModelError if two disagree."""
     names_of_sizes = {size for type in types.values() for size in type.shape or () if isinstance(size, str)}
     for name, choice in names.items():
         if name not in names_of_sizes:
@@ -204,7 +204,7 @@ def _named(
 
 
 def with_shapes(options: Options) -> Options:
-    """Return options whose sizes by name are sizes of inputs; one of each is planned."""
+    """Return options whose sizes by name are replaced by sizes of inputs; each has exactly one planned number."""
     request = options.size_request
     if not (request.names or request.inputs):
         return options
@@ -218,14 +218,14 @@ def point_text(point: Mapping[str, int]) -> str:
 
 
 PROOF_SHARE = 0.05
-"""Part of the budget that is kept for proofs that sizes between may be padded; sizes that it does not suffice for are not."""
+"""Part of the budget that is kept for proofs that sizes between may be padded; sizes that are not proved in it are not padded."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Neighbouring sizes between two planned ones that go the same way: to the larger one, ``padded``, or to onnxruntime.
+    """Neighbouring sizes between two planned ones that run the same way: ``padded`` to the larger one, or in onnxruntime.
 
-    ``point`` is the larger planned one, and the gap is in its ``size``: a position, as in ``Padded``.
+    ``point`` is the larger planned one. ``size`` is the position of the size that the gap is in, as in ``Padded``.
     """
 
     names: tuple[str, ...]
@@ -245,7 +245,7 @@ class Gap:
         return dict(zip(self.names, self.point, strict=True))
 
     def describe(self) -> dict[str, str]:
-        """Return which sizes these are, what runs them, and why, in words."""
+        """Return in words which sizes these are, what runs them, and the reason."""
         numbers = f"{self.low}..{self.high}" if self.low < self.high else str(self.low)
         sizes = ",".join(f"{n}={numbers if i == self.size else self.point[i]}" for i, n in enumerate(self.names))
         return {"sizes": sizes, "runs": point_text(self._large) if self.padded else ONNXRUNTIME, "why": self.why}
@@ -253,14 +253,14 @@ class Gap:
 
 ONNXRUNTIME = "onnxruntime"
 MOST_PROOFS = 64
-"""Sizes below a planned one that are proved one by one, at most, so that the same command pads the same sizes unless time is short."""
+"""Largest number of sizes below a planned one that are proved, so that the same command pads the same sizes unless time is short."""
 SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by its times at the planned ones"
 
 
 def find_gaps(
     plan: SizePlan, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
 ) -> tuple[Gap, ...]:
-    """Decide what runs each size between neighbouring planned ones."""
+    """Decide for each size between neighbouring planned ones whether it is padded."""
     ends_seconds = progress.spent_seconds + PROOF_SHARE * options.budget_seconds
     names = tuple(varied.name for varied in plan.varied)
     prover = _Prover(plan, options.model, lambda: progress.spent_seconds < ends_seconds)
@@ -281,7 +281,7 @@ def find_gaps(
 def _ways(
     gap: Gap, low: Mapping[str, int], high: Mapping[str, int], outcomes: Mapping[str, Outcome], prover: _Prover
 ) -> list[Gap]:
-    """Return the parts of a gap, the padded one last: it is next to the larger planned size."""
+    """Return the parts of a gap; the padded one is last, next to the larger planned size."""
     large = outcomes[point_text(high)]
     if large.status == "unchanged":
         return [replace(gap, why=f"at {point_text(high)}, no program measured faster")]
@@ -299,7 +299,7 @@ def _ways(
 
 
 def _least_paying(gap: Gap, small: Outcome, large: Outcome) -> int:
-    """Return from which size on the larger program takes less than onnxruntime, whose times between are taken from both ends."""
+    """Return the smallest size at which the larger program is faster than onnxruntime, whose times are interpolated between both ends."""
     times = (small.latency_us["onnxruntime"], large.latency_us["onnxruntime"], large.latency_us["optimized"])
     if any(time_us is None for time_us in times):
         return gap.low
@@ -311,7 +311,7 @@ def _least_paying(gap: Gap, small: Outcome, large: Outcome) -> int:
 
 @dataclass
 class _Prover:
-    """Proves sizes one by one, from the largest down, while there is time."""
+    """Proves for sizes one by one, from the largest down, that they may be padded, while there is time."""
 
     plan: SizePlan
     model: Path
@@ -319,7 +319,7 @@ class _Prover:
     padding: Padding = field(default_factory=Padding)
 
     def proved(self, gap: Gap, least: int, high: Mapping[str, int]) -> tuple[int, tuple[tuple[str, int], ...], str]:
-        """Return the first of the proved sizes at the end of a gap, the axes of outputs that have the size, and why no more are."""
+        """Return the smallest proved size at the end of a gap, the axes of outputs with the size, and why no smaller ones are proved."""
         large: Graph | None = None
         name, outputs = gap.names[gap.size], None
         for number in range(gap.high, least - 1, -1):
@@ -344,7 +344,7 @@ class _Prover:
 
 
 def _axes_of(small: Graph, large: Graph, number: int, planned: int) -> tuple[tuple[str, int], ...] | None:
-    """Return the axes of outputs that have the size that varies, None where one differs that has another size."""
+    """Return the axes of outputs that have the varying size, or None if an axis varies with another size."""
     axes = []
     for (name, small_output), (_, large_output) in zip(small.outputs, large.outputs, strict=True):
         for axis, sizes in enumerate(zip(small_output.type.shape or (), large_output.type.shape or (), strict=True)):

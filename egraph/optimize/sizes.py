@@ -1,14 +1,14 @@
-"""Plan for several sizes: one artefact with a plan for each, their weights once, and the model as it was given for all others.
+"""Plan for several sizes: one artefact with a plan for each, one copy of their weights, and the original model for all other sizes.
 
-1. ``--shape`` and the model's inputs give the sizes that vary: axes of one name are one size.
-2. Of a range, ``--buckets`` numbers are planned, in geometric steps; of a list, each.
-3. Each planned size is a run of the whole driver in a staging folder, the largest first, then the smallest: search, race and check
-   as for one size. What one measures, the profile database gives the next; what is left of the budget is divided over those that
-   are left. Those for which nothing is left are not planned.
-4. Their artefacts become folders of one. Constants lie once in its weights file, the original model's among them.
-5. A size between is padded to the next planned one where that is proved to be right for it, and measured to pay. Every other size,
+1. ``--shape`` and the model's inputs give the sizes that vary. Axes with the same name are one size.
+2. ``--buckets`` sizes of a range are planned, in geometric steps, and each of a list.
+3. For each planned size, the whole driver runs in a staging folder (search, race and check), for the largest first, then the smallest. The
+   profile database passes measurements to the next run. The remaining budget is divided among the remaining sizes. Sizes for which no time
+   is left are not planned.
+4. Their artefacts become folders of one artefact. All constants, including the original model's, are stored once in its weights file.
+5. A size between planned ones is padded to the next planned one if this is proved right and pays by the measured times. Every other size,
    and a planned one whose run kept the model unchanged, is left to onnxruntime.
-6. A session of the whole is compared with onnxruntime at each planned size and between, before anything is renamed into place.
+6. A session of the whole artefact is compared with onnxruntime at each planned size and between, before anything is moved into place.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from runtime.sizes import FOLDER, SIZES, Bucket, Size, Sizes
 from runtime.weights import Weights
 
 LEAST_SHARED_BYTES = 1024
-"""Constants of the original model from this size on lie in the weights file; smaller ones stay in the model."""
+"""Constants of the original model from this size on are stored in the weights file; smaller ones stay in the model."""
 LEAST_SECONDS = 1.0
-"""A size for which less of the budget is left is not planned."""
+"""A size is planned only if at least this much of the budget is left for it."""
 CHECK_SHARE = 0.03
-"""Part of the budget that is kept for what comes after the last search: putting the artefact together, and the check of it."""
+"""Part of the budget that is kept for the steps after the last search: assembling the artefact and its check."""
 ORIGINAL_MODEL = "original.onnx"
-"""The original model in the artefact's main folder: its constants lie in the weights file beside it."""
+"""File of the original model in the artefact's main folder; its constants are in the weights file beside it."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """Inputs of the user's own, and the sizes that they have."""
+    """Inputs of the user's own, and their sizes."""
 
     file: Path
     feeds: Mapping[str, np.ndarray]
@@ -74,7 +74,7 @@ class Given:
 
 
 def _given(plan: SizePlan, options: Options) -> tuple[Given, ...]:
-    """Read the user's inputs; raises ModelError where they do not fit the model and what ``--shape`` says of its sizes."""
+    """Read the user's inputs; raises ModelError if they do not fit the model and the sizes that ``--shape`` gives."""
     declared = [Declared(name, type.dtype, plan.inputs.get(name, type.shape)) for name, type in plan.types.items()]
     sizes = Sizes(tuple(Size(varied.name, varied.axes, "") for varied in plan.varied), ())
     result = []
@@ -100,21 +100,21 @@ class SizesOutcome:
     outcomes: tuple[Outcome, ...]
     gaps: tuple[Gap, ...]
     checked: Mapping[str, float]
-    """Sizes between that results were compared at, each with the largest relative error."""
+    """Sizes between planned ones at which results were compared, each with the largest relative error."""
     weights_bytes: int
     left_out: tuple[tuple[int, ...], ...] = ()
-    """Sizes that would have been planned, had there been time."""
+    """Sizes that were not planned because there was no time."""
     files: tuple[str, ...] = ()
     seconds_total: float = 0.0
 
     @property
     def only(self) -> Outcome:
-        """Return what became of the one size that is planned, as an outcome of the whole."""
+        """Return the outcome of the only planned size as the outcome of the whole."""
         (outcome,) = self.outcomes
         return replace(outcome, files=self.files, seconds_total=self.seconds_total)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints; where one size is planned, with all that one of a single size has."""
+        """Return the object that ``--json`` prints; if only one size is planned, with all fields of a run for a single size."""
         return {
             **(self.only.to_json() if len(self.outcomes) == 1 else {}),
             "model": self.model,
@@ -138,7 +138,7 @@ class SizesOutcome:
 
 
 def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
-    """Optimise a model for several sizes and write one artefact; raises EinsatError, and then nothing is written."""
+    """Optimise a model for several sizes and write one artefact. Raises EinsatError; nothing is written then."""
     refuse_without_inputs(options)
     output = destination(options.model, options.output)
     plan = size_plan(options, read_model(options.model)[0])
@@ -192,7 +192,7 @@ def _optimize_at(
     point: Mapping[str, int], plan: SizePlan, options: Options, progress: Progress, stage: Path, seconds: float,
     user_inputs: Sequence[Given],
 ) -> Outcome:
-    """Run the driver for one size, with its part of the time that is left."""
+    """Run the driver for one size with its part of the remaining time."""
     label = point_text(point)
     progress.note(f"--- {label} ({seconds:.0f} s of the budget)")
     part = Progress(progress.verbosity, seconds, time.monotonic(), options.budget_seconds)
@@ -232,13 +232,13 @@ def _sizes(plan: SizePlan, points: Sequence[Mapping[str, int]], outcomes: Mappin
 
 
 def _keep_report(folder: Path) -> None:
-    """Remove what runs from the artefact of a size that kept the model unchanged: the main folder has the model."""
+    """Remove plan and model from the artefact of a size that kept the model unchanged, because the main folder has the model."""
     shutil.rmtree(folder / "opaque")
     (folder / PLAN).unlink()
 
 
 def _for_all_sizes(plan: SizePlan, points: Sequence[Mapping[str, int]], path: Path) -> onnx.ModelProto:
-    """Return the model as it was given; where its file fixes sizes that vary here, they have names."""
+    """Return the original model; sizes that its file fixes but that vary here get names."""
     model, _ = read_model(path)
     if any(give_sizes(model, plan.shapes(point)) for point in points):
         values = {value.name: value for value in model.graph.input}
@@ -249,14 +249,14 @@ def _for_all_sizes(plan: SizePlan, points: Sequence[Mapping[str, int]], path: Pa
 
 
 def _write_model(model: onnx.ModelProto, original_file: Path, target: Path) -> None:
-    """Write the standard model: byte for byte the given one where that takes all sizes."""
+    """Write the standard model; it is an exact copy of the given one if that accepts all sizes."""
     original.copy_model(original_file, target)
     if read_model(original_file)[0] != model:
         target.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def _put_together(main: Path, plan: SizePlan, model: onnx.ModelProto, options: Options, sizes: Sizes) -> int:
-    """Write what the main folder holds, and take out of the folders of sizes what it holds for them; return the bytes of the weights."""
+    """Write the main folder's files, and remove copies of them from the folders of sizes; return the bytes of the weights."""
     original_folder = options.model.parent
     digests, tensors = _constants(model, original_folder)
     folders = sorted((main / FOLDER).iterdir())
@@ -286,7 +286,7 @@ def _put_together(main: Path, plan: SizePlan, model: onnx.ModelProto, options: O
 
 
 def _constants(model: onnx.ModelProto, folder: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the digests of a model's large constants by name, and their data by digest, as plans name weights."""
+    """Return the digests of a model's large constants by name, and their data by digest, the key of weights in plans."""
     digests, tensors = {}, {}
     for tensor in model.graph.initializer:
         array = to_array(tensor, folder)
@@ -313,7 +313,7 @@ def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) ->
 
 
 def _fix_given_sizes(plan: SizePlan, model: onnx.ModelProto) -> None:
-    """Write the sizes that are given one number into the inputs, so that onnxruntime refuses others."""
+    """Write sizes with a single given number into the inputs, so that onnxruntime refuses others."""
     for value in model.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, plan.inputs.get(value.name, ()), strict=False):
             if isinstance(size, int):
@@ -321,7 +321,7 @@ def _fix_given_sizes(plan: SizePlan, model: onnx.ModelProto) -> None:
 
 
 def _interface(plan: SizePlan, model: onnx.ModelProto) -> Graph:
-    """Return the inputs and outputs of the model as it was given: a size that is given one number has that alone."""
+    """Return the inputs and outputs of the original model; sizes with a single given number are fixed."""
     numbers: dict[str, int] = {}
     for name, type in plan.types.items():
         for size, number in zip(type.shape or (), plan.inputs.get(name, ()), strict=False):
@@ -340,9 +340,9 @@ def _interface(plan: SizePlan, model: onnx.ModelProto) -> Graph:
 def _check_saved(
     main: Path, plan: SizePlan, sizes: Sizes, gaps: Sequence[Gap], user_inputs: Sequence[Given], options: Options, standard: Path
 ) -> dict[str, float]:
-    """Compare the saved artefact with onnxruntime on the user's inputs, at each planned size, in each padded gap, and in another one.
+    """Compare the saved artefact with onnxruntime on the user's inputs, at each planned size, in each padded gap, and in another gap.
 
-    Return the largest relative errors between the planned sizes.
+    Return the largest relative errors at sizes between the planned ones.
     """
     reference = open_original(standard, options.threads)
     plain, plain_moved = (Unoptimised(standard, options.threads, is_kept=False, seed=seed) for seed in (None, options.seed))
@@ -372,12 +372,12 @@ def _check_saved(
                 errors[point_text(gap.middle)] = error_at(gap.middle)
                 break
             except ModelError:
-                continue  # some models take multiples of a size alone, or run on the user's inputs alone
+                continue  # some models accept only multiples of a size, or run only on the user's inputs
     return errors
 
 
 def _write_manifest(main: Path, checked: Mapping[str, float], gaps: Sequence[Gap]) -> None:
-    """Add to the main folder's manifest what the runtime does not write."""
+    """Add the fields to the main folder's manifest that the runtime does not write."""
     manifest = json.loads((main / MANIFEST).read_text(encoding="utf-8"))
     manifest["files"][SIZES] = hashlib.sha256((main / SIZES).read_bytes()).hexdigest()
     manifest["between"] = [gap.describe() for gap in gaps]

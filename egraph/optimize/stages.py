@@ -1,11 +1,11 @@
-"""Stages as files: what each stage made, as text, and a stage run alone on the text of the one before.
+"""Stages as files: the result of each stage as text, and a stage run alone on the text of the one before.
 
     imported.txt    the graph that was read
-    saturated.txt   that graph and the e-graph that grew from it; where derivations took part, also what the rules alone made
+    saturated.txt   that graph and the e-graph that grew from it; if derivations took part, also the e-graph by rules alone
     selected.txt    the programs that were chosen, the best predicted first
     plan.txt        the plan of the program that is shipped
 
-Data of large constants lies beside the texts, in a safetensors file that their first line names.
+The data of large constants is beside the texts, in a safetensors file that their first line names.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from runtime.weights import Weights
 
 STAGES = ("imported", "saturated", "selected", "plan")
 WEIGHTS = "weights.safetensors"
-"""Where ``--dump-dir`` puts the data of constants; an artefact's has the same name."""
+"""File with the data of constants in ``--dump-dir``; an artefact's has the same name."""
 
 
 @dataclass(frozen=True)
 class Saturated:
-    """A graph and what grew from it."""
+    """A graph and the e-graphs that grew from it."""
 
     graph: Graph
     everything: FrozenEGraph
@@ -65,17 +65,17 @@ class Saturated:
 
 
 Result: TypeAlias = Graph | Saturated | tuple[Program, ...] | Plan
-"""What a stage makes, in the order of ``STAGES``."""
+"""The result of a stage, in the order of ``STAGES``."""
 R = TypeVar("R", bound=Result)
 
 
 def stage_of(result: Result) -> str:
-    """Return the name of the stage that makes such a result."""
+    """Return the name of the stage with this kind of result."""
     return STAGES[next(k for k, kind in enumerate((Graph, Saturated, tuple, Plan)) if isinstance(result, kind))]
 
 
 def format_result(result: Result, weights: str = "") -> str:
-    """Return the text of a stage's result; ``weights``: the file with the data of its constants, as seen from the text's folder."""
+    """Return the text of a stage's result; ``weights``: the file with the data of its constants, relative to the text's folder."""
     if isinstance(result, Plan):
         return format_plan(result)
     if isinstance(result, Graph):
@@ -89,7 +89,7 @@ def format_result(result: Result, weights: str = "") -> str:
 
 
 def parse_result(text: str, tensors_of: Callable[[str], Mapping[str, np.ndarray]], name: str = "") -> Result:
-    """Return the result of a text; ``tensors_of`` gives the data of the constants in a file that the text names."""
+    """Return the result of a text; ``tensors_of`` returns the data of the constants from a file that the text names."""
     reader = Reader(text, name)
     tensors: Mapping[str, np.ndarray] = {}
     if reader.peek(WORD) == "weights":
@@ -119,7 +119,7 @@ def parse_result(text: str, tensors_of: Callable[[str], Mapping[str, np.ndarray]
 
 
 def read(path: Path) -> tuple[Result, Path | None]:
-    """Return the result in a text file, and the file with the data of its constants, where it names one."""
+    """Return the result in a text file, and the file with the data of its constants if it names one."""
     named: list[Path] = []
     try:
         text = path.read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def read(path: Path) -> tuple[Result, Path | None]:
 
 
 def write_tensors(graph: Graph, path: Path) -> Path | None:
-    """Write the data of a graph's constants, but those of types that the format lacks; return the file, None where there are none."""
+    """Write the data of a graph's constants, except types that the format lacks; return the file, or None if there are none."""
     tensors = {digest: array for digest, array in graph.tensors.items() if array.dtype.name in NAMES}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def write_tensors(graph: Graph, path: Path) -> Path | None:
 
 
 def dumped(folder: Path | None, result: R) -> R:
-    """Return what a stage made; write it into ``folder``, where there is one."""
+    """Return the result of a stage; write it into ``folder`` if one is given."""
     if folder is not None:
         if isinstance(result, Graph):
             write_tensors(result, folder / WEIGHTS)
@@ -162,7 +162,7 @@ def dumped(folder: Path | None, result: R) -> R:
 
 
 def dumped_search(folder: Path | None, graph: Graph, search: Search) -> Search:
-    """Return a search; write what the stages up to its end made into ``folder``, where there is one."""
+    """Return a search; write the results of the stages up to its end into ``folder`` if one is given."""
     dumped(folder, graph)
     dumped(folder, Saturated(search.outline.graph, search.saturation.frozen, search.saturation.by_rules))
     dumped(folder, search.programs)
@@ -170,7 +170,7 @@ def dumped_search(folder: Path | None, graph: Graph, search: Search) -> Search:
 
 
 def target_stage(path: Path) -> str:
-    """Return the stage that the name of a file says: ``selected.txt``, or ``resnet50.selected.txt``."""
+    """Return the stage that the name of a file contains: ``selected.txt``, or ``resnet50.selected.txt``."""
     stage = path.stem.rpartition(".")[2]
     if stage not in STAGES or path.suffix != ".txt":
         names = ", ".join(f"{name}.txt" for name in STAGES)
@@ -179,9 +179,9 @@ def target_stage(path: Path) -> str:
 
 
 def run_alone(options: Options, target: Path, progress: Progress) -> Path:
-    """Run the stages from what the model or the text ``options.model`` is to what ``target`` is called; return ``target``.
+    """Run the stages from the model or the text ``options.model`` up to the stage in the name of ``target``; return ``target``.
 
-    Nothing is measured: kernels cost what the profile database knows, the rest is estimated.
+    Nothing is measured: kernels without a time in the profile database are estimated.
     """
     stage, source = target_stage(target), options.model
     result, weights = started(options, progress)
@@ -203,7 +203,7 @@ def open_database(options: Options, progress: Progress) -> Database:
 
 
 def started(options: Options, progress: Progress) -> tuple[Result, Path | None]:
-    """Return what the model or the text ``options.model`` holds, and the file with the data of a text's constants."""
+    """Return the graph of the model, or the result in the text, ``options.model``, and the file with the data of a text's constants."""
     if options.model.suffix == ".txt":
         return read(options.model)
     progress.stage("read the model")
@@ -211,14 +211,14 @@ def started(options: Options, progress: Progress) -> tuple[Result, Path | None]:
 
 
 def advanced(result: Result, stage: str, options: Options, progress: Progress, database: Database) -> Result:
-    """Return what the stages up to ``stage`` make of a result of it or of an earlier one."""
+    """Return the result of ``stage``, from a result of it or of an earlier stage."""
     while STAGES.index(stage_of(result)) < STAGES.index(stage):
         result = _next(result, options, progress, database)
     return result
 
 
 def _next(result: Result, options: Options, progress: Progress, database: Database) -> Result:
-    """Return what the stage after that of ``result`` makes of it."""
+    """Return the result of the stage after that of ``result``."""
     if isinstance(result, Graph):
         return _saturated(_with_data(result), options, progress, database)
     if isinstance(result, Saturated):
@@ -260,7 +260,7 @@ def _selected(result: Saturated, options: Options, progress: Progress, database:
 
 
 def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
-    """Return the prices of kernels for a graph, by what the database knows."""
+    """Return the cost model of kernels for a graph, from the database."""
     runs_on, lowers = device(options.device), lowering(options.device)
     key, weights_bytes = device_key(options, database), sum(array.nbytes for array in graph.tensors.values())
     speed = calibrate(database, key, lowers.target, None)
@@ -272,7 +272,7 @@ def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
 
 
 def device_key(options: Options, database: Database) -> str:
-    """Return what kernel times are filed under: of a device that is elsewhere, the machine's of whose kind most times were imported."""
+    """Return the key of kernel times; for a device on another machine, the key of its kind with the most imported times."""
     runs_on = device(options.device)
     if runs_on.measured_key and (measured := database.devices(runs_on.measured_key)):
         return max(sorted(measured), key=lambda key: measured[key])
@@ -280,7 +280,7 @@ def device_key(options: Options, database: Database) -> str:
 
 
 def target_of(options: Options, lowers: Lowering) -> Target:
-    """Return what programs are for, with the precisions that their kernels may have."""
+    """Return the target of programs, with the precisions that their kernels may have."""
     offered = tuple(precision for precision in OFFERED[options.precision] if precision in lowers.precisions)
     if OFFERED[options.precision] and not offered:
         fix = f"there are {', '.join(('fp32', *lowers.precisions))}"
@@ -289,12 +289,12 @@ def target_of(options: Options, lowers: Lowering) -> Target:
 
 
 def saturation_of(result: Saturated) -> Saturation:
-    """Return a frozen e-graph as the end of a saturation."""
+    """Return a frozen e-graph as a finished saturation."""
     return Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
 
 
 def _with_data(graph: Graph) -> Graph:
-    """Return the graph; refuse one whose constants have no data, which this stage needs."""
+    """Return the graph; raises ModelError if constants have no data, which this stage needs."""
     for node in walk(graph.roots):
         if node.op == "Constant" and node.string("digest") not in graph.tensors:
             what = f"constant {node.string('digest')!r} ({node.type}) has no data"

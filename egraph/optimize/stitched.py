@@ -1,4 +1,4 @@
-"""Stitched tensors of a program: which kernel fills which boxes, as data, as a picture in text and as one in SVG.
+"""Stitched tensors of a program: which kernel fills which boxes, as data, as a text picture and as SVG.
 
           h = 0  h in 1..26  h = 27
     n = 0 mod 2  .  .  A
@@ -23,28 +23,28 @@ from egraph.tensor.ops.stitch import parts_of
 
 Owners: TypeAlias = NDArray[np.int16]
 Shown: TypeAlias = tuple[tuple[int, tuple[Box, ...]], ...]
-"""Operands by their position, each with the disjoint boxes in which it is seen, the one that is everywhere else without any."""
+"""Operands by their position, each with its visible disjoint boxes; the operand that is visible everywhere else has none."""
 
 MOST_DRAWN = 1 << 26
-"""Elements of a tensor of which it is drawn which kernel fills them."""
+"""Largest number of elements of a tensor that is drawn."""
 WIDTH, HEIGHT, LEFT, TOP = 300, 180, 90, 26
-"""Size of a drawn tensor, and the room for the names of its axes, in pixels."""
+"""Size of a drawn tensor, and the space for the names of its axes, in pixels."""
 MOST_MARKS = 64
-"""Positions of a range with a step that are drawn one by one."""
+"""Largest number of positions of a range with a step that are drawn one by one."""
 LETTERS = f".{ascii_uppercase}"
-"""What stands in a picture for each part, the tensor outside of all boxes first."""
+"""The letter of each part in a picture, the tensor outside of all boxes first."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """Boxes of a stitched tensor that one kernel fills: ``ranges`` has first, last and step of every axis of every box."""
+    """Boxes of a stitched tensor that one kernel fills; ``ranges`` holds first, last and step of every axis of every box."""
 
     kernel: int | None
-    """The kernel's number; None where an input or a constant stands there."""
+    """The kernel's number, or None if an input or a constant is there."""
     name: str
     ranges: tuple[tuple[tuple[int, int, int], ...], ...]
     copied: str = ""
-    """Why its result is copied to the boxes; empty where it is written there."""
+    """The reason why its result is copied to the boxes; empty if it is written there."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -53,17 +53,17 @@ class Filled:
 
 @dataclass(frozen=True)
 class Stitched:
-    """A tensor that several kernels fill: the first part wherever none of the others is."""
+    """A tensor that several kernels fill; the first part is wherever none of the others is."""
 
     kernel: int | None
-    """The kernel that puts the parts together, or of which that is a part; None where nothing has to be launched."""
+    """The kernel that assembles the parts, or does so among other work; None if no launch is needed."""
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     parts: tuple[Filled, ...]
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Stitched:
-        """Read what ``dataclasses.asdict`` wrote."""
+        """Read the result of ``dataclasses.asdict``."""
         parts = []
         for part in data["parts"]:
             ranges = tuple(tuple((first, last, step) for first, last, step in box) for box in part["ranges"])
@@ -71,7 +71,7 @@ class Stitched:
         return Stitched(data["kernel"], tuple(data["shape"]), tuple(data["axes"]), tuple(parts))
 
     def describe(self) -> list[str]:
-        """Return what each letter of the picture stands for."""
+        """Return the meaning of each letter of the picture."""
         lines = []
         for letter, part in zip(LETTERS, self.parts, strict=False):
             where = "everywhere else" if part is self.parts[0] else describe_boxes(part.boxes, self.shape, self.axes)
@@ -81,7 +81,7 @@ class Stitched:
 
     @property
     def drawn(self) -> tuple[int, int]:
-        """Return the axes of the picture, downwards and to the right: those along which boxes are not whole."""
+        """Return the axes of the picture, downwards and to the right: those along which boxes do not span the tensor."""
         whole = [range(size) for size in self.shape]
         cut = [axis for axis in range(len(self.shape)) if any(box[axis] != whole[axis] for part in self.parts for box in part.boxes)]
         others = [axis for axis in range(len(self.shape)) if axis not in cut]
@@ -89,7 +89,7 @@ class Stitched:
         return first, second
 
     def owners(self) -> Owners:
-        """Return for every position along both drawn axes which part is there, or is there somewhere along the other axes."""
+        """Return, for every position along both drawn axes, the part that is there or somewhere along the other axes."""
         down, right = self.drawn
         rows, columns = self.shape[down], self.shape[right] if right != down else 1
         numbers = np.zeros((rows, columns), np.int16)
@@ -102,8 +102,10 @@ class Stitched:
 def stitched_tensors(
     program: Program, corrected: Collection[str], copies: Mapping[tuple[Node, Node], str] = MappingProxyType({})
 ) -> tuple[Stitched, ...]:
-    """Return the tensors of a program that several kernels fill: choices between results by boxes, and concatenations in which a
-    rule of the names ``corrected`` has a part. ``copies``: for a tensor and what fills a box of it, why that is copied.
+    """Return the tensors of a program that several kernels fill.
+
+    These are choices between results by boxes, and concatenations of kernels with a rule among ``corrected``. ``copies``: for a tensor and
+    the node that fills a box of it, the reason why that is copied.
     """
     made_by: dict[Node, int | None] = {}
     names: dict[int, str] = {}
@@ -127,7 +129,7 @@ def stitched_tensors(
 
 
 def shown(node: Node) -> Shown | None:
-    """Return what is seen of the operands that a choice by boxes puts together, the one everywhere else first; None of other nodes."""
+    """Return the visible boxes of the operands of a choice by boxes, the operand everywhere else first, or None for other nodes."""
     parts = parts_of(node) if node.type.is_static and node.type.elements <= MOST_DRAWN else None
     if parts is None:
         return None
@@ -154,7 +156,7 @@ def _filled(
     node: Node, parts: Sequence[tuple[int, tuple[Box, ...]]], kernel: Kernel, own: int | None,
     made_by: Mapping[Node, int | None], names: Mapping[int, str],
 ) -> tuple[Filled, ...]:  # fmt: skip
-    """Return what fills a tensor, what fills most of it first; parts of one kernel are one."""
+    """Return the parts of a tensor, the largest first; the parts of one kernel are one."""
     boxes_by: dict[int | None, tuple[Box, ...]] = {}
     for operand, boxes in parts:
         leaf = node.inputs[operand]
@@ -172,7 +174,7 @@ def _filled(
 
 
 def _axes(node: Node, kernel: Kernel) -> tuple[str, ...]:
-    """Return the names of a stitched tensor's axes: those of the layout of what fills it, where that has one."""
+    """Return the names of a stitched tensor's axes: those of the layout of the values that fill it, if they have one."""
     plain = axis_names(node)
     for leaf in node.inputs:
         below = kernel.inputs[leaf.integer("index")] if leaf.op == "Placeholder" else leaf
@@ -184,7 +186,7 @@ def _axes(node: Node, kernel: Kernel) -> tuple[str, ...]:
 
 
 def picture(tensor: Stitched) -> list[str]:
-    """Return a stitched tensor as lines: positions of two axes that are filled alike stand together."""
+    """Return a stitched tensor as lines; positions of two axes that are filled alike are grouped."""
     down, right = tensor.drawn
     owners = tensor.owners()
     rows, columns = _alike(owners), _alike(owners.T) if right != down else [range(1)]
@@ -237,7 +239,7 @@ def svg(tensor: Stitched) -> str:
 
 
 def _marks(positions: range, size: int, pixels: int) -> list[tuple[float, float]]:
-    """Return where positions of an axis are drawn, and how long: runs as one, and so what would be too many marks."""
+    """Return the places and lengths of the marks of an axis's positions; contiguous positions, or too many, are one mark."""
     scale = pixels / size
     if positions.step == 1 or len(positions) > MOST_MARKS:
         return [(positions[0] * scale, (positions[-1] + 1 - positions[0]) * scale)]

@@ -1,12 +1,12 @@
-"""Store values between kernels in the precision that they are read in, where that is measured to be faster.
+"""Store values between kernels in the precision that they are read in if that is measured to be faster.
 
-A kernel that rounds its operands converts them in each run where they lie in float32. Where a value's kernel writes it rounded instead,
-in registers, nobody converts it and half the bytes move. What every reader rounds anyway is the same number then: no error is added. A
-reader that does not round meets a rounded value: such storage counts as an error of its own (:mod:`lower.cost.rounding`), is taken as long
-as no program was found to be too far off, and given up first.
+A kernel that rounds its operands converts them in each run if they are stored in float32. If the kernel that computes a value writes it
+rounded instead, in registers, no conversion is needed and half the bytes move. If every reader rounds the value anyway, the numbers are the
+same: no error is added. A reader that does not round reads a rounded value. Such storage counts as an error of its own
+(:mod:`lower.cost.rounding`). It is used as long as no program's error was found to be too large, and is dropped first.
 
-Programs get storage after they were extracted: their kernels with narrower operands and results are measured like all others, and values
-are assigned by the sum of what their kernels take, so that nothing is gained by a guess.
+Programs get storage after extraction. Their kernels with narrower operands and results are measured like all others, and storage is chosen
+by the sum of measured times, not by estimates.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PRECISION = "bf16"
 """The precision that values are stored in."""
 STORED = ELEMENT_TYPES[PRECISION]
 TOGETHER = 3
-"""Values of one kernel of which every combination is measured; of more, all together and all but one."""
+"""Number of values of one kernel up to which every combination is measured; of more, all together and all but one are."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Values that are stored alike, since kernels only move them from one to the next."""
+    """Values that are stored alike because kernels only move them from one to the next."""
 
     values: frozenset[Node]
     error: float
@@ -39,7 +39,7 @@ class Group:
 
 
 def groups(program: Program, lowering: Lowering) -> tuple[Group, ...]:
-    """Return the values of a program that all their kernels can write and read in the narrower type, and that some round to it."""
+    """Return the values of a program that all their kernels can write and read in the narrower type, and that some kernel rounds to it."""
     tied: dict[Node, set[Node]] = {kernel.output: {kernel.output} for kernel in program.kernels}
     for kernel in program.kernels:
         if is_moving(kernel):
@@ -79,7 +79,7 @@ def _is_storable(node: Node) -> bool:
 
 
 def _reason(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> str | None:
-    """Return why a kernel does not exist with these values stored."""
+    """Return the reason why a kernel does not exist with these values stored, or None."""
     if kernel.implementation.is_view:
         return None
     readings = lowering.reads(fragment_with(kernel, values, STORED), kernel.implementation)
@@ -87,7 +87,7 @@ def _reason(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> str 
 
 
 def _readings(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> list[str]:
-    """Return to what a kernel rounds those of its operands that are among the values."""
+    """Return the precisions that a kernel rounds those of its operands to that are among the values."""
     readings = lowering.reads(kernel.fragment, kernel.implementation)
     if isinstance(readings, str):
         return []
@@ -95,9 +95,9 @@ def _readings(kernel: Kernel, values: frozenset[Node], lowering: Lowering) -> li
 
 
 def with_rounded_weights(program: Program, lowering: Lowering) -> Program:
-    """Return the program to compile: weights that all their kernels round lie rounded in the artefact, in half the bytes.
+    """Return the program to compile: weights that all their kernels round are stored rounded in the artefact, in half the bytes.
 
-    The library keeps them in a format of its own from when a session is opened: no kernel takes another time.
+    No kernel's time changes, because the library converts weights to a format of its own when a session is opened.
     """
     if not rounds(program):
         return program
@@ -114,22 +114,22 @@ def with_rounded_weights(program: Program, lowering: Lowering) -> Program:
 
 
 def extracted_digest(program: Program) -> str:
-    """Return the digest of the program that was extracted, whatever of it is stored narrower."""
+    """Return the digest of the extracted program, which does not depend on storage."""
     return program_digest(without_stored(program))
 
 
 @dataclass
 class Storage:
-    """Which values programs of one run store in a narrower type."""
+    """Decides which values programs of one run store in a narrower type."""
 
     lowering: Lowering
     is_exact: bool = False
-    """Whether only that is stored which adds no error: a program was too far off."""
+    """Whether only storage without an error is allowed, because the error of a program was too large."""
     adds_error: set[str] = field(default_factory=set)
-    """Digests of programs with values whose storage does."""
+    """Digests of programs whose storage adds an error."""
 
     def candidates(self, programs: Iterable[Program], model: CostModel) -> list[Candidate]:
-        """Return the kernels without a time that programs would have: first those with all values stored, then with some of them."""
+        """Return the kernels without a time that programs may use: first those with all values stored, then those with some."""
         whole: dict[Candidate, float] = {}
         parts: dict[Candidate, float] = {}
         for program in filter(rounds, programs):
@@ -143,7 +143,7 @@ class Storage:
         return [one for kind in (whole, parts) for one in sorted(kind, key=lambda one: (-kind[one], model.key(one)))]
 
     def applied(self, program: Program, model: CostModel) -> Program:
-        """Return the program with those values stored narrower that make it faster, by the measured times of its kernels."""
+        """Return the program with the narrower storage that makes it fastest, by the measured times of its kernels."""
         if not rounds(program):
             return program
         assignment = _Assignment(program, self._groups(program, model), model)
@@ -157,7 +157,7 @@ class Storage:
         return result
 
     def _groups(self, program: Program, model: CostModel) -> tuple[Group, ...]:
-        """Return what may be stored: with an error only as long as none is accounted, and where it has a chance to be accepted."""
+        """Return the groups that may be stored; if one adds an error, only while errors are neither too large nor counted by the model."""
 
         def is_accepted(group: Group) -> bool:
             return not self.is_exact and (model.errors is None or not model.errors.part_of(group.error))
@@ -166,12 +166,12 @@ class Storage:
 
 
 def rounds(program: Program) -> bool:
-    """Return whether kernels of a program round their operands to what values may be stored in."""
+    """Return whether kernels of a program round their operands to the precision that values may be stored in."""
     return any(kernel.implementation.precision == PRECISION for kernel in program.kernels)
 
 
 class _Assignment:
-    """What the kernels of a program take, by which of its values are stored."""
+    """The times of a program's kernels, by the values that are stored."""
 
     def __init__(self, program: Program, groups: tuple[Group, ...], model: CostModel) -> None:
         self.program, self.groups, self.model = program, groups, model
@@ -188,7 +188,7 @@ class _Assignment:
         return frozenset((*kernel.inputs, kernel.output)) & self.all_values
 
     def is_timed(self, kernel: Kernel) -> bool:
-        """Return whether a kernel has a time of its own: not what is free, or is written where it will stand."""
+        """Return whether a kernel has a time of its own: it is not free, and does not write in place."""
         return not kernel.implementation.is_free and kernel.cost_us > 0
 
     def variants(self, kernel: Kernel) -> list[frozenset[Node]]:
@@ -198,7 +198,7 @@ class _Assignment:
         return [frozenset[Node]().union(*chosen) for count in few for chosen in itertools.combinations(together, count)]
 
     def cost_us(self, kernel: Kernel, values: frozenset[Node]) -> float:
-        """Return what a kernel takes with these values stored: prohibitively much where that was not measured."""
+        """Return the time of a kernel with these values stored, or a prohibitive one if it was not measured."""
         key = kernel.output, values & self.touched(kernel)
         if key not in self._costs_us:
             self._costs_us[key] = self._measured_us(kernel, key[1])
@@ -212,7 +212,7 @@ class _Assignment:
         return self.model.cost_us(candidate) if record is not None and record.status == "ok" else FAILED_COST_US
 
     def best(self) -> tuple[Group, ...]:
-        """Return the groups with which the kernels take the least, by changing one after another from all and from none."""
+        """Return the groups with the least sum of times: the better of two descents, from all groups and from none."""
         descended = [self._descended(frozenset(start)) for start in (self.groups, ())]
         least = min(descended, key=lambda chosen: (self._total_us(chosen), len(chosen)))
         return tuple(group for group in self.groups if group in least)

@@ -1,4 +1,4 @@
-"""One search with its race: the programs that take part, compiled while there is time to race them, and which is the fastest."""
+"""One search with its race: the programs that take part, compiled while there is time to race them, and the fastest one."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lower.targets import lowering_for
 from runtime.measure import Timing
 
 ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
-"""Two names of contenders: the model as it was given, and its program without rules and fusion."""
+"""Names of two contenders: the original model, and its program without rules and fusion."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A program that takes part in the race; its contender's path is where it is compiled to."""
+    """A program that takes part in the race; it is compiled to its contender's path."""
 
     contender: Contender
     program: Program
 
     def folded(self, folder: Folder) -> Entry:
-        """Return the entry with what its program derives from weights computed: what can be compiled and saved."""
+        """Return the entry with a folded program, which can be compiled and saved: expressions over weights are computed."""
         return replace(self, program=folder.fold(self.program))
 
 
@@ -46,33 +46,33 @@ class Trial:
     raced: Race
     best: Entry | None
     search_key: str
-    """What the search is filed under."""
+    """Key that the search is filed under."""
     preferred: tuple[str, ...] = ()
     """The names of all contenders, in the order in which ties are decided."""
 
     @property
     def is_timed(self) -> bool:
-        """Return whether time was left to compile and race at least one program of the search, whatever came of that."""
+        """Return whether there was time to compile and race at least one program of the search, whatever the result."""
         timings = [self.raced.timings[entry.contender.name] for entry in self.entries if entry.contender.name != PLAIN]
         return not timings or any(timing.message not in (NO_TIME_TO_COMPILE, NO_TIME_TO_RACE) for timing in timings)
 
 
 def by_importance(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries, which begin with the plain program, in the order that they are compiled and timed in: the best first."""
+    """Return the entries, which begin with the plain program, in the order of compiling and timing: the best first."""
     plain, *others = entries
     return [*others[:1], plain, *others[1:]]
 
 
 def entry_named(name: str, entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry of a contender, None where that is the original model."""
+    """Return the entry of a contender, or None for the original model."""
     return next((entry for entry in entries if entry.contender.name == name), None)
 
 
 def by_preference(entries: Sequence[Entry], derived: Container[str]) -> tuple[str, ...]:
     """Return the contenders' names in the order in which ties are decided.
 
-    The model as it was given is first and the plain program last; of others, first what has fewer kernels by ``derived`` programs, which
-    round more, then what is predicted to take less.
+    The original model is first and the plain program is last. The others are ordered by the number of kernels from ``derived`` programs,
+    which round more, and then by predicted time.
     """
 
     def effort(entry: Entry) -> tuple[bool, int, float]:
@@ -83,26 +83,26 @@ def by_preference(entries: Sequence[Entry], derived: Container[str]) -> tuple[st
 
 
 def fastest(preferred: Sequence[str], raced: Race, policy: RacePolicy) -> str:
-    """Return the name of the winner: that of onnxruntime on the original model unless a program is faster beyond doubt."""
+    """Return the name of the winner: onnxruntime on the original model, unless a program is clearly faster."""
     if raced.timings[ORIGINAL].status != "ok":
         raise ModelError(f"onnxruntime cannot time the original model: {raced.timings[ORIGINAL].message}")
     return winner(preferred, raced.timings, policy) or ORIGINAL
 
 
 def cheapest(entries: Sequence[Entry], raced: Race) -> Entry | None:
-    """Return what is estimated to take the least, where nothing is timed; None where all programs are given up."""
+    """Return the program with the least estimated time, on a device without timing, or None if all programs have failed."""
     left = [entry for entry in by_importance(entries) if raced.timings[entry.contender.name].message == ESTIMATED_DEVICE]
     return min(left, key=lambda entry: entry.program.cost_us, default=None)
 
 
 def gain(trial: Trial) -> float:
-    """Return how many times as fast as the original the best program of a race is."""
+    """Return the speedup of the best program of a race over the original."""
     medians_us = [trial.raced.median_us(entry.contender.name) for entry in trial.entries]
     return trial.raced.median_us(ORIGINAL) / min(medians_us, default=float("inf"))
 
 
 def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: RacePolicy) -> Trial:
-    """Return the trial with the best of what is left where a program is given up for a reason."""
+    """Return the trial without a rejected program, and with the best of the remaining ones."""
     raced = replace(trial.raced, timings={**trial.raced.timings, wrong.contender.name: Timing("failed", message=reason)})
     is_estimated = raced.timings[ORIGINAL].message == ESTIMATED_DEVICE
     best = cheapest(trial.entries, raced) if is_estimated else entry_named(fastest(trial.preferred, raced, policy), trial.entries)
@@ -110,14 +110,14 @@ def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: Rac
 
 
 def unchecked(trial: Trial, folder: Folder, policy: RacePolicy) -> Trial:
-    """Return the trial without the programs that are left: there is no time to check another one."""
+    """Return the trial without all remaining programs, because there is no time to check another one."""
     while trial.best is not None:
         trial = without(trial, trial.best, NO_TIME_TO_CHECK, folder, policy)
     return trial
 
 
 def entries_of(searched: Search, plain: Program, work: Path, number: int, *, keep_subnormals: bool) -> list[Entry]:
-    """Return the plain program and those of a search; ``number``: of the extraction, so that each has a place of its own."""
+    """Return the plain program and those of a search. ``number`` counts extractions, so that each has folders of its own."""
     named = [(PLAIN, plain), *((f"program {i}", program) for i, program in enumerate(searched.programs, start=1))]
     folders = {name: work / f"{name.replace(' ', '-')}-{number}" for name, _ in named}
     return [
@@ -129,21 +129,21 @@ def entries_of(searched: Search, plain: Program, work: Path, number: int, *, kee
 NO_TIME_TO_COMPILE = "there was no time left to compile it"
 NO_TIME_TO_CHECK = "there was no time left to check it"
 QUICK_SHARE = 0.25
-"""Part of the time for compiling that a program's kernels may be believed to take for it to be compiled before all others."""
+"""Largest part of the time for compiling that the first program may be predicted to take to be compiled before all others."""
 
 
 def compile_entry(entry: Entry, options: CompileOptions) -> int:
-    """Compile a program to its contender's place; return about what it keeps in memory, in bytes."""
+    """Compile a program to its contender's path; return its approximate size in memory, in bytes."""
     program = with_rounded_weights(entry.program, lowering_for(options.target))
     plan = compile_program(program, Path(entry.contender.path), options)
     return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
 
 
 def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget: Budget, options: CompileOptions) -> Iterator[Entry]:
-    """Yield programs, which come in the order of their importance, in the order that they are compiled in: mostly the same.
+    """Yield programs, given in the order of their importance, in the order of compiling, which is mostly the same.
 
-    Where the first one has so many kernels to compile that this may take all the time there is, the last one goes before it if it has next
-    to none, so that there is a program to race: it is the one by rules alone, where derivations take part.
+    If compiling the kernels of the first program may take all the time there is, and the last program has next to none to compile, the last
+    one comes first, so that there is a program to race. If derivations take part, the last program is the one by rules alone.
     """
     first, last = entries[0], entries[-1]
     if len(entries) > 1 and PLAIN not in (first.contender.name, last.contender.name):
@@ -158,11 +158,11 @@ def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget:
 def compile_all(
     entries: Sequence[Entry], folder: Folder, budget: Budget, work: Path, options: CompileOptions
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Compile every program, the most promising first; return the sizes, and the reasons of those that cannot be compiled.
+    """Compile every program, the most promising first; return sizes in bytes, and the reasons of programs that were not compiled.
 
-    The most promising one is while there is time to check a program afterwards, the others while there is time to race them and the
-    original, too. So kernels that were not foreseen, or that other processes hold up, cost the gain and not the budget. Folding takes
-    seconds where a program has a thousand kernels: none is folded that would be compiled too late.
+    The first one is compiled if there is time for a shortest race and the check afterwards, the others if there is time to race them and
+    the original, too. Unexpected kernels, or other processes, may thus cost the gain, but never more than the budget. A program that would
+    be compiled too late is not folded either, because folding takes seconds for a thousand kernels.
     """
     sizes_bytes: dict[str, int] = {}
     failed: dict[str, str] = {}
