@@ -1,4 +1,4 @@
-"""Axes of a window that each consist of axes in memory: what reshapes, transposes, expansions and slices of it see, and write."""
+"""Axes of a window, each composed of axes in memory: how reshapes, transposes, expansions and slices read and write it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SubAxis: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Axes:
-    """A window whose axes each consist of axes in memory, so that every reshape that merges is one."""
+    """A window whose axes are each composed of axes in memory, so that every reshape that merges axes is again such a window."""
 
     offset: int
     axes: tuple[tuple[SubAxis, ...], ...]
@@ -85,7 +85,7 @@ class Axes:
 
 
 def merged(axis: Sequence[SubAxis]) -> list[SubAxis]:
-    """Return an axis with those of its parts as one that follow each other in memory."""
+    """Return an axis with neighbouring parts merged where they follow each other in memory."""
     joined: list[SubAxis] = []
     for size, stride in axis:
         if joined and joined[-1][1] == size * stride:
@@ -96,7 +96,7 @@ def merged(axis: Sequence[SubAxis]) -> list[SubAxis]:
 
 
 def through(view: Node, axes: Axes) -> Axes | Reason:
-    """Return a value as a view sees it."""
+    """Return the axes of a view's result, given its operand's."""
     match view.op:
         case "Reshape":
             return axes.reshape(view.type.sizes)
@@ -108,7 +108,7 @@ def through(view: Node, axes: Axes) -> Axes | Reason:
 
 
 def below_views(fragment: Node, destination: Window | None) -> tuple[Node, Axes] | Reason:
-    """Return what stands below reshapes and transposes, and where it is written so that the fragment lies at its destination."""
+    """Return the node below reshapes and transposes, and where it is written so that the fragment lies at its destination."""
     node, axes = fragment, Axes.of(destination or contiguous(fragment.type.sizes))
     while node.op in ("Reshape", "Transpose"):
         written = _written_below(node, axes)
@@ -119,7 +119,7 @@ def below_views(fragment: Node, destination: Window | None) -> tuple[Node, Axes]
 
 
 def _written_below(view: Node, axes: Axes) -> Axes | Reason:
-    """Return where a view's operand is written so that the view lies there."""
+    """Return where a view's operand is written so that the view's result lies at ``axes``."""
     if view.op == "Reshape":
         return axes.reshape(view.inputs[0].type.sizes)
     permutation = view.integers("perm")

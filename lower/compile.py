@@ -29,7 +29,7 @@ PLAN, WEIGHTS, MANIFEST = "plan.json", "weights.safetensors", "manifest.json"
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How to compile. ``export_graph`` writes a graph as an ONNX model, for what onnxruntime runs."""
+    """How to compile. ``export_graph`` writes a graph as an ONNX model, for steps that onnxruntime runs."""
 
     threads: int = 1
     target: Target = field(default_factory=default_target)
@@ -65,14 +65,14 @@ def _placed(program: Program, sequence: Order, target: Target, threads: int) -> 
 
 
 def copies(program: Program, target: Target) -> dict[tuple[Node, Node], str]:
-    """Return for stitched values and parts of them that are copied to their boxes why their kernels do not write them there."""
+    """Return, by stitched value and part, why the part is copied to its box and not written there by its kernel."""
     sequence = order(program)
     copied = _placed(program, sequence, target, 1).copied.items()
     return {(sequence.drafts[step].kernels[0].output, each.part): each.reason for step, parts in copied for each in parts}
 
 
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
-    """Return the plan and what has to be written beside it; compiles nothing."""
+    """Return the plan, and the writer of the files beside it; compile nothing."""
     lowering = lowering_for(options.target)
     program = packed(expanded(program, lowering.generated, lowering.reads), lowering.constant_orders)
     sequence = order(program)
@@ -116,7 +116,7 @@ def _compile_kernels(requests: Sequence[KernelRequest], path: Path, options: Com
 
 
 def keep_subnormals(folder: Path) -> None:
-    """Change an artefact that was written to compute with subnormal numbers (denormals) as IEEE 754 says."""
+    """Change an artefact on disk so that it computes with subnormal numbers (denormals) as IEEE 754 says."""
     plan = replace(Plan.from_json((folder / PLAN).read_text(encoding="utf-8")), keep_subnormals=True)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

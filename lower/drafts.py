@@ -42,7 +42,7 @@ class Order:
 
 
 def order(program: Program) -> Order:
-    """Group opaque kernels that follow each other into one step each; what a stitch is written over is made before its parts."""
+    """Group consecutive opaque kernels into one step each; the tensor that a stitch is written over is made before its parts."""
     drafts: list[Draft] = []
     views: list[list[Kernel]] = [[]]
     maker: dict[Node, Draft] = {}
@@ -69,9 +69,9 @@ def order(program: Program) -> Order:
 
 
 def _wholes_first(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
-    """Return the kernels with those of a stitch's parts after the one of its whole, where that reads none of them; else in their order.
+    """Return the kernels with those of a stitch's parts after that of its whole, if the whole reads none of them; else in their order.
 
-    A part that is made before its whole would be copied to its box.
+    A part that is made before its whole would have to be copied to its box.
     """
     number = {kernel.output: at for at, kernel in enumerate(kernels)}
     before = [{number[node] for node in kernel.inputs if node in number} for kernel in kernels]
@@ -89,14 +89,14 @@ def _wholes_first(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
 
 
 def _viewed(node: Node, kernels: Sequence[Kernel], number: Mapping[Node, int]) -> Node:
-    """Return the value that a value is a view of; itself where it is none."""
+    """Return the value that a value is a view of; itself if it is no view."""
     while node in number and kernels[number[node]].implementation.is_view:
         node = kernels[number[node]].inputs[0]
     return node
 
 
 def _needed(at: int, before: Sequence[Collection[int]]) -> set[int]:
-    """Return a number and all that have to come before it."""
+    """Return a number and all that must come before it."""
     needed, left = {at}, [at]
     while left:
         new = set(before[left.pop()]) - needed
@@ -106,7 +106,7 @@ def _needed(at: int, before: Sequence[Collection[int]]) -> set[int]:
 
 
 def _sorted(before: Sequence[Collection[int]]) -> list[int]:
-    """Return numbers after all that have to come before them, and else in ascending order."""
+    """Return the numbers in an order in which each follows all that must come before it, otherwise ascending."""
     after: list[list[int]] = [[] for _ in before]
     for at, needed in enumerate(before):
         for other in needed:

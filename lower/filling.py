@@ -1,4 +1,4 @@
-"""How a box of a larger tensor is filled: by a kernel that writes there, in one run or in several, or by a copy of what it made."""
+"""How a box of a larger tensor is filled: by a kernel that writes there, in one run or in several, or by a copy of its result."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lower.roofline import DeviceSpeed
 from lower.views import Reason, Window, contiguous, read
 
 Writes: TypeAlias = Callable[[Kernel, Window], int]
-"""Returns in how many runs a library's kernel writes its result into a window; 0 where it cannot."""
+"""Returns in how many runs a library's kernel writes its result into a window; 0 if it cannot."""
 
 
 @dataclass(frozen=True)
 class Filling:
-    """What filling a box takes besides the kernel's own time, and why the result is copied there; empty where it is not."""
+    """The additional time of filling a box besides the kernel's own, in microseconds, and why the result is copied; empty if it is not."""
 
     more_us: float
     copied: Reason = ""
@@ -29,8 +29,10 @@ def box_window(window: Window, box: Box) -> Window:
 
 
 def filling(kernel: Kernel, window: Window | Reason, writes: Writes, speed: DeviceSpeed) -> Filling:
-    """Return how a kernel's result gets into a window: into a run of memory all kernels write, into others those that are generated, and
-    of a library those of which it says so, unless in so many runs that a copy costs less.
+    """Return how a kernel's result gets into a window.
+
+    All kernels write into a contiguous run of memory, and generated kernels into any window. A library's kernel writes into other windows
+    if the library says so, unless in so many runs that a copy costs less.
     """
     copy_us = speed.copy_us(kernel.output.type.size_bytes)
     if isinstance(window, str):
@@ -46,7 +48,7 @@ def filling(kernel: Kernel, window: Window | Reason, writes: Writes, speed: Devi
 
 
 def whole_below(view: Node) -> Node | None:
-    """Return the operand that a view shows all of, its elements in the same order; None of any other view."""
+    """Return the operand that a view shows whole, its elements in the same order; None for any other view."""
     if not all(node.type.is_static for node in walk((view,))):
         return None
     shown = read(view, lambda leaf: contiguous(leaf.type.sizes))

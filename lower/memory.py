@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 ALIGNMENT_BYTES = 64
 APART_BYTES = 3 << 20
-"""Below this size of all values together, programs of several threads do not reuse memory: writing to a buffer that another core wrote
-last costs a cache-line transfer. With buffers apart, one of five small networks (0.3 to 2.7 MB, two threads) takes 0.92 to 0.95 times as
-long, the others 0.98 to 1.03 times; of five of 5 to 11 MB one takes 0.92, the others 1.04 to 1.13 times; at 22 MB, where reused memory
+"""Below this size of all values together, programs of several threads do not reuse memory, because writing to a buffer that another core
+wrote last costs a cache-line transfer. With buffers apart, one of five small networks (0.3 to 2.7 MB, two threads) takes 0.92 to 0.95 times
+as long, the others 0.98 to 1.03 times. Of five of 5 to 11 MB one takes 0.92, the others 1.04 to 1.13 times. At 22 MB, where reused memory
 would still be in a core's own cache, they take 1.04 to 1.3 times as long."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A value of ``size_bytes`` that is written at step ``first`` and last touched at step ``last`` (both included)."""
+    """A value of ``size_bytes`` that is written at step ``first`` and last used at step ``last`` (both included)."""
 
     number: int
     size_bytes: int
@@ -37,7 +37,7 @@ class ArenaPlan:
 def plan_arena(lifetimes: Sequence[Lifetime], threads: int = 1) -> ArenaPlan:
     """Place every value, the largest first, in the smallest gap that fits between those alive with it.
 
-    Few bytes that several threads write lie one after the other.
+    If several threads write at most ``APART_BYTES`` in all, values lie one after the other instead.
     """
     if threads > 1 and sum(_aligned(value.size_bytes) for value in lifetimes) <= APART_BYTES:
         return _apart(lifetimes)

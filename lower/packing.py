@@ -1,4 +1,4 @@
-"""Lay constants in memory as generated kernels read them: a view of what is stored in another order of axes takes the constant's place."""
+"""Lay constants in memory as generated kernels read them: a view of the constant stored in another order of axes takes its place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from egraph.tensor import VIEW, Kernel, Node, Program, TensorType, attributes, m
 from egraph.tensor.ops import apply
 
 Orders: TypeAlias = Callable[[Node], Mapping[int, tuple[int, ...]]]
-"""Says in which order of their axes, outermost first, a fragment's constant operands are stored best, where that is not their own."""
+"""Returns the order of axes, outermost first, in which a fragment's constant operands are best stored, if it is not their own."""
 
 
 @dataclass(frozen=True)
 class Tensors(Mapping[str, np.ndarray]):
-    """Constants, of which some are computed when they are read: programs are planned more often than they are written."""
+    """Constants, some of which are computed only when they are read, because programs are planned more often than they are written."""
 
     given: Mapping[str, np.ndarray]
     made: Mapping[str, Callable[[], np.ndarray]]
@@ -58,7 +58,7 @@ def stored_name(digest: str, order: Sequence[int]) -> str:
 
 
 def _view(constant: Node, order: Sequence[int]) -> Kernel:
-    """Return the kernel, which computes nothing, that sees a constant in what is stored."""
+    """Return the kernel, which computes nothing, that views the stored constant as the original one."""
     type = TensorType(constant.type.dtype, tuple(constant.type.sizes[axis] for axis in order))
     stored = make("Constant", (), attributes(digest=stored_name(constant.string("digest"), order)), type)
     inverse = tuple(order.index(axis) for axis in range(len(order)))

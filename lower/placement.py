@@ -42,12 +42,12 @@ class Location:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where an operand of a concatenation or of a stitch is written: where it will stand in the result."""
+    """Where an operand of a concatenation or of a stitch is written: its place in the result."""
 
     output: Node
     offset: int = 0
     box: Box | None = None
-    """The positions of the result that are the operand's, where these are no run of its memory."""
+    """The positions of the result that are the operand's, if these are no contiguous run of its memory."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Copied:
 
 @dataclass
 class Placement:
-    """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step; ``copied``: those of which
-    only parts are copied to where they stand in the result."""
+    """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step. ``copied``: for drafts of stitches,
+    the parts that are copied to their boxes."""
 
     locations: dict[Node, Location] = field(default_factory=dict)
     allocations: list[Allocation] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Placement:
 
 
 def is_sized(node: Node) -> bool:
-    """Return whether a value has a size in bytes that is known ahead of time."""
+    """Return whether the size of a value in bytes is known ahead of time."""
     return node.type.is_static and node.type.dtype in NAMES
 
 
@@ -103,7 +103,7 @@ def place_all(
     program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], threads: int = 1, writes: Writes = dense_alone,
     speed: DeviceSpeed | None = None,
 ) -> Placement:  # fmt: skip
-    """Place inputs, constants and every result; views alias what they view."""
+    """Place inputs, constants and every result; a view shares the memory of its operand."""
     return _Placer(program, order, may_overwrite, writes, speed or DeviceSpeed()).run(threads)
 
 
@@ -159,7 +159,7 @@ class _Placer:
         return slots
 
     def _stitch(self, step: int, draft: Draft, made: Mapping[Node, int], slots: dict[Node, Slot]) -> None:
-        """Write a stitch's background in the result's memory, and its parts over it: by their kernels, or by copies of them."""
+        """Write a stitch's background in the result's memory, and its parts over it, by their kernels or by copies."""
         kernel = draft.kernels[0]
         stitch = stitch_of(kernel.fragment) if len(draft.kernels) == 1 and kernel.implementation.is_generated else None
         background = None if stitch is None else self.root.get(kernel.inputs[stitch.background], kernel.inputs[stitch.background])
@@ -184,12 +184,12 @@ class _Placer:
             self.result.dropped.add(step)
 
     def _reshaped(self, part: Node) -> Node:
-        """Return the value that a value is another shape of, its elements in the same order; itself where it is no such view."""
+        """Return the value of which a value is another shape, with its elements in the same order; itself if it is no such view."""
         kernel = self.viewed.get(part)
         return part if kernel is None or whole_below(kernel.fragment) is None else self._reshaped(kernel.inputs[0])
 
     def _is_free(self, root: Node, step: int, made: Mapping[Node, int], slots: Mapping[Node, Slot]) -> bool:
-        """Return whether a value is made by a step, and nothing but one step reads it."""
+        """Return whether a value is made by a step and read by one other step alone."""
         if root not in made or root in slots or not is_sized(root) or root.type.dtype not in NAMES:
             return False
         if any(self.root.get(node, node) is root for node in self.program.graph.roots):
@@ -198,7 +198,7 @@ class _Placer:
         return readers == {step} and not self.order.drafts[made[root]].is_opaque
 
     def _objection(self, part: Node, made: Mapping[Node, int], background: Node, step: int, slots: Mapping[Node, Slot]) -> Reason:
-        """Return why a value cannot be written where it stands by whatever makes it; empty where it can."""
+        """Return why no kernel can write a value where it stands in the result; empty if one can."""
         if part not in made or part in self.root:
             return "it is no kernel's whole result"
         if made[part] < made[background]:
@@ -206,7 +206,7 @@ class _Placer:
         return "" if self._is_free(part, step, made, slots) else "something else reads it, or it is stored elsewhere"
 
     def _unwritable(self, step: int, part: Node, output: Node, box: Box) -> Reason:
-        """Return why what makes a part does not write it into its box of the result; empty where it does."""
+        """Return why the kernel that makes a part does not write it into its box of the result; empty if it does."""
         window = box_window(contiguous(output.type.sizes), box).reshape(part.type.sizes)
         return filling(self.order.drafts[step].kernels[0], window, self.writes, self.speed).copied
 
@@ -230,7 +230,7 @@ class _Placer:
         return last
 
     def _direct_outputs(self) -> dict[Node, str]:
-        """Return the model outputs that are an allocation of their own: those are written in place."""
+        """Return the model outputs that have an allocation of their own: kernels write these directly."""
         made = {self._base(node) for draft in self.order.drafts for node in draft.outputs}
         direct: dict[Node, str] = {}
         for name, node in self.program.graph.outputs:
@@ -291,7 +291,7 @@ class _Placer:
         return Location(outer.allocation, Window(outer.window.offset + slot.offset, inner.shape, inner.strides))
 
     def _reuse(self, step: int, draft: Draft, node: Node, last: int) -> bool:
-        """Write over an operand that no later step reads, where the kernel allows it."""
+        """Write over an operand that no later step reads, if the kernel allows it; return whether it did."""
         kernel = draft.kernels[0]
         if not kernel.implementation.is_generated:
             return False

@@ -1,14 +1,13 @@
 """Products of bytes in the place of products of numbers: what a kernel of precision ``int8`` runs.
 
-In a program, ``onednn.matmul@int8`` stands for the product x W of numbers, as its twin in float32 does, and has the range that x was
-seen in. When the program is planned it becomes two kernels of the language: x is quantised, to bytes q with x near s (q - z), and bytes
-are multiplied by W near w t[n], quantised once with a scale of its own for every output:
+In a program, ``onednn.matmul@int8`` stands for the product x W of numbers, as its twin in float32 does, and records the range in which x
+was seen. When the program is planned, the kernel becomes two kernels of the language. The first quantises x to bytes q, so that x is near
+s (q - z). The second multiplies the bytes by W near w t[n], quantised once with a scale of its own for every output:
 
     y[m,n] = s t[n] sum_k q[m,k] w[k,n] - s t[n] z sum_k w[k,n],
 
-where the second term is a constant. Bias and activation follow in the same call, in float32. Kernels that read the same x share q,
-and where nobody reads x but as q, its own kernel writes q.
-Convolutions pad with 0, which has to be a byte's 0: their z is 0.
+where the second term is a constant. Bias and activation follow in the same call, in float32. Kernels that read the same x share q. If all
+readers of x read it as q, the kernel that computes x writes q. Convolutions pad with 0, which must be the byte 0: their z is 0.
 """
 
 from __future__ import annotations
@@ -43,38 +42,38 @@ from lower.packing import Tensors
 from lower.views import Reason, Window, contiguous, read
 
 Reads = Callable[[Node, Implementation], "Mapping[int, frozenset[str]] | Reason"]
-"""Says how an implementation reads a fragment's operands, or why it does not compute it."""
+"""Returns the precisions in which an implementation reads a fragment's operands, or why it does not compute it."""
 PRECISION = "int8"
 WEIGHTS = "int8"
 LARGEST_WEIGHT = LIMITS[WEIGHTS][1]
 """Weights lie between this number and its negative, so that 0 is in the middle."""
 MEASURED_RANGE = (-4.0, 4.0)
-"""The range of operands of kernels that are timed alone, on random numbers: times do not depend on it."""
+"""The range of operands of kernels that are timed alone, on random numbers; times do not depend on it."""
 MOST_ADDED = (2**31 - 1) // (255 * 128)
-"""The most products of two bytes whose sum surely fits into an int32."""
+"""The most products of two bytes whose sum always fits into an int32."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """What a fragment's product of numbers is in bytes."""
+    """A fragment with its product of numbers as a product of bytes."""
 
     fragment: Node
-    """Over the same operands, but for the weights, which are bytes, and further ones."""
+    """The fragment over the same operands, except that the weights are bytes and further operands follow."""
     nodes: Mapping[Node, Node]
-    """What stands for every node of the fragment before."""
+    """The new node of every node of the original fragment."""
     source: int
-    """The operand that is quantised, by index. Its bytes are a further operand, then scales, then, of a product, offsets."""
+    """The index of the operand that is quantised. The further operands are its bytes, then scales, then, for a product, offsets."""
     weights: int
-    """The weights, by index, in numbers and in bytes."""
+    """The index of the weights, both in numbers and in bytes."""
     window: Window
-    """Which elements of the weights, as they lie, the product multiplies by."""
+    """The window over the stored weights by which the product multiplies."""
     outputs_axis: int
-    """The axis of these along which every output has its own scale."""
+    """The axis of the window along which every output has its own scale."""
     scales: TensorType
 
     @property
     def has_offsets(self) -> bool:
-        """Return whether bytes of the quantised operand may mean 0 with any number."""
+        """Return whether 0 may be quantised to a byte other than 0."""
         return self.outputs_axis != 0
 
 
@@ -124,7 +123,7 @@ def quantised(fragment: Node, dtype: str = "uint8") -> Quantised | Reason:
 
 
 def precisions_in_bytes(fragment: Node) -> dict[int, frozenset[str]]:
-    """Return to what the twin in bytes of a fragment rounds each operand, by its number."""
+    """Return the precisions to which the twin in bytes of a fragment rounds each operand, by its number."""
     parts = quantised(fragment)
     in_bytes = () if isinstance(parts, str) else (parts.source, parts.weights)
     indices = (leaf.integer("index") for leaf in placeholders(fragment))
@@ -141,7 +140,7 @@ class Scale:
 
     @staticmethod
     def of(seen: tuple[float, float], *, has_offsets: bool) -> Scale:
-        """Return the scale for numbers in a range; without offsets, 0 is the byte 0."""
+        """Return the scale for numbers in a range; without offsets, 0 becomes the byte 0."""
         low, high = min(0.0, seen[0]), max(0.0, seen[1])
         dtype = "uint8" if has_offsets or low == 0 else "int8"
         least, most = LIMITS[dtype]
@@ -157,16 +156,16 @@ class Scale:
 
     @property
     def factors(self) -> dict[Node, np.ndarray]:
-        """Return by what numbers are multiplied, and what is added where it is not 0, before they are rounded to bytes.
+        """Return the factor of the numbers, and the number to add unless it is 0, before they are rounded to bytes.
 
-        A product is faster than the quotient that ``Quantize`` is. Its last bit may be another one, and a byte the next.
+        A product is faster than the quotient in ``Quantize``. Its last bit may differ, and then a byte may be the next one.
         """
         factor, zero = np.array(1 / self.step, np.float32), np.array(self.zero, np.float32)
         return _numbers({f"einsat.factor.{self.step!r}": factor} | ({f"einsat.zero.{self.zero}": zero} if self.zero else {}))
 
 
 def kernel_scale(kernel: Kernel) -> Scale:
-    """Return how the operand that a kernel quantises becomes bytes, by the range that it was seen in."""
+    """Return the scale of the operand that a kernel quantises, by the range in which it was seen."""
     if kernel.source_range is None:
         fix = "optimise the model with --inputs: the program that is written has the ranges of its operands"
         raise LowerError("a kernel computes in bytes, and the range of its operand is not known", where=str(kernel.output), fix=fix)
@@ -192,10 +191,10 @@ def is_quantised(kernel: Kernel) -> bool:
 
 
 def expanded(program: Program, generated: Implementation, reads: Reads | None = None) -> Program:
-    """Return the program with the kernels that products of bytes are made of; ``generated``: what quantises.
+    """Return the program with kernels of precision ``int8`` expanded into those that they consist of; ``generated`` quantises.
 
-    A value that is read as the same bytes by all its readers is written in bytes by its own kernel, where ``reads`` says that its
-    implementation computes that: no pass is needed to make them.
+    If all readers of a value read it as the same bytes, its own kernel writes it in bytes, provided that ``reads`` accepts this for its
+    implementation. No separate pass quantises it then.
     """
     if not any(map(is_quantised, program.kernels)):
         return program
@@ -249,7 +248,7 @@ def expanded(program: Program, generated: Implementation, reads: Reads | None = 
 
 
 def _read_in_bytes(program: Program) -> dict[Node, Scale]:
-    """Return the values that are read as bytes alone, of one scale, also behind views; not those that the program returns."""
+    """Return the values that are read only as bytes of one scale, also behind views, except outputs of the program."""
     readers: dict[Node, list[Kernel]] = {}
     for kernel in program.kernels:
         for node in dict.fromkeys(kernel.inputs):
@@ -264,7 +263,7 @@ def _read_in_bytes(program: Program) -> dict[Node, Scale]:
 
 
 def _read_as(reader: Kernel, value: Node, asked: Mapping[Node, Scale]) -> Scale | None:
-    """Return the bytes that a kernel reads a value as; None where it reads numbers."""
+    """Return the scale of the bytes as which a kernel reads a value; None if it reads numbers."""
     if reader.implementation.is_view and len(reader.inputs) == 1:
         return asked.get(reader.output)
     if not is_quantised(reader):
@@ -283,7 +282,7 @@ def _saturated(fragment: Node, scale: Scale, count: int) -> Node:
 
 
 def _in_type(dtype: str, old: Node, below: tuple[Node, ...]) -> Node:
-    """Return a node of a view over what lies in another type."""
+    """Return a node of a view over a value of another element type."""
     type = TensorType(dtype, old.type.shape)
     return placeholder(old.integer("index"), type) if old.op == "Placeholder" else make(old.op, below, old.attributes, type)
 
@@ -296,7 +295,7 @@ def _parts(kernel: Kernel, dtype: str = "uint8") -> Quantised:
 
 
 def _quantising(source: Node, constants: tuple[Node, ...], generated: Implementation) -> Kernel:
-    """Return the kernel that makes bytes of a value."""
+    """Return the kernel that quantises a value."""
     inputs = (source, *constants)
     leaves = [placeholder(index, node.type, constant=index > 0) for index, node in enumerate(inputs)]
     fragment = apply("Quantize", *leaves)
@@ -306,7 +305,7 @@ def _quantising(source: Node, constants: tuple[Node, ...], generated: Implementa
 def _weights(
     weights: Node, parts: Quantised, scale: Scale, tensors: Mapping[str, np.ndarray], made: dict[str, Callable[[], np.ndarray]]
 ) -> tuple[Node, list[Node]]:
-    """Return weights in bytes, and scales and offsets of the outputs; ``made`` gets how each is computed."""
+    """Return weights in bytes, and scales and offsets of the outputs; ``made`` gets the functions that compute them."""
     if weights.op != "Constant":
         raise LowerError("weights are quantised after they are computed", where=str(weights))
     digest, axis = weights.string("digest"), parts.outputs_axis
@@ -336,7 +335,7 @@ def _weights(
 
 
 def _numbers(values: Mapping[str, np.ndarray]) -> dict[Node, np.ndarray]:
-    """Return constants of these digests with their values."""
+    """Return constants with these digests, and their values."""
     return {_constant(digest, TensorType(value.dtype.name, value.shape)): value for digest, value in values.items()}
 
 

@@ -25,17 +25,17 @@ ADDITIONS_A_DIVISION = 4
 
 
 BYTES_A_FLOAT = 4
-"""Products of bytes that processors do in the time of one of float32."""
+"""Products of bytes that processors compute in the time of one of float32."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications and additions, and bytes that must move (the result and what is read of each operand, once)."""
+    """Multiplications and additions, and bytes that must move (the result, and what is read of each operand, once)."""
 
     flops: float
     size_bytes: int
     contracts: bool = False
-    """Whether there is a contraction inside: those run near the peak, everything else does not."""
+    """Whether there is a contraction inside: contractions run near the peak, everything else does not."""
     functions: float = 0.0
     """How many of the flops are whole functions (an exponential counts as one)."""
 
@@ -46,7 +46,7 @@ class Work:
 
 
 def size_bytes(type: TensorType) -> int:
-    """Return a tensor's size, 0 where it is unknown."""
+    """Return a tensor's size in bytes; 0 if it is unknown."""
     return type.size_bytes if type.is_static and type.dtype not in ("tuple", "string") else 0
 
 
@@ -74,14 +74,14 @@ def _flops(op: str, operands: tuple[TensorType, ...], attributes: Attributes, re
 
 @lru_cache(maxsize=1 << 12)
 def _contracted(node: Node) -> float | None:
-    """Return what an expression takes where its tables are applied one after the other, None where it has no such form."""
+    """Return the operations of an expression whose tables are applied one after the other; None if it has no such form."""
     tensors = [Tensor(str(k), operand.type.sizes) for k, operand in enumerate(node.inputs)]
     return contracted_operations(OPS[node.op].meaning(tensors, dict(node.attributes)))
 
 
 @lru_cache(maxsize=1 << 14)
 def _read_bytes(node: Node, number: int) -> int:
-    """Return how many bytes an operator reads of an operand, at most: of a few rows of a tensor these, not all of it."""
+    """Return how many bytes an operator reads of an operand, at most: of a tensor of which it reads a few rows, only these."""
     operand = node.inputs[number].type
     elements = operand.elements if size_bytes(operand) else 0
     if elements and node.op in ("Slice", "Expression") and node.type.is_static:
@@ -112,7 +112,7 @@ class DeviceSpeed:
 
     launch_us: float = 0.5
     call_us: float = 10.0
-    """Microseconds of a run of a program besides its kernels: checking inputs, making outputs, Python."""
+    """Microseconds that a run of a program takes besides its kernels: checking inputs, making outputs, Python."""
     cache_gigabytes_s: float = 40.0
     memory_gigabytes_s: float = 10.0
     contraction_gigaflops_s: float = 50.0
@@ -130,7 +130,7 @@ class DeviceSpeed:
         return self.launch_us + max(moving_us, computing_us)
 
     def copy_us(self, size_bytes: int) -> float:
-        """Return what it takes to read and write so many bytes."""
+        """Return the time to read and write so many bytes."""
         return self.estimate_us(Work(0.0, 2 * size_bytes))
 
     def kernel_us(self, candidate: Candidate, amount: Work) -> float:

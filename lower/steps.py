@@ -21,7 +21,7 @@ from runtime.plan import COPY_STEP, OPAQUE_STEP, Buffer, Step
 ExportGraph = Callable[[Graph], bytes]
 OPAQUE_FOLDER = "opaque"
 SMALL_BYTES = 1 << 18
-"""Operands and results of a step of onnxruntime's up to which it runs on the calling thread alone: waking its threads takes longer."""
+"""The most bytes of operands and results of an onnxruntime step that runs on the calling thread alone: waking its threads takes longer."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class StepWriter:
         if location is not None:
             return self._number(self.placement.buffer(location))
         if node not in self.hosts:
-            # Host buffers are distinct even where they look the same: each is a Python object of its own.
+            # Host buffers differ even if they look the same, because each is a Python object of its own.
             self.hosts[node] = len(self.buffers) + len(self.host_buffers)
             self.host_buffers.append((self.hosts[node], Buffer(node.type.dtype, (), (), "host", f"host{len(self.hosts) - 1}")))
         return self.hosts[node]
@@ -69,7 +69,7 @@ class StepWriter:
         return tuple(buffer for _, buffer in sorted(numbered, key=lambda pair: pair[0]))
 
     def add(self, draft: Draft, copied: Sequence[Copied] = ()) -> None:
-        """Append a draft's step; of a stitch in place, a copy for every part that is not written there by its own kernel."""
+        """Append a draft's step; for a stitch in place, append a copy for every part that its own kernel does not write there."""
         kernel = draft.kernels[0]
         for each in copied:
             target = self._number(self.placement.box(kernel.output, each.box))
@@ -118,7 +118,7 @@ class StepWriter:
         self._append(Step(self.lowering.generated.name, _name(kernel), inputs, (self.buffer(kernel.output),), spec), [kernel])
 
     def _copied(self, kernel: Kernel) -> bool:
-        """Copy where the fragment is a view whose elements already lie in the right order."""
+        """Append a copy if the fragment is a view whose elements already lie in the right order; return whether it is."""
         locations = self.placement.locations
         viewed = read(kernel.fragment, lambda leaf: locations[kernel.inputs[leaf.integer("index")]].window)
         if isinstance(viewed, str) or not viewed[1].is_contiguous or not locations[kernel.output].window.is_contiguous:
@@ -146,7 +146,7 @@ class StepWriter:
         self._append(step, draft.kernels)
 
     def add_constants(self, nodes: Sequence[Node]) -> None:
-        """Append the step that gives out constants which no file of weights can hold, such as strings."""
+        """Append the step that returns constants which no file of weights can hold, such as strings."""
         if self.export_graph is None:
             raise LowerError("constants need onnxruntime, and no exporter was given to write its model", where=str(nodes[0]))
         spec = self._model([], nodes, nodes, self.export_graph)
@@ -155,7 +155,7 @@ class StepWriter:
     def _model(
         self, inputs: Sequence[Node], outputs: Sequence[Node], constants: Sequence[Node], export_graph: ExportGraph
     ) -> dict[str, str | bool | list[str]]:
-        """Keep a model for onnxruntime; return how a step names it and its inputs and outputs."""
+        """Keep a model for onnxruntime; return its file and the names of its inputs and outputs, as a step has them."""
         name, source = f"{OPAQUE_FOLDER}/{len(self.models)}.onnx", self.program.graph
         named = tuple((f"einsat.out.{i}", node) for i, node in enumerate(outputs))
         digests = dict.fromkeys(node.string("digest") for node in constants)

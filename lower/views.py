@@ -1,7 +1,7 @@
 """Strided windows: which chains of views cost nothing because a kernel can read (or write) through strides.
 
-``Transpose(Reshape(x))`` is a window over x's bytes: an offset and one stride an axis. A window that cannot be
-expressed so is a ``str`` that says why.
+``Transpose(Reshape(x))`` is a window over x's bytes: an offset and one stride an axis. If there is no such window, functions return a
+``str`` with the reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Window:
 
     @property
     def is_nested(self) -> bool:
-        """Return whether every axis steps over the whole extent of the finer ones, as libraries ask of strides."""
+        """Return whether every axis steps over the whole extent of the finer ones, as libraries require of strides."""
         axes = sorted((stride, size) for size, stride in zip(self.shape, self.strides, strict=True) if size > 1)
         return all(fine > 0 for fine, _ in axes) and all(
             coarse >= fine * size for (fine, size), (coarse, _) in pairwise(axes)
@@ -66,7 +66,7 @@ class Window:
         return Window(self.offset, shape, tuple(s if a == b else 0 for a, b, s in zip(sizes, shape, strides, strict=True)))
 
     def reshape(self, shape: tuple[int, ...]) -> Window | Reason:
-        """Split and merge axes without moving data, or say which merge is impossible."""
+        """Split and merge axes without moving data, or return which merge is impossible."""
         if self.shape == shape:
             return self
         if math.prod(shape) != math.prod(self.shape):
@@ -97,7 +97,7 @@ class Window:
         return Window(self.offset, shape, _fill_unit_axes(shape, strides))
 
     def unbroadcast(self) -> Window:
-        """Return the window with repeated axes cut down to size 1, as a library's implicit broadcast wants them."""
+        """Return the window with repeated axes cut down to size 1, as a library's implicit broadcast requires."""
         shape = tuple(1 if stride == 0 else size for size, stride in zip(self.shape, self.strides, strict=True))
         window = Window(self.offset, shape, self.strides)
         if shape == self.shape:
@@ -107,7 +107,7 @@ class Window:
     def in_order(self, axes: tuple[int, ...]) -> Window | None:
         """Return the window if its axes lie densely in memory in this order, the outermost first; else None.
 
-        Axes of size 1 get the strides that they have in that order: libraries recognise layouts by them.
+        Axes of size 1 get the strides that they have in that order, because libraries recognise layouts by strides.
         """
         ordered = self.transpose(axes)
         if not ordered.is_contiguous:
@@ -139,7 +139,7 @@ def image_orders(rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def in_one_order(windows: Sequence[Window], orders: Iterable[tuple[int, ...]]) -> list[Window] | None:
-    """Return the windows in the first of the orders in which all of them lie densely; None where they do in none."""
+    """Return the windows in the first of the orders in which all of them lie densely; None if there is no such order."""
     for axes in orders:
         ordered = [dense for window in windows if (dense := window.in_order(axes)) is not None]
         if len(ordered) == len(windows):
@@ -148,12 +148,12 @@ def in_one_order(windows: Sequence[Window], orders: Iterable[tuple[int, ...]]) -
 
 
 def lying(bases: Mapping[int, Window] | None) -> Callable[[Node], Window]:
-    """Return where placeholders lie, given by their numbers; others in row-major order."""
+    """Return the window of each placeholder, by its number; row-major if none is given."""
     return lambda leaf: (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
 
 
 def _fill_unit_axes(shape: tuple[int, ...], strides: list[int]) -> tuple[int, ...]:
-    """Give axes of size 1 the stride that row-major order would, since libraries recognise layouts by strides."""
+    """Give axes of size 1 the stride that row-major order would, because libraries recognise layouts by strides."""
     filled = list(strides)
     for axis in reversed(range(len(shape))):
         if shape[axis] == 1:
@@ -177,7 +177,7 @@ def through(node: Node, window: Window) -> Window | Reason:
 
 
 def back(node: Node, window: Window) -> Window | Reason:
-    """Return the window of a view node's operand, given its result's: where to write so that the view reads it right."""
+    """Return the window of a view node's operand, given its result's: where to write so that the view reads it correctly."""
     match node.op:
         case "Reshape":
             return window.reshape(node.inputs[0].type.sizes)

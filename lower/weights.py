@@ -18,11 +18,11 @@ NAMES = {
     "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
-"""Element types that the format has."""
+"""The format's names of element types."""
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name; those whose sizes keep the next one aligned come first."""
+    """Write arrays by name; arrays whose sizes keep the next one aligned come first."""
     order = sorted(tensors, key=lambda name: (tensors[name].nbytes % ALIGNMENT_BYTES != 0, -tensors[name].dtype.itemsize, name))
     header: dict[str, object] = {}
     position = 0
@@ -41,7 +41,7 @@ def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _write_array(file: BinaryIO, array: np.ndarray) -> None:
-    # A mapped array of gigabytes goes through in pieces, so that it is never held in memory whole.
+    # A mapped array of gigabytes is written in pieces, so that it is never in memory as a whole.
     flat = array.reshape(-1)
     step = max(1, CHUNK_BYTES // max(1, array.dtype.itemsize))
     for start in range(0, flat.size, step):

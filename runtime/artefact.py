@@ -1,4 +1,4 @@
-"""The files of an artefact: find the folder, read the plan, open weights and libraries where they are present."""
+"""The files of an artefact: find the folder, read the plan, open weights and libraries if they are present."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Artefact:
     kernels: Path | None
     dispatcher: Path | None
     sizes: Sizes | None = None
-    """Where the artefact has plans for several sizes: those of its folders."""
+    """The planned sizes, if the artefact has plans for several."""
 
     @staticmethod
     def open(path: Path, weights: Mapping[str, np.ndarray] | None = None) -> Artefact:
-        """Open ``model.einsat/`` or the ``model.opt.onnx`` beside it. ``weights``: those that are mapped already."""
+        """Open ``model.einsat/`` or the ``model.opt.onnx`` beside it. ``weights``: arrays that are mapped already."""
         folder = find_folder(path)
         try:
             plan = Plan.from_json((folder / PLAN).read_text(encoding="utf-8"))

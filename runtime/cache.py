@@ -13,12 +13,12 @@ ANOTHER_FOLDER = "set EINSAT_CACHE to a writable folder with free space"
 def cache_folder() -> Path:
     """Return the folder for compiled files; ``EINSAT_CACHE`` names another.
 
-    Where the user's cache cannot be written, as in containers whose file system is read-only, it is a folder of the user's own among
-    the temporary ones.
+    If the user's cache cannot be written, as in containers whose file system is read-only, it is a folder of the user's own among the
+    temporary ones.
     """
     if override := os.environ.get("EINSAT_CACHE"):
         return Path(override)
-    import platformdirs  # not needed where the artefact carries its dispatcher
+    import platformdirs  # not needed if the artefact carries its dispatcher
 
     usual = Path(platformdirs.user_cache_dir("einsat"))
     if _is_writable(usual):
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return whether files can be made in a folder, which is made for its user alone where it is missing."""
+    """Return whether files can be made in a folder; a missing folder is made, for its user alone."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)

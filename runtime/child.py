@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 IMPORT_ROOT = str(Path(__file__).resolve().parent.parent)
-"""The folder that holds this package: a new process must find the same one."""
+"""The folder that holds this package, so that a new process imports the same one."""
 CHUNK_BYTES = 1 << 16
 
 
 class Child:
-    """A running process with pipes to its input and from its output; what it writes to standard error is kept for a message."""
+    """A running process with pipes to its input and from its output; its standard error is kept for a message."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, folder: str | None = None) -> None:
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
@@ -28,13 +28,13 @@ class Child:
         self._unread = b""
 
     def send(self, request: bytes) -> None:
-        """Write a request; raises BrokenPipeError where the process has ended."""
+        """Write a request; raises BrokenPipeError if the process has ended."""
         assert self.process.stdin is not None
         while request:
             request = request[self.process.stdin.write(request) :]
 
     def line(self, seconds: float) -> bytes:
-        """Return the next line, without its end; raises TimeoutError where it does not come in time, EOFError where the process ended."""
+        """Return the next line, without its end; raises TimeoutError if it does not come in time, EOFError if the process has ended."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:

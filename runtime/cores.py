@@ -1,6 +1,6 @@
 """The cores of this process: how many it may use, and whether its threads have left them to others.
 
-A pool that has just worked goes on spinning, on a core that whoever is timed next needs.
+The threads of a pool spin for a while after work, on cores that the next timed process needs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from runtime.control_groups import processor_quota
 TASKS = Path("/proc/self/task")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 LOOK_SECONDS = 0.002
-"""Between two looks at the threads."""
+"""Seconds between two looks at the threads."""
 UNSEEN_SECONDS = 0.05
-"""Waited for where the system does not show threads."""
+"""Seconds to wait if the system does not show threads."""
 
 
 def usable_cores() -> int:
@@ -59,10 +59,10 @@ def _siblings(folder: Path) -> str:
 
 
 def settle(most_seconds: float) -> bool:
-    """Return whether all threads but this one are seen to sleep; wait for so many seconds at most.
+    """Wait until all threads but this one sleep, for so many seconds at most; return whether they were seen to sleep.
 
-    onnxruntime's threads spin for 30 ms of processor time after a run. Whoever is timed meanwhile, in another process, has a core less,
-    and takes up to twice as long.
+    onnxruntime's threads spin for 30 ms of processor time after a run. A program that is timed meanwhile, in another process, has a core
+    less, and takes up to twice as long.
     """
     if not TASKS.exists():
         time.sleep(min(UNSEEN_SECONDS, most_seconds))
@@ -76,13 +76,13 @@ def settle(most_seconds: float) -> bool:
 
 
 def others_run() -> bool:
-    """Return whether a thread of this process runs, or would if it had a core, beside the one that asks."""
+    """Return whether another thread of this process runs, or waits for a core."""
     asking = str(threading.get_native_id())
     return any(_state(task) == "R" for task in TASKS.iterdir() if task.name != asking)
 
 
 def _state(task: Path) -> str:
-    """Return the letter for what a thread does; empty where it has ended."""
+    """Return the letter for a thread's state; empty if the thread has ended."""
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

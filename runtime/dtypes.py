@@ -11,8 +11,8 @@ from runtime.errors import ExecutionError
 
 @dataclass(frozen=True)
 class ElementType:
-    """One element type. ``dlpack_code`` and ``onnx_code`` are the numbers of those standards; ``size_bytes`` as numpy and
-    ml_dtypes keep it, a byte an element at least."""
+    """One element type. ``dlpack_code`` and ``onnx_code`` are the numbers of those standards; ``size_bytes`` is an element's size in numpy
+    and ml_dtypes, at least one byte."""
 
     name: str
     ort_name: str
@@ -55,21 +55,21 @@ ELEMENT_TYPES = {
     )
 }
 PACKED_BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
-"""Types of which onnxruntime keeps several elements in a byte, the first one lowest."""
+"""Types of which onnxruntime stores several elements in a byte, the first one lowest, and their widths in bits."""
 NUMPY_NATIVE = frozenset(
     name for name in ELEMENT_TYPES if name != "string" and name not in PACKED_BITS and not name.startswith(("bfloat", "float8"))
 )
 
 
 def element_type(name: str) -> ElementType:
-    """Return an element type by name; raise when a plan names one that is not known here."""
+    """Return an element type by name; raise an error if the name is unknown."""
     if name not in ELEMENT_TYPES:
         raise ExecutionError(f"unknown element type {name!r}", fix="optimise the model again with this version")
     return ELEMENT_TYPES[name]
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the numpy dtype; the types numpy lacks come from ml_dtypes where installed, else as their bits."""
+    """Return the numpy dtype; types that numpy lacks come from ml_dtypes if it is installed, else as their bits."""
     if name == "string":
         return np.dtype(np.object_)
     if name in NUMPY_NATIVE:
@@ -83,5 +83,5 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def ort_type(name: str) -> str:
-    """Return onnxruntime's spelling, as ``tensor(float)``; anything that is no element type passes through."""
+    """Return onnxruntime's spelling, as ``tensor(float)``; other names are returned unchanged."""
     return f"tensor({ELEMENT_TYPES[name].ort_name})" if name in ELEMENT_TYPES else name

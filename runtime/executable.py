@@ -30,10 +30,10 @@ from runtime.storage import Areas, is_contiguous
 class Executable:
     """A runnable plan. ``models`` gives an onnxruntime step's model (a path or its bytes) by its name in the plan.
 
-    ``on`` names the device, where it is not the plan's own: one that is described (``cuda:h100``). A model that onnxruntime runs as a whole
-    needs none.
+    ``on`` names the device, if it is not the plan's own: a described one (``cuda:h100``). A model that onnxruntime runs as a whole needs
+    none.
 
-    A forked child may use those of its parent.
+    A forked child may use the executables of its parent.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Executable:
         )  # fmt: skip
 
     def after_fork(self) -> None:
-        """Prepare for a forked child: the holder of the lock, and onnxruntime's threads, exist in its parent only."""
+        """Prepare for a forked child: the holder of the lock, and onnxruntime's threads, exist only in its parent."""
         self._lock = threading.Lock()
         for opaque in self._opaque.values():
             opaque.abandon()
@@ -113,7 +113,7 @@ class Executable:
 
     @property
     def run_whole(self) -> Callable[..., list[Value]] | None:
-        """Return onnxruntime's own ``run`` where it runs the whole model under the plan's names, on values that numpy has; else None."""
+        """Return onnxruntime's own ``run`` if it runs the whole model under the plan's names, on values that numpy has; else None."""
         if not self._alone:
             return None
         step, opaque = self.plan.steps[0], self._opaque[0]
@@ -123,7 +123,7 @@ class Executable:
         return opaque.run_as_called if is_same and is_all and not opaque.is_foreign else None
 
     def remember(self, feeds: Mapping[str, Value]) -> None:
-        """Take inputs for what is timed next."""
+        """Keep inputs for the next timing."""
         with self._lock:
             self._last = dict(feeds)
 
@@ -259,7 +259,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 COPIED, HOST, HOST_COPIED = -1, -2, -3
-"""The ways in which an output is made that is not an area of its own."""
+"""The ways in which an output without an area of its own is made."""
 
 
 def _is_one_model(plan: Plan) -> bool:
@@ -271,7 +271,7 @@ def _is_one_model(plan: Plan) -> bool:
 
 
 def _output_recipes(plan: Plan, areas: Areas) -> list[tuple[str, int, int, tuple[int, ...], Any]]:
-    """Return (name, buffer, area that becomes the output or how else it is made, shape, dtype) for each output."""
+    """Return (name, buffer, area that becomes the output or another way to make it, shape, dtype) for each output."""
     used: set[str] = set()
     unavailable = {port.buffer for port in plan.inputs}
     recipes = []

@@ -11,16 +11,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 Values: TypeAlias = Literal["normal", "uniform", "positive", "whole", "faint", "bytes"]
-"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; away from 0, for what is divided by; 1, 2 or 3,
-for exponents; normal and small; or uniform from 0 to 255, as images are that the model scales itself."""
+"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; away from 0, for divisors; 1, 2 or 3, for exponents; normal
+and small; or uniform from 0 to 255, as images are that the model scales itself."""
 LEAST_POSITIVE = 0.25
 FAINT = 1 / 32
 
 PERIOD = 262_147
-"""A prime: repeated with it, values do not line up with any stride."""
+"""A prime: values that repeat with this period do not line up with any stride."""
 DRAWN = "drawn.json"
-"""The file of a kernel's artefact that says how to draw its weights: ``seed`` and, as ``weights``, a row a ``FeedSpec``; as ``stored``,
-by their names, those that lie in memory in another order of axes: which they are, and the order."""
+"""The file of a kernel's artefact that says how to draw its weights: ``seed`` and, as ``weights``, a row a ``FeedSpec``. ``stored`` has, by
+name, the weights that lie in memory in another order of axes: which weights these are, and the order."""
 ELEMENTS_OF_A_SEQUENCE = 2
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
@@ -93,9 +93,9 @@ def _floats(
 def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False) -> dict[str, Any]:
     """Draw every input from its own stream, so that one input's values do not depend on the others.
 
-    A sequence is a list of tensors of one shape; what is optional is there.
+    A sequence is a list of tensors of one shape; optional values are present.
 
-    Of large ones only a part is drawn and ``repeated`` where that is wanted: drawing takes longer than a kernel does.
+    With ``repeated``, only a part of a large input is drawn, and repeated, because drawing takes longer than a kernel does.
     """
     feeds: dict[str, Any] = {}
     for spec in specs:
@@ -113,7 +113,7 @@ def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False
 def random_weights(specs: Iterable[FeedSpec], seed: int) -> dict[str, np.ndarray]:
     """Draw weights, scaled as trained ones are, so that sums are of the size of their summands and no activation saturates."""
     drawn = random_feeds(specs, seed, repeated=True)
-    return {name: np.require(_scaled(array), requirements="C") for name, array in drawn.items()}  # of no axes stays so
+    return {name: np.require(_scaled(array), requirements="C") for name, array in drawn.items()}  # an array without axes stays so
 
 
 def _scaled(array: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def _scaled(array: np.ndarray) -> np.ndarray:
 
 
 def _nested(dtype: str, spec: FeedSpec, generator: np.random.Generator) -> Any:
-    """Draw a value that is no tensor, or may be none."""
+    """Draw a value that is no tensor, or that may be absent."""
     if dtype.startswith("optional("):
         return _nested(dtype.removeprefix("optional(").removesuffix(")"), spec, generator)
     if dtype.startswith("seq("):

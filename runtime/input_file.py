@@ -16,7 +16,7 @@ from runtime.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Declared:
-    """What a model takes as an input; ``shape`` may hold names for open sizes, None is any."""
+    """A model's declaration of an input; ``shape`` may hold names for open sizes, None is any shape."""
 
     name: str
     dtype: str
@@ -24,9 +24,9 @@ class Declared:
 
 
 def read_inputs(path: Path, inputs: Sequence[Declared], *, shape_fix: str = "save arrays of these sizes") -> dict[str, np.ndarray]:
-    """Return the arrays of a file in the order of a model's inputs; raises InvalidArgument where they are not what it takes.
+    """Return the arrays of a file in the order of a model's inputs; raises InvalidArgument if the model does not take them.
 
-    ``shape_fix`` says what to do about another shape.
+    ``shape_fix`` is the advice if a shape differs.
     """
     arrays = _arrays(path, [each.name for each in inputs])
     listed = ", ".join(each.name for each in inputs) or "(none)"
@@ -58,7 +58,7 @@ def _arrays(path: Path, names: Sequence[str]) -> Mapping[str, np.ndarray]:
 
 
 def _checked(declared: Declared, array: np.ndarray, path: Path, shape_fix: str) -> np.ndarray:
-    """Return an array of the declared type in memory order; raises InvalidArgument where it is of another type or shape."""
+    """Return an array of the declared type in memory order; raises InvalidArgument if its type or shape differs."""
     name = declared.name
     if declared.dtype not in ELEMENT_TYPES:
         raise InvalidArgument(f"the input {name!r} is a {declared.dtype}, which no file of arrays holds", where=str(path))

@@ -1,10 +1,10 @@
-"""Compare a kernel's result with onnxruntime's on the same operands, where the kernel is first measured.
+"""Compare a kernel's result with onnxruntime's on the same operands, when the kernel is first measured.
 
-The model to compare with lies beside the kernel's plan as ``reference.onnx``: the fragment as standard operators, its
-constants as inputs that are called like the artefact's weights.
+The model to compare with lies beside the kernel's plan as ``reference.onnx``: the fragment as standard operators, with its constants as
+inputs that have the names of the artefact's weights.
 
-Where kernels are measured that has no onnxruntime, a summary of the result lies there instead, computed in float64 where the kernel comes
-from: sums of few elements each, with signs. One wrong element moves its sum as far as itself.
+For machines without onnxruntime, a summary of the result lies there instead, computed in float64 where the kernel is compiled: sums of few
+elements each, with signs. One wrong element moves its sum by its own error.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from runtime.errors import LibraryMissing
 
 REFERENCE_MODEL = "reference.onnx"
 ROUNDS_INSIDE = "rounds_inside"
-"""The name of an empty file beside the model, where the kernel rounds numbers to bfloat16 that it computes itself: the probabilities of
-attention. One that lies in the middle between two of bfloat16 goes either way."""
+"""The name of an empty file beside the model, for a kernel that rounds intermediate numbers to bfloat16, such as the probabilities of
+attention. A number midway between two of bfloat16 may be rounded either way."""
 ONLY_REFERENCE = "the library has only its reference implementation"
 """The first words of the message about a kernel that was not run because it would take thousands of times too long."""
 TOLERANCE = 1e-4
-"""Largest accepted error of a float element, relative to the largest magnitude of the reference result."""
+"""The largest accepted error of a float element, relative to the largest magnitude of the reference result."""
 PART = 1 << 22
-"""Elements compared at once: results may be larger than the memory that is left."""
+"""Elements compared at once, because results may be larger than the memory that is left."""
 STORED_ERRORS: Mapping[str, float] = {"bfloat16": 2.0**-8}
-"""The largest relative error of rounding an element to the type that a result is stored in, where its reference is not rounded."""
+"""The largest relative error of rounding an element to the type that a result is stored in, if its reference is not rounded."""
 FLIPS = 1e-3
-"""Part of the elements of a result that is not float which may differ: a comparison may turn over by rounding."""
+"""The share of elements that may differ in a result that is not float, because rounding may flip a comparison."""
 FLIPPED_INSIDE, FLIPPED_ERROR = 0.05, 2.0**-7
-"""Part of the elements that may be off where a kernel rounds inside, and by how much, relative to the largest magnitude. Of scores up to 30
-by magnitude, one in 400 probabilities goes the other way; a row of the result is a sum of few large ones, each by 2^-8 at most."""
+"""The share of elements that may be off if a kernel rounds inside, and by how much, relative to the largest magnitude. Of scores up to 30
+by magnitude, one in 400 probabilities rounds the other way; a row of the result is a sum of few large ones, each off by 2^-8 at most."""
 
 
 EXPECTED_FILE = "expected.npz"
 SUMMED = 64
-"""Elements of a large result that are summed in its summary, at least: one wrong element still stands out of the others' rounding."""
+"""The least number of elements of a large result in one sum of its summary: one wrong element still exceeds the others' rounding."""
 SMALL = 4096
-"""Results of so many elements are kept whole, and a summary has so many sums at most: what travels stays small."""
+"""The largest result that is kept whole, in elements, and the most sums of a summary, so that archives stay small."""
 MIXED = 0x9E3779B97F4A7C15
-"""An odd number: multiplied by it, positions have bits that look random."""
+"""An odd number: products of positions with it have bits that look random."""
 SAME = 1e-6
-"""How far sums of equal operands may differ, relative to their magnitudes: other mathematical libraries round what is drawn otherwise."""
+"""How far sums of equal operands may differ, relative to their magnitudes: other mathematical libraries round drawn numbers differently."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What is judged of a result: some stretches of its elements in row-major order, and their values. It may be too large to hold."""
+    """The part of a result that is judged: stretches of its elements in row-major order, and their values. It may be too large to hold."""
 
     elements: int
-    """Of the whole result."""
+    """The number of elements of the whole result."""
     stretches: tuple[range, ...]
     values: Callable[[], Iterable[np.ndarray]]
-    """Gives the values stretch by stretch."""
+    """Returns the values stretch by stretch."""
 
     @staticmethod
     def whole(result: np.ndarray) -> Judged:
@@ -70,7 +70,7 @@ class WrongResult(Exception):
 
 
 def reference_results(folder: Path, feeds: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], threads: int) -> list[Any] | None:
-    """Run the reference without optimisations; None where there is none, or where onnxruntime has no such operator."""
+    """Return the results of the reference without optimisations; None if there is none, or if onnxruntime has no such operator."""
     path = folder / REFERENCE_MODEL
     if not path.exists():
         return None
@@ -97,17 +97,17 @@ class Expected:
     """Summaries of a kernel's results on drawn operands, and how far results may be off."""
 
     operands: tuple[float, float]
-    """Fingerprint of the operands: where other ones are drawn, nothing can be compared."""
+    """The fingerprint of the operands: if other ones are drawn, nothing can be compared."""
     tolerance: float
-    """Relative to the largest magnitude of a result."""
+    """The largest error, relative to the largest magnitude of a result."""
     summaries: tuple[np.ndarray, ...]
     magnitudes: tuple[float, ...]
     sizes: tuple[int, ...]
-    """Elements that each sum has; 1 where a result is kept whole."""
+    """The number of elements in each sum, by result; 1 if the result is kept whole."""
     elements: tuple[int, ...]
-    """Of each result."""
+    """The number of elements of each result."""
     stretches: tuple[tuple[range, ...], ...]
-    """Of each result's elements in row-major order: those that are judged."""
+    """The stretches of each result's elements, in row-major order, that are judged."""
 
     @staticmethod
     def of(results: Sequence[Judged], operands: Mapping[str, np.ndarray], tolerance: float) -> Expected:
@@ -127,7 +127,7 @@ class Expected:
 
     @staticmethod
     def read(folder: Path) -> Expected | None:
-        """Return the summaries beside a plan; None where there are none."""
+        """Return the summaries beside a plan; None if there are none."""
         if not (folder / EXPECTED_FILE).exists():
             return None
         with np.load(folder / EXPECTED_FILE) as stored:
@@ -139,7 +139,7 @@ class Expected:
         return Expected((weighted, total), tolerance, summaries, tuple(rest[:count]), sizes, elements, stretches)
 
     def judge(self, results: Sequence[Any], operands: Mapping[str, np.ndarray]) -> None:
-        """Raise WrongResult where a result is too far from the expected one."""
+        """Raise WrongResult if a result is too far from the expected one."""
         most = SAME * self.operands[1]
         if any(abs(a - b) > most for a, b in zip(fingerprint(operands), self.operands, strict=True)):
             what = f"numpy {np.__version__} draws other operands than the one where kernels were exported: no result can be compared"
@@ -154,7 +154,7 @@ class Expected:
                 difference = np.abs(_sums(pieces, sum(map(len, self.stretches[k])), size) - expected)
             difference = np.where(np.isfinite(expected), np.where(np.isnan(difference), np.inf, difference), 0.0)
             is_float = actual.dtype.kind in "fV"
-            limit = self.tolerance * magnitude * max(1.0, math.sqrt(size / SUMMED))  # rounding adds up as its square root
+            limit = self.tolerance * magnitude * max(1.0, math.sqrt(size / SUMMED))  # rounding errors add up as a square root
             wrong = int(np.sum(difference > (limit if is_float else 0.0)))
             if wrong > (0 if is_float else FLIPS * actual.size):
                 what = f"{wrong} of {expected.size} sums of {size} elements are wrong"
@@ -162,7 +162,8 @@ class Expected:
 
 
 def fingerprint(operands: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    """Return the sum of operands' elements, with weights that look random, and that of their magnitudes; what is drawn repeats itself."""
+    """Return the sum of the operands with weights that look random, and that of magnitudes; a part suffices, because drawn values
+    repeat."""
     weighted = total = 0.0
     for name in sorted(operands):
         first, flat = zlib.crc32(name.encode()), np.asarray(operands[name]).reshape(-1)
@@ -175,7 +176,7 @@ def fingerprint(operands: Mapping[str, np.ndarray]) -> tuple[float, float]:
 
 
 def _mixed(first: int, count: int) -> np.ndarray:
-    """Return 64 bits for each of so many positions that look drawn."""
+    """Return 64 bits that look random for each of so many positions."""
     mixed: np.ndarray = np.arange(first, first + count, dtype=np.uint64) * np.uint64(MIXED)
     return mixed
 
@@ -208,7 +209,7 @@ def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _sums(pieces: Iterable[np.ndarray], elements: int, size: int) -> np.ndarray:
-    """Return sums of ``size`` of so many elements, which lie far apart, each with a sign of its own."""
+    """Return sums of ``size`` elements each, which lie far apart, each element with a sign of its own."""
     if size == 1:
         return np.concatenate([*pieces, np.empty(0)])
     sums, start = np.zeros(-(-elements // size)), 0
@@ -222,9 +223,9 @@ def _sums(pieces: Iterable[np.ndarray], elements: int, size: int) -> np.ndarray:
 
 
 def judge(actual: Any, expected: Any, *, rounds_inside: bool = False) -> None:
-    """Raise WrongResult where a result is too far from the expected one; what is not finite there is not compared.
+    """Raise WrongResult if a result is too far from the expected one; elements whose expected value is not finite are not compared.
 
-    Where a kernel ``rounds_inside``, few elements may be off by what rounding one number another way does.
+    If a kernel ``rounds_inside``, few elements may be off by the effect of rounding one number the other way.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if expected.dtype == np.float32 and actual.dtype.name in STORED_ERRORS and actual.shape == expected.shape:
@@ -255,7 +256,7 @@ def judge(actual: Any, expected: Any, *, rounds_inside: bool = False) -> None:
 
 
 def _unrounded(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return a stored result with so much taken from its difference to the expected one as rounding explains."""
+    """Return a stored result with its difference from the expected one reduced by what rounding explains."""
     with np.errstate(all="ignore"):
         difference = np.abs(result.astype(np.float32) - expected)
         explained = np.float32(STORED_ERRORS[result.dtype.name]) * np.abs(expected)
@@ -264,7 +265,7 @@ def _unrounded(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def _magnitude(values: np.ndarray) -> float:
-    """Return the largest magnitude of what is finite."""
+    """Return the largest magnitude of the finite values."""
     if values.dtype.kind == "f":
         least, most = float(values.min()), float(values.max())
         if math.isfinite(least) and math.isfinite(most):
@@ -274,7 +275,7 @@ def _magnitude(values: np.ndarray) -> float:
 
 
 def _is_near(actual: np.ndarray, expected: np.ndarray, limit: float) -> bool:
-    """Return whether finite results are near enough, in few passes; False asks for the exact comparison."""
+    """Return whether finite results are near enough, in few passes; False requires the exact comparison."""
     if expected.dtype.kind != "f":
         return False
     with np.errstate(all="ignore"):
@@ -283,7 +284,7 @@ def _is_near(actual: np.ndarray, expected: np.ndarray, limit: float) -> bool:
 
 
 def _difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return how far elements are off: 0 where the expected one is not finite, infinity where the actual one is NaN."""
+    """Return the errors of elements: 0 if the expected one is not finite, infinity if the actual one is NaN."""
     expected_wide, actual_wide = expected.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
         difference = np.where(np.isfinite(expected_wide), np.abs(actual_wide - expected_wide), 0.0)

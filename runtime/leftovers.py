@@ -1,8 +1,8 @@
-"""Folders that last as long as their process, and the removal of those that a killed one left behind.
+"""Folders that last as long as their process, and the removal of those that a killed process left behind.
 
-Such a folder holds a file that its process keeps locked: the system ends the lock with the process, however that ends, so a
-reused process number cannot mislead. A process that finds the lock free, on the machine that it was taken on, removes the folder.
-Folders of another user or machine, and those without such a file, are left alone.
+Such a folder holds a file that its process keeps locked. The system releases the lock when the process ends, in whatever way, so a reused
+process number cannot mislead. A process that finds the lock free, on the machine that it was taken on, removes the folder. Folders of
+another user or machine, and those without such a file, are left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 OWNER = ".owner"
 PREFIX = "einsat-"
-"""How the names of temporary folders begin."""
+"""The prefix of the names of temporary folders."""
 
 
 def machine() -> dict[str, str]:
@@ -33,11 +33,11 @@ def machine() -> dict[str, str]:
 
 @contextmanager
 def owned_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """Yield a new folder that is gone afterwards; where this process is killed, ``remove_abandoned`` removes it later."""
+    """Yield a new folder, and remove it afterwards; if this process is killed, ``remove_abandoned`` removes it later."""
     folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=parent))
     lock: int | None = None
     try:
-        with suppress(OSError):  # without locks on this disk, it stays where the process is killed
+        with suppress(OSError):  # without locks on this disk, it stays if the process is killed
             lock = _lock_new(folder)
         yield folder
     finally:
@@ -53,7 +53,7 @@ def own_temporary_files() -> Iterator[None]:
     parent = Path(tempfile.gettempdir())
     remove_abandoned(parent, f"{PREFIX}*")
     with ExitStack() as stack:
-        with suppress(OSError):  # whatever needs a temporary file reports what is wrong with the disk
+        with suppress(OSError):  # later uses of temporary files report what is wrong with the disk
             folder = stack.enter_context(owned_folder(parent, PREFIX))
             tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
         try:
@@ -70,14 +70,14 @@ def remove_abandoned(parent: Path, pattern: str) -> list[Path]:
     """Remove the folders in ``parent`` whose process is gone; return them."""
     removed = []
     for folder in sorted(parent.glob(pattern)):
-        with suppress(OSError, ValueError):  # what cannot be read or locked is not ours to remove
+        with suppress(OSError, ValueError):  # a folder that cannot be read or locked is not ours to remove
             if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and _remove(folder):
                 removed.append(folder)
     return removed
 
 
 def _lock_new(folder: Path) -> int:
-    """Create the file already locked: no process sees it unlocked."""
+    """Create the file already locked, so that no process sees it unlocked."""
     unnamed = folder / f"{OWNER}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -97,7 +97,7 @@ def _remove(folder: Path) -> bool:
     try:
         if not _is_of_this_machine(json.loads(path.read_text())):
             return False
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its process lives
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its process lives
         if os.fstat(lock).st_ino != path.stat().st_ino:
             return False  # another process removed it meanwhile
         shutil.rmtree(folder, ignore_errors=True)

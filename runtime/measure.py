@@ -26,7 +26,7 @@ Engine: TypeAlias = Literal[
     "einsat", "kernel", "kernel, weights from memory",
 ]  # fmt: skip
 FROM_MEMORY: Engine = "kernel, weights from memory"
-"""How a kernel is timed with its constants in no cache."""
+"""The engine that times a kernel with its constants in no cache."""
 WORKER_COMMAND = (sys.executable, "-m", "runtime.worker")
 START_SECONDS = 60.0
 MESSAGE_CHARACTERS = 500
@@ -40,7 +40,7 @@ class Timing:
     samples_us: tuple[float, ...] = ()
     message: str = ""
     plans: tuple[str, ...] = ()
-    """Where they were asked for: how else a library computes what was loaded."""
+    """If requested, the other plans by which a library computes what was loaded."""
 
     @property
     def median_us(self) -> float:
@@ -48,7 +48,7 @@ class Timing:
 
     @property
     def lacks_library(self) -> bool:
-        """Return whether a library or a compiler is missing: that is about this machine, not about what was to be timed."""
+        """Return whether a library or a compiler is missing, which concerns this machine, not the kernel."""
         return self.status == "failed" and self.message.startswith(f"{LibraryMissing.__name__}:")
 
 
@@ -56,7 +56,7 @@ class Timing:
 class Load:
     """What to run: a model file for onnxruntime or an artefact folder, with random inputs drawn from ``feeds``.
 
-    ``inputs``: a file to read them from instead.
+    ``inputs``: a file with the inputs, instead of random ones.
     """
 
     engine: Engine
@@ -68,12 +68,13 @@ class Load:
     device: str = HOST
     """The device that runs it."""
     plan: str = ""
-    """Of a kernel of a library, which of its plans; empty for the one that the library prefers."""
+    """The plan of a library's kernel; empty for the one that the library prefers."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to repeat: until the median's standard error is at most ``error`` of it, at most ``seconds``; with 0, for ``seconds``."""
+    """How long to repeat: until the median's standard error is at most ``error`` of it, for at most ``seconds``; with 0, for
+    ``seconds``."""
 
     seconds: float = 0.03
     least: int = 5
@@ -82,7 +83,7 @@ class Effort:
 
 
 class Worker:
-    """A measuring process, started when first needed and again after it was lost."""
+    """A measuring process, started when first needed, and again after it was lost."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Worker:
         return self._ask({"command": "time", **values}, self.time_out_seconds + effort.seconds, 0)
 
     def settle(self, seconds: float) -> None:
-        """Wait until the threads that worked have gone to sleep, for so many seconds at most: they would disturb what is timed next."""
+        """Wait until the threads that worked sleep, for so many seconds at most, because they would disturb the next timing."""
         if self._child is not None:
             self._ask({"command": "settle", "seconds": seconds}, self.time_out_seconds + seconds, 0)
 
@@ -155,7 +156,7 @@ class Worker:
         except TimeoutError:
             self.close()
             return Timing("hung", message=f"no answer to {request['command']!r} within {seconds:.0f} s: process killed")
-        except BaseException:  # Ctrl-C: an answer that arrives later must not be read as the next one's
+        except BaseException:  # Ctrl-C: a late answer must not be read as that of the next request
             self.close()
             raise
         if reply.get("is_over"):
@@ -175,6 +176,6 @@ class Worker:
 
 
 def measure(worker: Worker, load: Load, effort: Effort = Effort()) -> Timing:
-    """Load and time once; whatever happens is in the returned timing."""
+    """Load and time once; all failures are reported in the returned timing."""
     loaded = worker.load(load)
     return worker.time(effort) if loaded.status == "ok" else loaded

@@ -1,4 +1,4 @@
-"""Run a step that stayed ONNX with onnxruntime, which is imported only when a plan has such a step."""
+"""Run a step that stayed ONNX with onnxruntime, which is imported only if a plan has such a step."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FOREIGN = frozenset(ELEMENT_TYPES) - NUMPY_NATIVE - {"string"}
 """Element types that onnxruntime does not take from numpy."""
 FLUSH_ENTRY = "session.set_denormal_as_zero"
 EXACT_BYTES = ("session.x64quantprecision", "1")
-"""Sums of products by constant bytes must not saturate, as onnxruntime's do by default on processors without instructions for them."""
+"""The option for exact sums of products by constant bytes, which saturate by default on processors without instructions for them."""
 BYTE_FEATURES = frozenset({"avx512_vnni", "avx_vnni"})
-"""Instructions, by their names on x86, with which its sums are exact by default. With the option it would leave them: a quantised ResNet-18
-took 23 ms rather than 11, a BERT 110 rather than 38."""
+"""Instructions, by their names on x86, with which onnxruntime's sums are exact by default. The option would keep it from using them: a
+quantised ResNet-18 took 23 ms rather than 11, a BERT 110 rather than 38."""
 
 
 def saturates() -> bool:
-    """Return whether onnxruntime's sums of products by signed bytes saturate on this processor, by default."""
+    """Return whether onnxruntime's sums of products by signed bytes saturate by default on this processor."""
     return BYTE_FEATURES.isdisjoint(x86_flags())
 
 
 def open_session(model: str | bytes, options: Any) -> Any:
-    """Open a model in onnxruntime with exact sums of bytes; without its option for that where it refuses the model because of it.
+    """Open a model in onnxruntime with exact sums of bytes; without the option for that if onnxruntime refuses the model because of it.
 
-    It finds no kernel then for convolutions of signed bytes by signed bytes (1.32), on processors without instructions for bytes.
+    With it, onnxruntime (1.32) has no kernel for convolutions of signed bytes by signed bytes on processors without instructions for bytes.
     """
     import onnxruntime
 
@@ -52,7 +52,7 @@ def open_session(model: str | bytes, options: Any) -> Any:
 
 
 class OpaqueStep:
-    """One onnxruntime session for one step; in a forked child, another one, opened at its first run."""
+    """One onnxruntime session for one step; in a forked child, a new one, opened at its first run."""
 
     def __init__(
         self, step: Step, model: str | bytes, input_dtypes: Sequence[str], arithmetic: Arithmetic, *,
@@ -69,7 +69,7 @@ class OpaqueStep:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = 1 if step.spec.get("is_small") else threads, 1
         options.log_severity_level = 3
-        if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
+        if not alone:  # threads may spin between the parts of one step (an LSTM has hundreds), but not on the next kernel's cores
             options.add_session_config_entry("session.force_spinning_stop", "1")
         if not keep_subnormals and arithmetic.can_flush:  # else the calling thread would flush from then on, whatever it computes
             options.add_session_config_entry(FLUSH_ENTRY, "1")
@@ -83,7 +83,7 @@ class OpaqueStep:
         )
 
     def _open(self) -> Any:
-        """Open the session; the first one of a process sets the floating-point control of the calling thread, which is put back."""
+        """Open the session. The first one of a process sets the calling thread's floating-point control, which is restored."""
         before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)
         try:
             return open_session(self._model, self._options)
@@ -94,13 +94,13 @@ class OpaqueStep:
             self._arithmetic.restore(before)
 
     def abandon(self) -> None:
-        """Abandon the session: its threads are in the process that was forked, and closing it would wait for them."""
+        """Abandon the session, because its threads are in the parent process, and closing it would wait for them."""
         if self.session is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.session))
             self.session, self.is_forked = None, True
 
     def run(self, output_names: Sequence[str] | None, feeds: dict[str, Value], run_options: Any = None) -> list[Value]:
-        """Run the model; errors say which step failed."""
+        """Run the model; errors name the step that failed."""
         names = self.output_names if output_names is None else list(output_names)
         try:
             return self.run_as_called(names, feeds, run_options)
@@ -113,7 +113,7 @@ class OpaqueStep:
         """Run the model as onnxruntime does, its own exceptions included."""
         if self.session is None:
             self.session = self._open()
-        before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sets that of its own threads alone
+        before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sets this only in its own threads
         try:
             if self.is_foreign:
                 return self._run_foreign(names, feeds, run_options)

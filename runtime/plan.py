@@ -30,7 +30,7 @@ class Buffer:
 
 
 COPY_STEP, OPAQUE_STEP = "copy", "onnxruntime"
-"""Kinds of steps that every device has: a strided copy, and what onnxruntime runs."""
+"""Kinds of steps that every device has: a strided copy, and a model that onnxruntime runs."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Step:
         once, at load.
         ``pieces``, for results with gaps: where source and result begin in each run of the primitive, in elements behind their
         buffers' own beginning.
-        ``types`` (role -> element type) names what operands are converted to before the primitive reads them: at load where
-        they are packed, else in each run.
+        ``types`` (role -> element type) names the types to which operands are converted before the primitive reads them: at load
+        if they are packed, else in each run.
         The buffers of a onednn step are windows in the library's *logical* order of dimensions, whatever their
         strides (NHWC data is an [N, C, H, W] buffer with the strides of NHWC), so a memory descriptor is a buffer's
         dtype, shape and strides as they stand. Roles and parameters by primitive:
@@ -68,11 +68,11 @@ class Step:
             hardsigmoid, mish, soft_relu, round, linear, pow. Binary names: add, sub, mul, div, max, min, ge, gt, le, lt,
             eq, prelu (a post-operation only).
     tvm: ``symbol`` in the artefact's kernel library; arguments are the inputs then the outputs, as contiguous tensors.
-    function: ``function`` of the artefact's ``library``; arguments are the inputs then the outputs, as tensors, then ``integers``. Of the
-        input at position ``operand`` of ``pack``, a constant, the function reads what ``pack``'s own ``function`` makes of it at load:
+    function: ``function`` of the artefact's ``library``; arguments are the inputs then the outputs, as tensors, then ``integers``. The
+        constant input at position ``operand`` of ``pack`` is replaced by what ``pack``'s own ``function`` makes of it at load:
         ``elements`` side by side.
     onnxruntime: ``model`` (file in the artefact), ``input_names`` and ``output_names`` in the order of inputs and outputs;
-        ``is_small``, where it is true: the calling thread runs it alone.
+        ``is_small``, if it is true: the calling thread runs it alone.
     copy: the one output takes the one input's elements (same shape, any strides, any dtype).
     """
 
@@ -117,7 +117,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """Parse a plan; raises ValueError when its version is not this runtime's."""
+        """Parse a plan; raises ValueError if its version is not this runtime's."""
         raw = json.loads(text)
         if raw.get("version") != 1:
             raise ValueError(f"plan version {raw.get('version')} is not 1: optimise the model again with this version")
@@ -129,7 +129,7 @@ class Plan:
             inputs=_ports(raw["inputs"]),
             outputs=_ports(raw["outputs"]),
             arena_bytes=raw["arena_bytes"],
-            keep_subnormals=raw.get("keep_subnormals", True),  # plans that do not say were checked and timed so
+            keep_subnormals=raw.get("keep_subnormals", True),  # plans without this field were checked and timed so
             device=raw.get("device", Plan.device),
             notes=raw["notes"],
         )

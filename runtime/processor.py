@@ -1,4 +1,4 @@
-"""What the system says of this machine's processor."""
+"""What the system reports about this machine's processor."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("artefact", type=Path, help="the folder model.einsat, or model.opt.onnx beside it")
     result.add_argument("--inputs", type=Path, metavar="FILE", help=".npz with arrays by input name, or .npy for the only input")
     result.add_argument("--repeat", type=_positive, default=1, metavar="N", help="time N runs after two warm-up runs (default 1)")
-    help_text = "threads, never more than processors (default OMP_NUM_THREADS, else one a core)"
+    help_text = "threads, at most one per processor (default OMP_NUM_THREADS, else one per core)"
     result.add_argument("--threads", type=_positive, metavar="N", help=help_text)
     result.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
-    result.add_argument("--on", choices=DESCRIBED, help="execute and check a program for such a GPU without one")
+    result.add_argument("--on", choices=DESCRIBED, help="execute and check a program for this GPU without having one")
     result.add_argument("--profile", action="store_true", help="also time every kernel")
     result.add_argument("--json", action="store_true", help="print one JSON object")
     return result

@@ -1,7 +1,7 @@
 """Where jobs run: in processes of this machine, or on a Ray cluster.
 
-A job is a call of a module's function with picklable arguments. Results come in the order of the jobs, each as soon as it and those
-before it are there. A job whose process or machine dies is run again elsewhere; an exception that a job raises is the caller's.
+A job is a call of a module's function with picklable arguments. Results come in the order of the jobs, each as soon as it and all before it
+are complete. A job whose process or machine dies is run again elsewhere; an exception that a job raises is passed to the caller.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Runner(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what is still running."""
+        """End all jobs that are still running."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class Processes(Runner):
         futures: dict[int, Future[Result]] = {}
 
         def begin(first: int) -> None:
-            """Begin, in a new pool, each job from ``first`` on that has no result."""
+            """Start each job from ``first`` on that has no result, in a new pool."""
             self.close()
             pool = self._pool = ProcessPoolExecutor(min(self._count, len(jobs) - first), get_context("spawn"))
             for number in range(first, len(jobs)):
@@ -106,7 +106,7 @@ def _has_result(future: Future[Any]) -> bool:
 
 
 class Cluster(Runner):
-    """The processes of a Ray cluster; ``address`` as Ray names it, '' for the cluster of this machine or one begun for this run.
+    """The processes of a Ray cluster; ``address`` as Ray names it, '' for the cluster of this machine or one started for this run.
 
     The package is installed on each machine of the cluster, in the same version.
     """
@@ -133,7 +133,7 @@ class Cluster(Runner):
                 self._ray.cancel(reference)
 
     def run_on(self, node: str, function: Callable[..., Result], arguments: Arguments) -> Any:
-        """Begin a job on one machine of the cluster, alone there; return Ray's reference to its result."""
+        """Start a job on one machine of the cluster, alone there; return Ray's reference to its result."""
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         cores = next((each["Resources"]["CPU"] for each in self._ray.nodes() if each["NodeID"] == node and each["Alive"]), 1)
         return self._ray.remote(max_retries=0, num_cpus=cores, scheduling_strategy=strategy)(function).remote(*arguments)
@@ -144,7 +144,7 @@ class Cluster(Runner):
         return ready
 
     def result(self, reference: Any) -> Any:
-        """Return a job's result; raises JobLost where its machine is gone."""
+        """Return a job's result; raises JobLost if its machine is gone."""
         return self._result(reference, ())
 
     def share(self, value: object) -> Any:
@@ -181,7 +181,7 @@ def _import_ray() -> Any:
 
 
 def parse_runner(text: str) -> str:
-    """Return the text of a runner where it names one; raises what argparse shows as a wrong argument."""
+    """Return the text of a runner if it names one; raises an error that argparse reports as a wrong argument."""
     kind, _, argument = text.partition(":")
     if (kind == "processes" and (not argument or (argument.isdigit() and int(argument) > 0))) or kind == "ray":
         return text

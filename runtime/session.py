@@ -34,14 +34,14 @@ class NodeArg:
 
 
 class Session:
-    """An optimised model. Safe to call from several threads; runs of one session follow each other.
+    """An optimised model. It can be called from several threads; runs of one session follow each other.
 
-    At most ``threads`` threads, and never more than the cores that this process may use: artefacts travel to smaller machines,
-    and threads that share a core wait for each other at the end of every kernel.
+    It uses at most ``threads`` threads, and never more than the cores that this process may use: artefacts travel to smaller machines, and
+    threads that share a core wait for each other at the end of every kernel.
 
-    Of an artefact for several sizes, each plan is opened when an input first has its sizes.
+    In an artefact for several sizes, each plan is opened when an input first has its sizes.
 
-    ``on`` names a device that is described (``cuda:h100``): the program is executed and checked without one.
+    ``on`` names a described device (``cuda:h100``): the program is executed and checked without such a device.
     """
 
     def __init__(self, path: str | Path | Artefact, *, threads: int | None = None, on: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Session:
             raise InvalidArgument(f"threads must be at least 1, got {threads}")
         self.artefact = path if isinstance(path, Artefact) else Artefact.open(Path(path))
         self.plan: Plan = self.artefact.plan
-        """Of an artefact for several sizes, the one of the model as it was given, which names them."""
+        """The plan; in an artefact for several sizes, that of the original model, which names the sizes."""
         self._on = on
         self._threads = min(threads or openmp_default(), usable_cores())
         self._output_names = [port.name for port in self.plan.outputs]
@@ -80,7 +80,7 @@ class Session:
 
     @property
     def executable(self) -> Executable:
-        """The executable; of several sizes the one that ran last, at first the largest planned one."""
+        """The executable; for several sizes the one that ran last, at first the largest planned one."""
         if self._sizes is not None:
             return self._at(self._last_folder).executable
         if self._executable is None:
@@ -115,8 +115,8 @@ class Session:
     ) -> list[Value]:
         """Run the model. Feeds may be arrays or anything with ``__dlpack__``.
 
-        Outputs are new arrays; with ``out`` the named ones are copied into the arrays given and returned as these.
-        A model that was kept unchanged goes to onnxruntime as it is called, and costs what it costs there.
+        Outputs are new arrays; with ``out`` the named ones are copied into the given arrays, which are returned. A model that was kept
+        unchanged is passed to onnxruntime directly, and costs what it costs there.
         """
         if self._sizes is not None:
             return self._run_by_size(self._sizes, output_names, input_feed, run_options, out)
@@ -125,7 +125,7 @@ class Session:
             try:
                 return self._run_whole(output_names or self._output_names, input_feed, run_options)
             except Exception:  # onnxruntime's exceptions share no base class
-                pass  # what it refuses is converted below, or refused with our own message
+                pass  # feeds that it refuses are converted below, or refused with our own message
         executable = self.executable
         for name in output_names or ():
             if name not in self._output_names:
@@ -152,7 +152,7 @@ class Session:
         self, sizes: Sizes, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any,
         out: Mapping[str, np.ndarray] | None,
     ) -> list[Value]:  # fmt: skip
-        """Run the plan for what is fed, the one of a larger size where rows may be added, or the model as it was given."""
+        """Run the plan for the sizes of the feed, that of a larger size if rows may be added, or the original model."""
         point = sizes.point(feed)
         padded = None if point is None else self._padded.get(point)
         if point is not None and padded is not None:
@@ -168,7 +168,7 @@ class Session:
         return session.run(output_names, feed, run_options, out=out)
 
     def _at(self, folder: str) -> Session:
-        """Return the session of a folder, opened where it is needed first: weights are mapped once for all."""
+        """Return the session of a folder, opened when it is first needed; weights are mapped once for all."""
         if not self._is_open:
             raise ExecutionError("the session is closed", where=str(self.artefact.folder))
         if folder not in self._opened:
@@ -197,7 +197,7 @@ class Session:
         return self.executable.profile(count)
 
     def _remember(self) -> None:
-        """Pass the last feeds to the executable, where it has not seen them."""
+        """Pass the last feeds to the executable, if it has not seen them."""
         if self._fed is not None:
             self.executable.remember(self._checked(self._fed))
 

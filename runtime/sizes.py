@@ -1,6 +1,6 @@
 """Which plan of an artefact for several sizes runs, by the sizes of the inputs: ``sizes.json``. Data only.
 
-Its main folder hands the model as it was given to onnxruntime, at any size; ``sizes/`` has a folder for each planned one.
+The main folder passes the original model to onnxruntime, at any size; ``sizes/`` has a folder for each planned size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ORIGINAL = ""
 
 @dataclass(frozen=True)
 class Size:
-    """A size that differs from run to run. ``axes``: the inputs and their axes that have it; ``asked``: as ``--shape`` gave it."""
+    """A size that varies from run to run. ``axes``: the inputs and their axes that have it; ``asked``: its text in ``--shape``."""
 
     name: str
     axes: tuple[tuple[str, int], ...]
@@ -45,10 +45,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Padded:
-    """Sizes that the plan of a larger planned one runs: rows added to inputs are proved not to reach the rows of outputs that are kept.
+    """Sizes that run the plan of a larger size: rows added to inputs are proved not to reach the rows of outputs that are kept.
 
-    ``size``: the position among the sizes of the one that is between ``low`` and ``high``, both included, where the planned ``point``
-    is larger. ``outputs``: the axes of outputs that have it.
+    ``size``: the position of the size that is between ``low`` and ``high``, both included, and larger in the planned ``point``.
+    ``outputs``: the axes of outputs that have it.
     """
 
     size: int
@@ -64,7 +64,7 @@ class Padded:
             yield (*self.point[: self.size], number, *self.point[self.size + 1 :])
 
     def kept(self, name: str, result: np.ndarray, number: int) -> np.ndarray:
-        """Return the rows of an output that are not of added rows, in memory of their own."""
+        """Return an output without the added rows, in memory of its own."""
         slices = [slice(None)] * result.ndim
         for output, axis in self.outputs:
             if output == name:
@@ -74,7 +74,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that differ, the planned ones in ascending order, and those that are padded."""
+    """The sizes that vary, the planned ones in ascending order, and those that are padded."""
 
     sizes: tuple[Size, ...]
     buckets: tuple[Bucket, ...]
@@ -83,7 +83,7 @@ class Sizes:
 
     @staticmethod
     def read(folder: Path) -> Sizes | None:
-        """Return the sizes of an artefact, None where it has one plan; raises ArtefactError where they cannot be used."""
+        """Return the sizes of an artefact; None if it has one plan. Raises ArtefactError if they cannot be used."""
         try:
             return Sizes.from_json((folder / SIZES).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class Sizes:
         return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
     def point(self, feed: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return the number of each size in what is fed, None where inputs are missing, have too few axes, or do not agree."""
+        """Return the number of each size in a feed; None if inputs are missing, have too few axes, or do not agree."""
         numbers = []
         try:
             for size in self.sizes:
@@ -124,7 +124,7 @@ class Sizes:
         return tuple(numbers)
 
     def pad(self, padded: Padded, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is fed with copies of the last rows behind it, up to the planned size: values that the model is made for."""
+        """Return a feed with copies of its last rows appended up to the planned size, because the model is made for such values."""
         result = dict(feed)
         for name, axis in self.sizes[padded.size].axes:
             array = as_array(result[name])
@@ -139,13 +139,13 @@ class Sizes:
 
 
 def main_folder(folder: Path) -> Path:
-    """Return the folder that holds what the plans of several sizes share: of any other artefact, itself."""
+    """Return the folder that the plans of several sizes share; for any other artefact, itself."""
     above = folder.resolve().parent
     return above.parent if above.name == FOLDER and (above.parent / SIZES).exists() else folder
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Return a feed as an array, in the memory where it is if possible."""
+    """Return a feed as an array, without copying if possible."""
     if isinstance(value, np.ndarray):
         return value
     return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)

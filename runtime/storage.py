@@ -32,7 +32,7 @@ def byte_range(buffer: Buffer) -> tuple[int, int]:
 
 
 def window_over(buffer: Buffer, memory: np.ndarray, offset: int) -> np.ndarray:
-    """Return a window's elements in flat memory, where its first lies so many elements behind the beginning."""
+    """Return a window's elements in flat memory; ``offset`` is the index of its first element there."""
     dtype = numpy_dtype(buffer.dtype)
     if 0 in buffer.shape:
         return np.empty(buffer.shape, dtype)
@@ -95,7 +95,7 @@ class Storage:
                 pass
 
     def locate(self, buffer: Buffer) -> tuple[int | None, int]:
-        """Return (None, address), or (area number, byte offset in it) where the address changes with each run."""
+        """Return (None, address), or (area number, byte offset in it) if the address changes with each run."""
         offset_bytes = buffer.offset * element_type(buffer.dtype).size_bytes
         match buffer.area:
             case "arena":
@@ -107,7 +107,7 @@ class Storage:
         raise ArtefactError(f"a kernel cannot work on a {buffer.area} buffer", where=str(buffer))
 
     def view(self, buffer: Buffer) -> np.ndarray:
-        """Return a buffer's present contents without copying; what lies where it did before is the same array."""
+        """Return a buffer's present contents without copying; the same array as before if its memory is the same."""
         if buffer.area not in ("arena", "weight"):
             return self._view(buffer)
         if buffer not in self._views:

@@ -1,4 +1,4 @@
-"""The process that runs what is being timed: it may crash or hang, and only it dies.
+"""The process that runs what is timed: if that crashes or hangs, only this process dies.
 
 Started by :class:`runtime.measure.Worker`. One JSON object a line on standard input, one answer a line on standard
 output; output of libraries goes to standard error.
@@ -8,7 +8,7 @@ output; output of libraries goes to standard error.
     {"command": "settle", "seconds": 0.5}   answered when the threads that worked have gone to sleep
     {"command": "plans", "path": ..., "device": "cuda"}                                 -> {"plans": [...]}
 
-What a kernel does to a GPU may spoil all that follows in the same process: after such an error the answer has ``is_over``, and the process
+A kernel's error on a GPU may spoil all later work in the same process. After such an error the answer has ``is_over``, and the process
 ends.
 """
 
@@ -44,29 +44,29 @@ if TYPE_CHECKING:
     from runtime import Session
 
 RunMany: TypeAlias = Callable[[int], list[int]]
-"""Run n times and return each run's nanoseconds."""
+"""Runs n times and returns each run's nanoseconds."""
 Draw: TypeAlias = Callable[[], dict[str, np.ndarray]]
-"""Return the inputs: drawn, or read from a file."""
+"""Returns the inputs: drawn, or read from a file."""
 
 PARENT_DEATH_SIGNAL = 1  # prctl(PR_SET_PDEATHSIG)
 WARM_UP_RUNS = 1
 REFERENCE = "ref"
 PATIENCE = 4.0
-"""A slow kernel is run fewer than the wanted number of times, once this many times the wanted seconds are over."""
+"""The factor on the wanted seconds after which a slow kernel is run fewer times than wanted."""
 DISTURBED = 0.5
-"""A spread beyond this is not the kernel's own; so is a run that takes this much longer than the first quartile."""
+"""The largest spread of a kernel that is not disturbed. A run that takes this much longer than the first quartile is disturbed, too."""
 ELSEWHERE_SECONDS = 0.05
 """A sleep of this many seconds is long enough for the thread to be scheduled on another core."""
 MOST_SECONDS_AGAIN = 3.0
-"""Seconds that a worker spends on repeated timings, at most: on some machines all cores are hardware threads of one."""
+"""The most seconds that a worker spends on repeated timings: on some machines all cores are hardware threads of one."""
 ERROR_OF_ONE = 0.93
 """Standard error of the median of normal samples, in distances of their quartiles, times the root of their number."""
 LEAST_TO_JUDGE = 8
-"""Samples from which on the slow ones are recognised."""
+"""The least number of samples in which slow ones are recognised."""
 
 
 def die_with_parent() -> None:
-    """Ask the system to end this process when the one that started it dies (Linux; elsewhere end of input does)."""
+    """Ask the system to end this process when its parent dies (Linux; elsewhere the end of input ends it)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -86,9 +86,9 @@ def timed(call: Callable[[], object]) -> RunMany:
 
 
 def load_onnxruntime(path: str, threads: int, draw: Draw, *, arena: bool = True, keep_subnormals: bool = True) -> RunMany:
-    """Open a model in onnxruntime with all its optimisations on; its arena keeps about twice what is needed at once.
+    """Open a model in onnxruntime with all its optimisations on; its arena keeps about twice the memory that is needed at once.
 
-    Its sums of bytes are exact, as those of programs are: on some processors they saturate otherwise, and take less time.
+    Its sums of bytes are exact, as those of programs are: on some processors they would otherwise saturate, and take less time.
     """
     import onnxruntime
 
@@ -117,7 +117,7 @@ def load_einsat(path: str, threads: int, draw: Draw) -> RunMany:
 def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: bool = False, plan: str = "") -> RunMany:
     """Open an artefact, compare its result with its reference, and time inside the native dispatcher.
 
-    ``plan`` is the one by which its library computes it, if not the library's own choice.
+    ``plan`` is the library's plan to use, if not the library's own choice.
     """
     from runtime import Session
 
@@ -148,7 +148,7 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
 def opened(folder: Path) -> tuple[Artefact, Mapping[str, np.ndarray]]:
     """Open a kernel's artefact; return it with its weights, in their own order of axes.
 
-    Weights that are drawn anew where it is measured are not in it, but how to draw them.
+    Weights that are drawn anew on the measuring machine are not in it; a file says how to draw them.
     """
     artefact = Artefact.open(folder)
     if not (folder / DRAWN).exists():
@@ -160,7 +160,7 @@ def opened(folder: Path) -> tuple[Artefact, Mapping[str, np.ndarray]]:
 
 
 def plans(folder: Path, name: str) -> Sequence[str]:
-    """Return the plans by which its library computes a kernel; none of other kernels."""
+    """Return the plans by which a library computes a kernel; none for other kernels."""
     from runtime import Session
 
     with Session(opened(folder)[0]) as session:
@@ -168,7 +168,7 @@ def plans(folder: Path, name: str) -> Sequence[str]:
 
 
 _sessions: list[Session] = []
-"""Kernels that are loaded: closed before the next one is, since what they hold on a device is not Python's to collect."""
+"""Loaded kernels, which are closed before the next one is loaded, because Python does not collect what they hold on a device."""
 
 
 def close_sessions() -> None:
@@ -207,7 +207,7 @@ def _specs(rows: Iterable[Sequence[Any]]) -> list[FeedSpec]:
 def sample(run_many: RunMany, *, seconds: float, least: int, most: int, error: float) -> list[float]:
     """Run until the standard error of the median is at most ``error`` of it, or time is up; return microseconds a run.
 
-    Where other processes keep disturbing, time is up later; runs that they made slow are left out.
+    If other processes keep disturbing, time is up later. Runs that were slow because of them are discarded.
     """
     samples_us: list[float] = []
     start = time.perf_counter()
@@ -227,13 +227,13 @@ def sample(run_many: RunMany, *, seconds: float, least: int, most: int, error: f
 
 @dataclass
 class Steady:
-    """Samples again what was timed while both threads ran on one core; a sleep lets a virtual machine's cores come to lie elsewhere."""
+    """Repeats timings during which both threads ran on one core; a sleep between lets a virtual machine's cores move."""
 
     is_disturbed: Callable[[int], bool]
     left_seconds: float = MOST_SECONDS_AGAIN
 
     def sample(self, run_many: RunMany, threads: int, **effort: Any) -> list[float]:
-        """Return what ``sample`` does, from the first time that the threads had cores of their own, or from the last."""
+        """Return the result of ``sample`` from the first time that the threads had cores of their own, or from the last."""
         while True:
             started = time.perf_counter()
             shared = self.is_disturbed(threads)
@@ -245,7 +245,7 @@ class Steady:
 
 
 def undisturbed(samples_us: list[float]) -> list[float]:
-    """Return the samples without those that took much longer than the first quartile: another process had a core then."""
+    """Return the samples without those that took much longer than the first quartile, because another process had a core then."""
     if len(samples_us) < LEAST_TO_JUDGE:
         return samples_us
     limit = (1.0 + DISTURBED) * statistics.quantiles(samples_us, n=4)[0]
@@ -294,7 +294,7 @@ def main() -> None:
                     settle(request["seconds"])
         except WrongResult as error:
             reply["wrong"] = str(error)
-        except Exception as error:  # whatever a kernel raises is this measurement's result, not this process's end
+        except Exception as error:  # an exception of a kernel is the result of this measurement, not the end of this process
             reply["error"] = f"{type(error).__name__}: {error}"
             reply["is_over"] = name != HOST and not isinstance(error, (ArtefactError, LibraryMissing))
         print(json.dumps(reply), file=answers)

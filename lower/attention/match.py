@@ -1,4 +1,4 @@
-"""Match a fragment that is g(softmax(f(q k^T))) v: windows over its operands with one batch, and the steps of f and g."""
+"""Match fragments of the form g(softmax(f(q k^T))) v: windows over their operands with common batch axes, and the steps of f and g."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ CODES = {"Add": 0, "Mul": 1, "Sub": 2, "Div": 4}
 SUBTRACT_FROM, KEEP_WHERE, REPLACE_WHERE = 3, 5, 6
 """Steps of f and g, as attention.c numbers them."""
 AFTER_SOFTMAX = frozenset({"Mul", "Where"})
-"""Operators that are steps of g: what masks probabilities, or weighs them."""
+"""Operators that can be steps of g: they mask or weight the probabilities."""
 Read: TypeAlias = tuple[int, Axes]
-"""A placeholder's number, and how it is seen."""
+"""The number of a placeholder, and the axes under which it is read."""
 Step: TypeAlias = tuple[int, list[Read]]
-"""A code and what it reads."""
+"""The code of a step, and the operands that it reads."""
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """A complete call; ``arguments``: q, k, v, those of the steps, and what replaces rows that are not numbers."""
+    """A complete call; ``arguments``: q, k, v, the operands of the steps, and the number that replaces NaN."""
 
     arguments: tuple[Argument, ...]
     destination: Window
     is_guarded: bool
     steps_before: int
-    """Steps of f; those of g follow in ``codes``."""
+    """The number of steps of f; the steps of g follow in ``codes``."""
     codes: tuple[int, ...]
     factors: tuple[int, int]
-    """Steps of f that scale the queries, which are the first ones, and the keys, which follow: by one number each."""
+    """How many steps of f scale the queries (the first steps) and how many scale the keys (the next ones), each by one number."""
 
     def spec(self) -> dict[str, object]:
         """Return the call as a plan step's recipe."""
@@ -46,7 +46,7 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class _Probabilities:
-    """What probabilities are computed from; ``replacement`` is what rows become that are not numbers."""
+    """The operands from which probabilities are computed; ``replacement`` is the number that replaces NaN in them."""
 
     queries: Read
     keys: Read
@@ -64,13 +64,13 @@ class _Reader:
     codes: list[int]
 
     def take(self, steps: Sequence[Step]) -> None:
-        """Append steps, of which the last comes first."""
+        """Append steps, which are given in reverse order."""
         for code, read in reversed(steps):
             self.codes.append(code)
             self.read += read
 
     def window(self, node: Node, shape: tuple[int, ...] | None = None) -> Read | Reason:
-        """Follow views down to a placeholder; seen in the given shape."""
+        """Return the placeholder below a chain of views and its axes, expanded to ``shape``, or why there is none."""
         chain = []
         while node.op in VIEWS:
             chain.append(node)
@@ -88,7 +88,7 @@ class _Reader:
 
 
 def keeps_matrices(node: Node) -> bool:
-    """Return whether a reshape moves nothing but axes of the batch."""
+    """Return whether a reshape changes only axes of the batch."""
     before, after = node.inputs[0].type, node.type
     return min(before.rank, after.rank) >= 2 and before.sizes[-2:] == after.sizes[-2:]
 
@@ -107,7 +107,7 @@ def number_of(node: Node) -> int | None:
 
 
 def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None) -> AttentionCall | Reason:
-    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    """Return the call that computes ``fragment``, or why there is none; operands and result are row-major by default."""
     for node in walk((fragment,)):
         if node.type.dtype not in ("float32", "bool") or not node.type.is_static or 0 in node.type.sizes:
             return f"{node.type} is neither float32 nor a condition of known size"
@@ -147,7 +147,7 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
 
 
 def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:
-    """Read what stands between softmax and second product, the softmax, and what stands below it."""
+    """Read the steps between the softmax and the second product, the softmax, and the scores below it."""
     replacement: Read | None = None
     after: list[Step] = []
     holders = holding(node, frozenset({"Softmax"}))
@@ -177,7 +177,7 @@ def _probabilities(reader: _Reader, node: Node) -> _Probabilities | Reason:
 
 
 def _step(reader: _Reader, node: Node, holders: set[Node]) -> tuple[Step, Node] | Reason:
-    """Return the step that a node is, and its operand on the way to the first product."""
+    """Return a node as a step, and its operand that leads on to the first product."""
     reason = f"{node.op} is no step between a product and the softmax"
     inside = [position for position, operand in enumerate(node.inputs) if operand in holders]
     if len(inside) != 1 or node.inputs[inside[0]].type != node.type:
@@ -195,14 +195,14 @@ def _step(reader: _Reader, node: Node, holders: set[Node]) -> tuple[Step, Node] 
 
 
 def is_guard(node: Node) -> bool:
-    """Return whether a node is x with one number in place of all that are none."""
+    """Return whether a node is x with every NaN replaced by one number."""
     if node.op != "Where" or node.inputs[0].op != "IsNaN" or not is_number(node.inputs[1]):
         return False
     return node.inputs[0].inputs[0] is node.inputs[2] and node.type == node.inputs[2].type
 
 
 def _scores(reader: _Reader, node: Node) -> tuple[Read, Read, tuple[int, int]] | Reason:
-    """Read the steps between product and softmax, the last first, and the product; return its operands and how many factors each has."""
+    """Read the steps between the first product and the softmax; return the product's operands and the number of factors of each."""
     steps: list[Step] = []
     holders = holding(node, frozenset({"MatMul"}))
     while node.op != "MatMul":
@@ -255,14 +255,14 @@ def _code(op: str, position: int) -> int | None:
 
 
 def _without(node: Node, factor: Node, kept: Node) -> Node:
-    """Return views over what a factor multiplies."""
+    """Return the views above a factor, applied to the operand that it scales."""
     if node is factor:
         return kept
     return make(node.op, [_without(node.inputs[0], factor, kept)], node.attributes, node.type)
 
 
 def _with_one_batch(operands: Sequence[Axes]) -> list[Window] | Reason:
-    """Return windows whose batches have the same axes: cut wherever one of them is."""
+    """Return windows with common batch axes: every batch is split where the batch of any operand is split."""
     cuts = {1}
     for axes in operands:
         count = 1

@@ -1,4 +1,4 @@
-"""Tiles of attention: from each product down to the softmax below it, and on to the product whose rows that is of."""
+"""Tiles of attention: from each product down to the softmax below it, and on to the product that gives the scores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lower.candidates.view_tiles import tiles_above
 from lower.views import VIEWS
 
 MOST_PATHS = 3
-"""Ways from a product down to the scores' product, at most: the shortest."""
+"""Paths from a product down to the scores' product, at most; the shortest are taken."""
 MOST_CLASSES = 60
-"""Classes met on the way, at most."""
+"""Classes visited on the way, at most."""
 MOST_TILES = 6
 """Tiles of one product, at most."""
 READING_DEPTH = 8
@@ -24,7 +24,7 @@ READING_DEPTH = 8
 
 @dataclass(frozen=True)
 class _Link:
-    """An e-node of a class, of which one operand leads on. ``guard``: the e-node that asks which of the operand are no numbers."""
+    """An e-node of a class, and the operand through which the path continues. ``guard``: the e-node that asks where that operand is NaN."""
 
     number: int
     node: ENode
@@ -45,7 +45,7 @@ class _Reading:
 
 
 def attention_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
-    """Yield each attention over operands as they are, as they lie deepest below views, and as parts of one wide product."""
+    """Yield each attention over its direct operands, over the deepest operands below views, and over parts of one wide product."""
     if not tiling.fused:
         return
     attentions: dict[int, list[Tile]] = {}
@@ -83,7 +83,7 @@ def _fits(fragment: Node) -> bool:
 
 
 def _built(tiling: Tiling, links: tuple[_Link, ...], fragment: Node) -> tuple[Node, list[ENode]]:
-    """Return what a chain computes from its last operand, and its e-nodes."""
+    """Return the fragment that a chain computes from its last operand, and the chain's e-nodes."""
     covered: list[ENode] = []
     for link in reversed(links):
         operands = [tiling.leaf(child) for child in link.node.children]
@@ -97,7 +97,7 @@ def _built(tiling: Tiling, links: tuple[_Link, ...], fragment: Node) -> tuple[No
 
 
 def _paths(tiling: Tiling, start: int) -> list[tuple[tuple[_Link, ...], int, ENode]]:
-    """Return the shortest ways from probabilities to a product: through one softmax, and what is computed element by element."""
+    """Return the shortest paths from probabilities to a product, through one softmax and elementwise operators."""
     paths: list[tuple[tuple[_Link, ...], int, ENode]] = []
     met = {(start, False)}
     queue: list[tuple[int, tuple[_Link, ...], bool]] = [(start, (), False)]
@@ -136,7 +136,7 @@ def _links(tiling: Tiling, number: int, node: ENode, *, is_below: bool) -> Itera
 
 
 def _guard(tiling: Tiling, node: ENode) -> ENode | None:
-    """Return what asks where probabilities are no numbers, if an e-node puts one number in place of those."""
+    """Return the e-node that asks where probabilities are NaN, if ``node`` replaces those by one number."""
     if node.op != "Where" or tiling.frozen.types[node.children[1]].elements != 1:
         return None
     asked = (each for each in tiling.frozen.classes[node.children[0]] if each.op == "IsNaN" and each.children == (node.children[2],))
@@ -144,7 +144,7 @@ def _guard(tiling: Tiling, node: ENode) -> ENode | None:
 
 
 def _readings(tiling: Tiling, start: int) -> list[_Reading]:
-    """Return the class itself, and the farthest classes that it is a view or a multiple of: a whole one, and a part of one."""
+    """Return the class itself, and the farthest classes of which it is a view or a multiple: one read whole, and one read in part."""
     whole: _Reading | None = None
     part: _Reading | None = None
     met = {start}
@@ -170,7 +170,7 @@ def _readings(tiling: Tiling, start: int) -> list[_Reading]:
 
 
 def _is_factor(tiling: Tiling, number: int, node: ENode, position: int) -> bool:
-    """Return whether an operand is multiplied by one number, or divided by it."""
+    """Return whether an operand is multiplied or divided by one number."""
     types, other = tiling.frozen.types, node.children[1 - position]
     if node.op == "Div" and position == 1:
         return False
@@ -178,7 +178,7 @@ def _is_factor(tiling: Tiling, number: int, node: ENode, position: int) -> bool:
 
 
 def _choices(ways: list[list[_Reading]]) -> Iterator[tuple[_Reading, ...]]:
-    """Yield the readings of all operands that belong together: parts of wide values first, then whole ones, then operands as they are."""
+    """Yield a reading for every operand at a time: parts of wide values first, then whole values, then the operands themselves."""
     for kind in (2, 1, 0):
         yield tuple(way[min(kind, len(way) - 1)] for way in ways)
     yield tuple(next((each for each in way if each.links and not each.slices), way[0]) for way in ways)

@@ -1,4 +1,4 @@
-"""What a call of a library is: a primitive, windows over a fragment's operands, post-operations."""
+"""Calls of a library: a primitive, windows over a fragment's operands, and post-operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from lower.views import Reason, Window
 
 Base: TypeAlias = Callable[[Any], Window]
-"""Where a placeholder's elements lie."""
+"""Returns the window in which a placeholder's elements lie."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Argument:
     operand: int
     window: Window
     packed: bool = False
-    """Whether the library may keep it in its own format: its value never changes."""
+    """Whether the library may store it in its own format, because its value never changes."""
     dtype: str = ""
-    """The element type in which the library reads it; empty where that is the tensor's."""
+    """The element type in which the library reads it; empty if that is the tensor's."""
 
 
 @dataclass(frozen=True)
 class PostOperation:
-    """One step after the primitive; ``operand`` (with ``window``) for those that read another tensor."""
+    """One step after the primitive; ``operand`` (with ``window``) is set if the step reads another tensor."""
 
     kind: str
     algorithm: str = ""
@@ -41,8 +41,9 @@ class PostOperation:
 class Anchor:
     """One way to call the library for one operator, before its epilogue is known.
 
-    ``arrange`` takes a window over the operator's result to the library's order of dimensions.
-    ``bias_axis``: the dimension (after ``arrange``) along which a bias argument varies; None where there is none.
+    ``arrange`` maps a window over the operator's result to the library's order of dimensions.
+
+    ``bias_axis``: the dimension (after ``arrange``) along which a bias argument varies; None if there is none.
     """
 
     primitive: str
@@ -51,9 +52,9 @@ class Anchor:
     arrange: Callable[[Window], Window | Reason]
     bias_axis: int | None = None
     fuses: frozenset[str] = frozenset()
-    """Kinds of post-operations that the primitive takes."""
+    """Kinds of post-operations that the primitive can fuse."""
     fuses_nothing: str = ""
-    """Why this call may have neither bias nor post-operations; empty where it may."""
+    """Why this call may have neither bias nor post-operations; empty if it may."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,19 @@ class LibraryCall:
     destination: Window
     post_operations: tuple[Mapping[str, Any], ...] = ()
     pieces: tuple[tuple[int, int], ...] = ()
-    """Where the windows of source and destination begin in every run of the primitive, beside where they begin in the first, in elements:
-    it runs once for each dense piece of a result that has gaps. Empty where it runs once."""
+    """Where the windows of source and destination begin in every run of the primitive, relative to the first run, in elements. The
+    primitive runs once for each dense piece of a result that has gaps. Empty if it runs once."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def precisions(self, of: Callable[[Argument], str]) -> dict[int, frozenset[str]]:
-        """Return to what the call rounds each operand, by its number: one that is read in several roles may have several."""
+        """Return the precisions to which the call rounds each operand, by its number; an operand in several roles may have several."""
         read_in: dict[int, frozenset[str]] = {}
         for argument in self.arguments:
             read_in[argument.operand] = read_in.get(argument.operand, frozenset()) | {of(argument)}
         return read_in
 
     def reading(self, dtype: str, roles: Sequence[str]) -> LibraryCall:
-        """Return the call that reads these operands converted to an element type."""
+        """Return the call that reads the operands in these roles converted to an element type."""
         return replace(self, arguments=tuple(replace(a, dtype=dtype) if a.role in roles else a for a in self.arguments))
 
     def spec(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def split_pads(pads: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def dilations(steps: tuple[int, ...], taps: tuple[int, ...]) -> list[int]:
-    """Return the steps between taps, 1 where there is a single tap and the library requires a number."""
+    """Return the steps between taps; 1 if there is a single tap, because the library requires a number."""
     return [step if count > 1 else 1 for step, count in zip(steps, taps, strict=True)]
 
 

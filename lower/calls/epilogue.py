@@ -42,7 +42,7 @@ ELTWISE: Mapping[str, Eltwise] = {
     "Softplus": lambda a: ("soft_relu", 1.0, 0.0),
 }
 BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "PRelu": "prelu"}
-"""Not Max and Min: the library's give the other operand where the contraction's result is NaN."""
+"""Max and Min are missing: if the contraction's result is NaN, the library's return the other operand."""
 CONVERTING = ("Cast", "Saturate", "Quantize", "Dequantize")
 """Epilogues of products of bytes, whose first operand is the product."""
 
@@ -57,7 +57,7 @@ class Spine:
 
 
 def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) -> Spine | Reason:
-    """Walk down from ``root``; every window met on the way is carried through the views below it."""
+    """Return the spine below ``root``. Every window found on the way is carried through the views below it."""
     holds = holding(root, anchors)
     post_operations: list[PostOperation] = []
     node, is_last = root, True
@@ -80,7 +80,7 @@ def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) 
 
 
 def unsized(fragment: Node) -> Reason | None:
-    """Return why no call computes a fragment, where sizes are unknown or nothing is computed."""
+    """Return why no call computes a fragment, if a size is unknown or a tensor is empty."""
     strange = next((node.type for node in walk((fragment,)) if not node.type.is_static or 0 in node.type.sizes), None)
     return f"{strange} is empty or has unknown sizes" if strange is not None else None
 
@@ -93,7 +93,7 @@ def first_call(
     fragment: Node, resolvers: Mapping[str, Resolver], destination: Window, base: Base,
     completed: Callable[[Anchor, Spine], LibraryCall | Reason],
 ) -> LibraryCall | Reason:  # fmt: skip
-    """Return the first call that a way to run a fragment's one anchor can be completed to, or why there is none."""
+    """Return the first complete call among the ways to run the fragment's one anchor, or why there is none."""
     matched = spine(fragment, frozenset(resolvers), destination, base)
     if isinstance(matched, str):
         return matched
@@ -110,7 +110,7 @@ def first_call(
 
 
 def holding(root: Node, anchors: frozenset[str]) -> set[Node]:
-    """Return the anchors, and the nodes that their values reach."""
+    """Return the anchors, and all nodes computed from them."""
     holds: set[Node] = set()
     for node in walk((root,)):
         if node.op in anchors or any(operand in holds for operand in node.inputs):
@@ -134,7 +134,7 @@ def _carry(view: Node, destination: Window, operations: list[PostOperation]) -> 
 
 
 def _take(node: Node, holds: set[Node], base: Base, *, is_last: bool) -> tuple[list[PostOperation], Node] | Reason:
-    """Return a node's post-operations, last first, and the node below; ``is_last``: nothing is computed of it in the call."""
+    """Return a node's post-operations, last first, and the node below; ``is_last``: the call computes nothing from this node."""
     if node.op in ELTWISE:
         recipe = ELTWISE[node.op](dict(node.attributes))
         return recipe if isinstance(recipe, str) else ([PostOperation("eltwise", *recipe)], node.inputs[0])
@@ -166,7 +166,7 @@ def _take(node: Node, holds: set[Node], base: Base, *, is_last: bool) -> tuple[l
 def _converted(node: Node, holds: set[Node], base: Base, *, is_last: bool) -> tuple[list[PostOperation], Node] | Reason:
     """Return a conversion of the contraction's result as steps in float32.
 
-    The library rounds and saturates what it stores as bytes; bytes on the way are whole numbers between bounds.
+    The library rounds and saturates results that it stores as bytes. Intermediate bytes are whole numbers within the bounds of their type.
     """
     below, *constants = node.inputs
     if below not in holds:

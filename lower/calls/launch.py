@@ -1,4 +1,4 @@
-"""The launch of a library's kernel: its call is matched again, now that it is known where operands and result lie."""
+"""Launch a library's kernel: its call is matched again, with the places where operands and result lie."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def launch_call(
     match: Match,
     recipe: Callable[[LibraryCall], Mapping[str, Any] | Reason] = LibraryCall.spec,
 ) -> Launch:
-    """Return the launch of a kernel of one of several implementations; ``recipe`` is as for ``launch_matched``."""
+    """Return the launch of a kernel of a library with several implementations; ``recipe`` is as for ``launch_matched``."""
     return launch_matched(writer, kernel, partial(match, implementation=kernel.implementation.name), recipe)
 
 

@@ -18,7 +18,7 @@ from lower.roofline import node_flops
 from lower.views import Reason, Window, contiguous, read
 
 Effort: TypeAlias = tuple[float, int]
-"""The arithmetic of a tile, and its operators."""
+"""The arithmetic of a tile, and its number of operators."""
 READINGS = 3
 """The largest number of ways to read one operand through views."""
 BEAM = 4
@@ -32,9 +32,9 @@ GATES = ("Sigmoid", "HardSigmoid")
 
 @dataclass(frozen=True)
 class Matcher:
-    """What a library computes in one call: the names of its implementations by operator, and whether a fragment is such a call.
+    """The fragments that a library computes in one call: the names of its implementations by operator, and a test of fragments.
 
-    ``match`` returns the reason where it is none.
+    ``match`` returns the reason if a fragment is no such call.
     """
 
     implementations: Callable[[str], tuple[str, ...]]
@@ -60,9 +60,9 @@ def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]
 
 
 class _Kept:
-    """The tiles to keep, by class: of those that read the same tensors in the same way, the one with the least arithmetic.
+    """The tiles to keep, by class: among tiles that read the same tensors in the same way, the one with the least arithmetic.
 
-    Two such tiles differ in constants alone (a scale folded into the weights, or not), which cost nothing at run time.
+    Such tiles differ only in constants (a scale folded into the weights, or not), which cost nothing at run time.
     """
 
     def __init__(self, tiling: Tiling, matcher: Matcher) -> None:
@@ -72,7 +72,7 @@ class _Kept:
         self._counts: Counter[tuple[int, str]] = Counter()
 
     def offer(self, number: int, tile: Tile) -> bool:
-        """Take a tile unless it is superfluous or the class has enough."""
+        """Keep a tile unless it is superfluous or the class has enough; return whether it is kept."""
         best = self._best.setdefault(number, {})
         signature, effort = self._signature(tile)
         old = best.get(signature)
@@ -152,7 +152,7 @@ def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tupl
 
 
 def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> Readings:
-    """Return a class and other classes that it is a strided window of, with the views between."""
+    """Return a class and the classes of which it is a strided window, with the views between."""
     key = number, views
     if key not in tiling.readings:
         tiling.readings[key] = _readings(tiling, number, views)

@@ -1,7 +1,7 @@
 """Lay kernels over a frozen e-graph: every way to compute a class in one launch, for extraction to choose from.
 
-Five families: views (free), library calls with folded views and fused epilogues, eOperators, opaque nodes, and for
-what nothing else runs, onnxruntime on the single operator. Their number grows linearly with the e-graph.
+Five families: views (free), library calls with folded views and fused epilogues, eOperators, opaque nodes, and onnxruntime on a single
+operator that nothing else runs. Their number grows linearly with the e-graph.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def candidates(
 ) -> Mapping[int, tuple[Candidate, ...]]:
     """Return the candidates of every class that must be computed, with costs still zero.
 
-    Inputs and classes known at compile time have none. ``supports`` says why a fragment cannot become an eOperator
-    (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator, and so
-    is every further one once ``is_late`` holds.
+    Inputs and classes known at compile time have none. ``supports`` returns why a fragment cannot become an eOperator (None if it can); by
+    default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator. Once ``is_late`` holds, so is every
+    further one.
     """
     lowering = lowering_for(target or default_target())
     frozen, stored = compared_once(frozen)

@@ -1,8 +1,8 @@
-"""Values that a program compares with others selected from them: such a value has one set of bits, from one kernel.
+"""Values that a program compares with elements selected from them: one kernel computes each, so that it has one set of bits.
 
-``max_pool(h) == h`` marks the peaks of ``h``, exactly, as a maximum is one of the values. A program that computes ``h`` in one kernel
-for the pool and in another one for the comparison, or the pool's maxima as ``f(max_pool(x))`` where ``h`` is ``f(x)``, finds other
-peaks, as soon as two kernels round differently. So ``h`` is stored, and what is selected from it is selected from what was stored.
+``max_pool(h) == h`` marks the peaks of ``h`` exactly, because a maximum is one of the values. A program finds other peaks if two kernels
+that round differently compute ``h``, one for the pool and one for the comparison, or if it computes the maxima as ``f(max_pool(x))`` where
+``h`` is ``f(x)``. So ``h`` is stored, and elements are selected from the stored tensor.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ SELECTING = frozenset({
     *("Reshape", "Transpose", "Slice", "Expand", "Concat", "Pad", "Gather", "GatherElements", "GatherND", "Where"),
     *("MaxPool", "ReduceMax", "ReduceMin", "Max", "Min", "Clip", "Relu", "Opaque", "OpaqueOutput"),
 })  # fmt: skip
-"""Operators that compute no numbers but take some of their operands'; onnxruntime's are taken for such, as most that stay there
-(TopK, scatters) are."""
+"""Operators that compute no numbers but select elements of their operands. onnxruntime's operators count as such, because most that stay
+there (TopK, scatters) are."""
 Classes = Mapping[int, tuple[ENode, ...]]
 
 
 def compared_once(frozen: FrozenEGraph) -> tuple[FrozenEGraph, frozenset[int]]:
-    """Return the e-graph without the ways around values that are compared with what is selected from them, and these values."""
+    """Return the e-graph without the e-nodes that bypass a value compared with elements selected from it, and these values."""
     stored: dict[int, None] = {}
     classes: dict[int, tuple[ENode, ...]] = dict(frozen.classes)
     comparisons = [node for nodes in frozen.classes.values() for node in nodes if node.op in COMPARISONS]
@@ -42,7 +42,7 @@ def compared_once(frozen: FrozenEGraph) -> tuple[FrozenEGraph, frozenset[int]]:
 
 
 def _selected_from(frozen: FrozenEGraph, number: int) -> dict[int, None]:
-    """Return a class and those that its values are taken from."""
+    """Return a class and the classes from which its elements are selected."""
     reached = {number: None}
     stack = [number]
     while stack:
@@ -55,12 +55,12 @@ def _selected_from(frozen: FrozenEGraph, number: int) -> dict[int, None]:
 
 
 def _is_computed(frozen: FrozenEGraph, number: int) -> bool:
-    """Return whether the input program computes a class's numbers, and not only selects them."""
+    """Return whether the input program computes a class's numbers instead of only selecting them."""
     return any(not node.rule and node.op not in SELECTING for node in frozen.classes[number])
 
 
 def _narrowed(classes: Classes, anchor: int, region: Iterable[int]) -> dict[int, tuple[ENode, ...]]:
-    """Return the classes where those of a region that can be selected from ``anchor`` are."""
+    """Return the classes in which those of a region that can be selected from ``anchor`` have no other e-nodes."""
     narrowed = dict(classes)
     reached, waiting = {anchor}, set(region) - {anchor}
     while True:
@@ -79,7 +79,7 @@ def _selects(node: ENode, numbers: set[int]) -> bool:
 
 
 def _computable(frozen: FrozenEGraph, classes: Classes) -> frozenset[int]:
-    """Return the classes that some e-node computes from leaves, in the end."""
+    """Return the classes that can be computed from leaves, through any number of e-nodes."""
     done = set(frozen.leaves)
     readers: dict[int, list[int]] = {}
     for number, nodes in classes.items():

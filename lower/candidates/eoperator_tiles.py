@@ -1,7 +1,7 @@
-"""Tiles for generated kernels: elementwise and movement trees, reductions with what stands before and after them.
+"""Tiles for generated kernels: elementwise and movement trees, reductions with the operators before and after them.
 
-Below each e-node the operands are inlined in a few ways: not at all; all the way down; all the way down, but reading
-across transposes rather than repeating them; down to values that others need as well; down to products; down to bytes.
+Below each e-node the operands are inlined in a few ways: not at all; all the way down; all the way down, but reading across transposes
+rather than repeating them; down to shared values; down to products; down to bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from lower.candidates.view_tiles import is_view
 INLINED = ("elementwise", "view", "movement")
 REDUCED = ("reduction", "normalization")
 COMPARING = ("ArgMax", "ArgMin")
-"""Operators that look for an element that is equal to one of them: what they read is stored, so that it is the same each time."""
+"""Operators that search for an element equal to the largest or least. Their operand is stored, so that it has the same bits at each
+reading."""
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 SHIFTED = ("Softmax", "LogSoftmax")
-"""Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
-not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor. Nor do products that
-are added to something: whether an addition takes them unrounded is decided in each pass."""
+"""Operators that subtract the largest element from all. A kernel that computes both must round the operand the same way in every pass. Sums
+do not: each pass adds in an order of its own, and exp turns the difference of two large sums into a factor. Products that are added to
+something do not either: each pass decides whether the addition takes them unrounded."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ class Style:
     across_transposes: bool = False
     stop_at_shared: bool = False
     stop_at_products: bool = False
-    """Whether values are operands that a product also gives: the other ways to compute them lead past the kernel that is fast."""
+    """Whether a value that a product computes stays an operand: its other e-nodes bypass the fast kernel."""
     stop_at_bytes: bool = False
-    """Whether bytes are operands: they are a quarter of the numbers that they were made of, and other kernels read them."""
+    """Whether bytes stay operands: they take a quarter of the memory of the numbers that they were made from, and other kernels read
+    them."""
     reductions: bool = False
 
 
@@ -83,7 +85,7 @@ def eoperator_tiles(
             for tile in _variants(tiling, orders, number, node, implementation):
                 inside = contents(tile.fragment)
                 variants.setdefault(inside.tensors, []).append(((inside.costly, inside.operators), tile))
-        # Of the tiles that read the same tensors only the shortest without powers is kept: constants cost nothing.
+        # Among tiles that read the same tensors only the shortest without powers is kept, because constants cost nothing.
         for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[: tiling.policy.operand_sets]:
             for _, tile in sorted(variants[tensors], key=itemgetter(0)):
                 if is_supported(tile.fragment):
@@ -92,7 +94,7 @@ def eoperator_tiles(
 
 
 def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:
-    """Return whether a kernel may end in an e-node: what is bound by memory may."""
+    """Return whether a kernel may end in an e-node: it may if memory bounds the e-node."""
     spec = OPS[node.op]
     if node.op == "Expression":
         return _is_light(tiling, number, node)
@@ -104,10 +106,10 @@ def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:
 
 
 def _is_narrow(tiling: Tiling, number: int, node: ENode) -> bool:
-    """Return whether a convolution gets generated loops: with one channel a group, or bound by memory.
+    """Return whether a convolution gets generated loops: it has one channel a group, or is bound by memory.
 
-    Other windows are left to the library, which reads them once. For narrow ones it often has a fall-back only, which copies every
-    window and multiplies matrices of one column. What looks at one position at a time is a product.
+    Other windows are left to the library, which reads them once. For narrow ones the library often has only a fallback, which copies every
+    window and multiplies matrices of one column. A convolution of one tap is a product.
     """
     if node.op != "Conv":
         return False
@@ -119,7 +121,7 @@ def _is_narrow(tiling: Tiling, number: int, node: ENode) -> bool:
 def _is_light(tiling: Tiling, number: int, node: ENode) -> bool:
     """Return whether an e-node computes so little for what it reads that memory bounds it.
 
-    A row times a matrix of its own (banded attention) does, and so does a sum over tables, which are applied one by one.
+    A row times a matrix of its own (banded attention) is light, and so is a sum over tables, which are applied one by one.
     """
     types = [tiling.frozen.types[child] for child in node.children]
     if not all(type.is_static for type in types):
@@ -144,11 +146,11 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, implementation: Implementation) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), implementation)
     if node.op == "Conv" or node.op in COMPARING:
-        return  # what stands below would be computed again for each window, or, to be compared, with another last bit
+        return  # inlined operands would be computed again for each window, or be compared with another last bit
     expanded: set[int] | None = None
     for style in STYLES if tiling.fused else ():
         if expanded is not None and not any(orders.is_inlined_differently(each, style) for each in expanded):
-            continue  # it would grow as the first style did
+            continue  # this style would give the same tile as the first
         growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED), is_shift=node.op in SHIFTED)
         operands = []
         for position, child in enumerate(node.children):
@@ -159,9 +161,9 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, impleme
 
 
 def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:
-    """Return how many sums below an operand are computed once: of a product's rows (columns) each, below windows none, else all.
+    """Return how many sums below an operand are computed once: one a row (column) of a product, none below windows, else all.
 
-    What differs along the axis that a product adds over would be summed again for each of its columns (rows).
+    Sums that differ along the axis that a product adds over would be computed again for each of its columns (rows).
     """
     if _reads_windows(node):
         return 0.0
@@ -176,7 +178,7 @@ def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:
 def _reads_windows(node: ENode) -> bool:
     """Return whether each result reads several places that others read too, some of them outside: a pool, an interpolation.
 
-    Which mean or largest value such a place belongs to is not the same for all places of a loop, so each tap would compute its own.
+    Which mean or maximum such a place belongs to varies within a loop, so each tap would compute its own.
     """
     return "kernel_shape" in OPS[node.op].attributes or (node.op == "Resize" and dict(node.attributes)["mode"] != "nearest")
 
@@ -194,7 +196,7 @@ def _sums(node: ENode, sizes: tuple[int, ...]) -> int:
 
 
 class _Orders:
-    """The e-nodes of a class that may be inlined, the preferred first; worked out once a class and kind of style."""
+    """The e-nodes of a class that may be inlined, in order of preference; computed once a class and kind of style."""
 
     def __init__(self, tiling: Tiling) -> None:
         self._tiling = tiling
@@ -203,9 +205,9 @@ class _Orders:
         self._inlined_differently: dict[str, dict[int, bool]] = {style.name: {} for style in STYLES}
 
     def of(self, number: int, style: Style) -> list[ENode]:
-        """Compute rather than move, but across transposes where the style says so; prefer what reads the fewest bytes, constants aside.
+        """Return e-nodes that compute before those that move (but for transposes that the style crosses), then by the bytes read.
 
-        Where the style stops at products, what reads one comes first.
+        Constants are not counted. If the style stops at products, e-nodes that read one come first.
         """
         key = (number, style.across_transposes, style.reductions, style.stop_at_products)
         if key not in self._known:
@@ -231,7 +233,7 @@ class _Orders:
         return [*map(id, self.of(number, style))] != [*map(id, self.of(number, STYLES[0]))]
 
     def holds_product(self, number: int) -> bool:
-        """Return whether a contraction, or an expression, gives the class."""
+        """Return whether the class has a contraction or an expression."""
         if number not in self._products:
             nodes = self._tiling.frozen.classes[number]
             self._products[number] = any(n.op == "Expression" or (n.op in OPS and OPS[n.op].category == "contraction") for n in nodes)
@@ -257,22 +259,22 @@ def _may_inline(node: ENode, style: Style) -> bool:
 
 @dataclass
 class _Growth:
-    """One inlining from a root; every class is inlined by one e-node or stays an operand, in the whole tile."""
+    """One inlining from a root: in the whole tile, every class is inlined by one e-node or stays an operand."""
 
     tiling: Tiling
     style: Style
     orders: _Orders
     path: set[int]
     shifted: int
-    """How many operators of ``SHIFTED`` stand above."""
+    """The number of operators of ``SHIFTED`` above."""
     is_shift: bool
-    """Whether the root is one: it keeps its exponentials, so that their quotients by their sum are right however they round."""
+    """Whether the root is one of these: it keeps its exponentials, so that their quotients by their sum are right however they round."""
     covered: list[ENode] = field(default_factory=list)
     done: dict[int, Node] = field(default_factory=dict)
     most_sums: float = math.inf
-    """How many sums the generated loops compute once each."""
+    """The number of sums that the generated loops compute only once."""
     cut: tuple[int, ...] = ()
-    """What a reshape above makes of the axes here, where nothing moved them since."""
+    """The sizes that a reshape above gives the axes here; empty if an operator between moves them."""
 
     def operand(self, number: int, *, once: bool) -> Node:
         """Return an operand as a fragment; ``once``: each of its elements is read for one element of the result."""
@@ -302,7 +304,7 @@ class _Growth:
         self.path.add(number)
         self.shifted += node.op in SHIFTED
         if node.op == "Conv":
-            operands = [self.tiling.leaf(child) for child in node.children]  # below, all would be computed again for each window
+            operands = [self.tiling.leaf(child) for child in node.children]  # inlined ones would be computed again for each window
         else:
             above = self.most_sums, self.cut
             if _reads_windows(node):
@@ -318,7 +320,7 @@ class _Growth:
         return self.tiling.build(number, node, operands)
 
     def _is_cut(self, number: int, node: ENode) -> bool:
-        """Return whether a reshape above leaves no loop over a normalisation's rows: each element would compute the sums of its own."""
+        """Return whether a reshape above leaves no loop over a normalisation's rows, so that each element would compute its row's sums."""
         sizes = self.tiling.frozen.types[number].sizes
         if not self.cut or OPS[node.op].category != "normalization":
             return False
@@ -334,7 +336,7 @@ class _Growth:
         if self._is_cut(number, node):
             return False
         if not self.most_sums and _reads_windows(node):
-            return False  # each window would compute the windows below it again, tap by tap: twice linear is sixteen terms an element
+            return False  # windows below would be computed again for each tap: two linear interpolations take sixteen terms an element
         if self.shifted and (OPS[node.op].category in REDUCED or (node.op == "Mul" and not self.is_shift)):
             return False
         if node.op == "Conv":

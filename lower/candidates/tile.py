@@ -12,7 +12,7 @@ from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, mak
 from egraph.tensor.ops.dtypes import BYTES
 
 COSTLY = ("Pow",)
-"""Operators that are many times slower than what rules replace them with: a square is a product."""
+"""Operators that are many times slower than their replacements by rules: a square is a product."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Tile:
 
 
 Readings: TypeAlias = list[tuple[Node, tuple[ENode, ...]]]
-"""A class, and others that it is a strided window of, each with the e-nodes between."""
+"""A class and the classes of which it is a strided window, each with the e-nodes between."""
 
 
 class Tiling:
     """A frozen e-graph with the queries of all families of tiles. Without ``fused``, every tile is a single e-node.
 
-    ``stored``: classes that no tile holds but as its root.
+    ``stored``: classes that a tile may have only as its root.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Tiling:
         self._leaf: dict[int, Node] = {}
         self._implementations: dict[str, Implementation] = {}
         self.readings: dict[tuple[int, tuple[str, ...]], Readings] = {}
-        """What ``lower.calls.tiles.readings`` found for one library, which all others ask for too."""
+        """Results of ``lower.calls.tiles.readings``, shared by all libraries."""
         self.consumers: dict[int, set[int]] = {number: set() for number in frozen.classes}
         for number, nodes in frozen.classes.items():
             for node in nodes:
@@ -63,7 +63,7 @@ class Tiling:
 
     @property
     def fused(self) -> bool:
-        """Return whether tiles may hold several e-nodes: not once it is late."""
+        """Return whether tiles may hold several e-nodes; they may not once it is late."""
         self._fused = self._fused and not self._is_late()
         return self._fused
 
@@ -87,9 +87,9 @@ class Tiling:
         return self.build(number, node, [self.leaf(child) for child in node.children])
 
     def is_shared(self, number: int) -> bool:
-        """Return whether several other values are computed from a class: in the input program, where it has the value.
+        """Return whether several other values are computed from a class; counted in the input program if it has the value.
 
-        Rules give a value that is read once many readers more, which are ways to compute one thing.
+        Rules give a value that is read once many more readers, which are only other ways to compute the same thing.
         """
         users = self._source_users.get(number)
         return number in self.frozen.roots or (len(self.consumers[number]) if users is None else users) > 1
@@ -131,12 +131,12 @@ def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
 
 
 def tensors_of(fragment: Node) -> frozenset[int]:
-    """Return the classes that a fragment reads, constants left out."""
+    """Return the classes that a fragment reads, without constants."""
     return contents(fragment).tensors
 
 
 class Contents(NamedTuple):
-    """What is in a fragment: how many operators, how many of them are costly, and the classes that it reads, constants left out."""
+    """The contents of a fragment: how many operators, how many of them are costly, and the classes that it reads, without constants."""
 
     operators: int
     costly: int
@@ -145,7 +145,7 @@ class Contents(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def contents(fragment: Node) -> Contents:
-    """Return what is in a fragment."""
+    """Return the contents of a fragment."""
     seen = {fragment}
     stack = [fragment]
     operators = costly = 0

@@ -30,9 +30,9 @@ def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
 
 
 def tiles_above(tiling: Tiling, tiles: Mapping[int, Sequence[Tile]], fits: Callable[[Node], bool], most: int) -> Iterator[tuple[int, Tile]]:
-    """Yield what transposes and reshapes make of tiles, ``most`` of a class, where the kernel ``fits`` what they are then.
+    """Yield what transposes and reshapes make of tiles, at most ``most`` of a class, if the kernel ``fits`` the new fragment.
 
-    A reshape yields nothing: the tile below it, viewed, is the same for free.
+    A reshape yields nothing: a view of the tile below it computes the same for free.
     """
     for _ in range(VIEWS_ABOVE if tiling.fused else 0):
         grown: dict[int, list[Tile]] = {}
@@ -48,11 +48,11 @@ def tiles_above(tiling: Tiling, tiles: Mapping[int, Sequence[Tile]], fits: Calla
 
 
 def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[int]]]) -> Iterator[tuple[int, Tile]]:
-    """Yield opaque nodes, and the input program's own e-nodes: onnxruntime always can compute them.
+    """Yield opaque nodes, and the input program's own e-nodes, which onnxruntime can always compute.
 
-    These are spare where something else computes the class from their operands: its kernel may prove wrong, or fail. E-nodes that
-    rules made are left to onnxruntime only where nothing else computes their class at all.
-    An expression is part of a derived program, beside which the class has its operator: without a kernel it is not worth having.
+    The latter are spare if another kernel computes the class from their operands: that kernel may prove wrong, or fail. E-nodes that rules
+    made are left to onnxruntime only if nothing else computes their class. An expression belongs to a derived program, and its class also
+    has the operator, so an expression without a kernel is skipped.
 
     ``computed_from``: for every class, the tensors that each of its other tiles reads.
     """

@@ -1,1 +1,1 @@
-"""What a kernel costs: measured times from the profile database, estimates where there are none."""
+"""The costs of kernels: measured times from the profile database, estimates if there are none."""

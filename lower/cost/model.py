@@ -1,9 +1,9 @@
-"""What a kernel costs: its measured median where the profile database has one, an estimate otherwise.
+"""The cost of a kernel: its measured median if the profile database has one, an estimate otherwise.
 
-Estimates only rank what is not measured yet; extraction is repeated until everything it chose has been measured
-(or time is up), so a wrong estimate costs a measurement and not a wrong choice. Kernels around one costly operator
-are a family: they take about the same time, whatever is fused above it. So do kernels of attention of the same sizes. What has a
-measured relative is estimated by it, give or take the operands that it reads besides; everything else by its arithmetic and its bytes.
+Estimates only rank kernels that are not measured yet. Extraction is repeated until everything that it chose has been measured (or time is
+up), so a wrong estimate costs a measurement and not a wrong choice. Kernels around one costly operator are a family: they take about the
+same time, whatever is fused above it. So do kernels of attention of the same sizes. A kernel with a measured relative is estimated by it,
+corrected by the operands that it reads besides; every other kernel by its arithmetic and its bytes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FAILED_COST_US = 1e9
 """The cost of a kernel that cannot be run, in microseconds."""
 
 KernelKey: TypeAlias = tuple[str, str]
-"""Fragment text and implementation: what a measurement is filed under."""
+"""Fragment text and implementation: the key of a measurement."""
 Offered: TypeAlias = Mapping[int, tuple[Candidate, ...]]
 """Candidates by class."""
 Family: TypeAlias = tuple[Implementation, Hashable, tuple[object, ...]]
-"""Implementation, the costly operator over what it reads, and the transposes above it; or what its library says instead of these."""
+"""Implementation, the costly operator over what it reads, and the transposes above it; or its library's criterion instead of these two."""
 
 CHEAP = ("elementwise", "view", "movement")
 
@@ -49,24 +49,24 @@ def key_of(candidate: Candidate) -> KernelKey:
 
 @dataclass
 class CostModel:
-    """Prices candidates for one device. Texts and work of fragments are remembered: pricing is repeated often."""
+    """Prices candidates for one device. Texts and work of fragments are cached, because pricing is repeated often."""
 
     database: Database
     device: str
     speed: DeviceSpeed
     weights_from_memory: bool = False
-    """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
+    """Whether the model's weights are too large for the shared cache; kernels are then timed with their constants outside of it."""
     caution: float = 1.0
-    """The factor of estimates: above 1, a measured kernel is preferred to an estimated one."""
+    """The factor by which estimates are multiplied: above 1, a measured kernel is preferred to an estimated one."""
     model: str = ""
-    """The name of the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
+    """The name of the model whose programs are priced, because a kernel may cost more inside of them than it does alone."""
     target: Target = field(default_factory=default_target)
     """The target that the candidates are code for."""
     policy: CostPolicy = CostPolicy()
     prior: Prior = IGNORANT
-    """By how much longer than its roofline a kernel takes that was not measured; it knows nothing where a device is not timed."""
+    """The prior of the ratio of an unmeasured kernel's time to its roofline; ``IGNORANT`` for a device that is not timed."""
     errors: ErrorModel | None = None
-    """The error model; None where no kernel rounds its operands, or where any error is accepted."""
+    """The error model; None if no kernel rounds its operands, or if any error is accepted."""
 
     def __post_init__(self) -> None:
         self._lowering = lowering_for(self.target)
@@ -78,20 +78,20 @@ class CostModel:
         self._in_place: dict[KernelKey, Record | None] = {}
         self._families: dict[tuple[Node, Implementation], Family | None] = {}
         self._learned: set[KernelKey] = set()
-        """The kernels whose times the estimates of others follow."""
+        """The kernels whose times already enter the estimates of others."""
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
-        """Measured over expected times of kernels, by the binary order of the bytes that they move."""
+        """Ratios of measured to expected times of kernels, by the bit length of the number of bytes that they move."""
         self._filled: dict[tuple[Node, Implementation, Window | Reason], float] = {}
         self._shares: dict[str, dict[KernelKey, float]] = {}
-        """The measured part of the time in float32 that kernels take, by implementation: products of three parts may be fast where
-        convolutions are slow."""
+        """Ratios of measured times to times in float32, by implementation: products of three parts may be fast where convolutions are
+        slow."""
         self._exact: dict[str, float] = {}
-        """What the fastest measured kernel of a fragment takes in float32."""
+        """The time in float32 of each fragment's fastest measured kernel, in microseconds."""
         self._expected: dict[tuple[Node, Implementation], float] = {}
 
     def speculative(self) -> CostModel:
-        """Return a model that knows all that this one does; what is filed in it, no other model or run sees."""
+        """Return a model that knows all that this one does; no other model or run sees the records that are filed in it."""
         other = replace(self, database=self.database.scratch())
         other._keys, other._work, other._families, other._expected = self._keys, self._work, self._families, self._expected
         other._constants_bytes = self._constants_bytes
@@ -104,17 +104,17 @@ class CostModel:
         return self._keys[part]
 
     def device_of(self, fragment: Node) -> str:
-        """Return the name of device and manner of timing that a fragment's measurements are filed under."""
+        """Return the device and manner of timing under which a fragment's measurements are filed."""
         return from_memory(self.device) if self.reads_memory(fragment) else self.device
 
     def code_digest(self, candidate: Candidate) -> str:
-        """Return a hash of what a kernel's time depends on: '' where its code is not ours."""
+        """Return a hash of what a kernel's time depends on; '' if its code is not ours."""
         return self._lowering.code_digest(candidate.fragment, candidate.implementation)
 
     def recorded(self, device: str, candidate: Candidate) -> Record | None:
         """Return the database's record of a kernel."""
         if not self.database.has_times(device, *self.key(candidate)):
-            return None  # the digest of its code may take milliseconds
+            return None  # computing the digest of its code may take milliseconds
         return self.database.get(device, *self.key(candidate), self.code_digest(candidate))
 
     def reads_memory(self, fragment: Node) -> bool:
@@ -135,7 +135,7 @@ class CostModel:
         return filed
 
     def _learn(self, candidate: Candidate, key: KernelKey, median_us: float) -> None:
-        """Estimate others by a kernel's time."""
+        """Update the estimates of other kernels by this kernel's time."""
         amount, precision = self.work(candidate.fragment), candidate.implementation.precision
         if (of := self.family(candidate)) is not None:
             self._relatives.setdefault(of, {})[key] = amount.size_bytes, median_us
@@ -151,7 +151,7 @@ class CostModel:
         self._learned.add(key)
 
     def expected_us(self, candidate: Candidate) -> float:
-        """Return what a kernel is expected to take before any is measured: its roofline, times what the prior says."""
+        """Return the expected time of a kernel before any is measured: its roofline times the factor of the prior."""
         part = (candidate.fragment, candidate.implementation)
         if part not in self._expected:
             amount = self.work(candidate.fragment)
@@ -160,7 +160,7 @@ class CostModel:
         return self._expected[part]
 
     def family(self, candidate: Candidate) -> Family | None:
-        """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
+        """Return the family of a kernel of a library or around an expression; None for others, whose loops depend on all they compute."""
         part = (candidate.fragment, candidate.implementation)
         if part not in self._families:
             library = self._lowering.library_of(candidate.implementation)
@@ -177,7 +177,7 @@ class CostModel:
         return unmeasured or self.record(candidate) is not None
 
     def by_fastest_plan(self, candidate: Candidate) -> Candidate:
-        """Return a library's kernel by the fastest plan of its library that was measured, else by the library's own choice."""
+        """Return a library's kernel with the fastest measured plan of its library, else with the library's own choice."""
         library = self._lowering.library_of(candidate.implementation)
         if library is None or not library.has_plans:
             return candidate
@@ -202,14 +202,14 @@ class CostModel:
         self._learned.discard(key)
 
     def in_place(self, candidate: Candidate) -> Record | None:
-        """Return what a kernel took inside a program for this model, where that was found to be something else than what it takes alone."""
+        """Return the time of a kernel inside a program for this model, if it was found to differ from its time alone."""
         key = self.key(candidate)
         if self.model and key not in self._in_place:
             self._in_place[key] = self.recorded(in_place(self.device_of(candidate.fragment), self.model), candidate)
         return self._in_place.get(key)
 
     def file_in_place(self, candidate: Candidate, times_us: tuple[float, ...]) -> None:
-        """Price a kernel by what it takes inside programs for this model, now and in later runs."""
+        """Price a kernel by its time inside programs for this model, now and in later runs."""
         key = self.key(candidate)
         device = in_place(self.device_of(candidate.fragment), self.model)
         record = Record(device, *key, "ok", times_us, generator=self.code_digest(candidate))
@@ -217,7 +217,7 @@ class CostModel:
         self._in_place[key] = record
 
     def cost_us(self, candidate: Candidate) -> float:
-        """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
+        """Return the measured median, a prohibitive cost if the kernel failed or hung, else the estimate."""
         if candidate.implementation.is_free:
             return 0.0
         if (inside := self.in_place(candidate)) is not None and inside.median_us is not None:
@@ -228,9 +228,9 @@ class CostModel:
         return record.median_us if record.median_us is not None else FAILED_COST_US
 
     def stitched_us(self, candidate: Candidate, candidates: Offered) -> tuple[float, Mapping[tuple[int, Candidate], float]]:
-        """Return what it takes to get the parts of a stitch to where they stand in its whole, and for kernels of parts what more they take.
+        """Return the time to get the parts of a stitch to where they stand in its whole, and the additional time of kernels of parts.
 
-        Whichever kernel makes a part, the least of them is the stitch's; what another takes beyond it, as a copy, is its own.
+        The least time of any kernel of a part is the stitch's. Additional time of another kernel, such as a copy, is that kernel's own.
         """
         stitch, type = stitch_of(candidate.fragment), candidate.fragment.type
         assert stitch is not None
@@ -245,7 +245,7 @@ class CostModel:
     def _filled_us(
         self, number: int, window: Window | Reason, bytes_each: int, candidates: Offered, above: frozenset[int]
     ) -> tuple[float, dict[tuple[int, Candidate], float]]:
-        """Return what it takes to get a class into a window of a larger tensor, at least, and for each of its kernels what more."""
+        """Return the least time to get a class into a window of a larger tensor, and the additional time of each of its kernels."""
         each_us, more_us = dict[Candidate, float](), dict[tuple[int, Candidate], float]()
         copy_us = self.speed.copy_us(0 if isinstance(window, str) else math.prod(window.shape) * bytes_each)
         for made in candidates.get(number, ()):
@@ -268,19 +268,19 @@ class CostModel:
         return self._filled[key]
 
     def program_us(self, program: Program) -> float:
-        """Return what a run of a program is predicted to take: its kernels, and the call."""
+        """Return the predicted time of a run of a program: its kernels, and the call."""
         return program.cost_us + self.speed.call_us
 
     def _caution_about(self, candidate: Candidate) -> float:
-        """Return more for kernels of a library or of onnxruntime: they may be reference implementations, thousands of times slower."""
+        """Return the caution; more for libraries and onnxruntime, whose reference implementations may be thousands of times slower."""
         implementation = candidate.implementation
         return self.caution**self.policy.library_caution if implementation.is_library or implementation.is_opaque else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
-        """Return an estimate: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
+        """Return an estimate: the time of the measured relative whose bytes are nearest, else by the roofline.
 
-        Where generated kernels of about the size have proved faster than the roofline says (their operands stay in a cache that
-        it does not know), the guess follows them: what could be fused is tried, not given up for what is measured.
+        If generated kernels of about the size proved faster than the roofline says (their operands stay in a cache that it does not know),
+        the estimate follows them, so that possible fusions are tried instead of being discarded for measured kernels.
         """
         amount = self.work(candidate.fragment)
         of = self.family(candidate)
@@ -297,7 +297,7 @@ class CostModel:
         return max(self.policy.least_of_relative * time_us, time_us + moving_us)
 
     def _exact_us(self, candidate: Candidate) -> float | None:
-        """Return what a kernel takes in float32: by its own time, a relative's, or other implementations'; None where none is known."""
+        """Return the time of a kernel in float32: its own, a relative's, or that of other implementations; None if none is known."""
         exact = _exact(candidate)
         record = self.record(exact)
         if record is not None:
@@ -305,7 +305,7 @@ class CostModel:
         return self.estimate_us(exact) if self.has_relatives(exact) else self._exact.get(self.key(exact)[0])
 
     def _expected_share(self, implementation: Implementation) -> float:
-        """Return which part of the time in float32 a kernel is expected to take, by those of the implementation that were measured."""
+        """Return the expected ratio of a kernel's time to its time in float32, by measured kernels of the implementation."""
         measured = self._shares.get(implementation.with_plan("").name, {}).values()
         return statistics.median(measured) if len(measured) >= self.policy.enough_alike else EXPECTED_SHARE[implementation.precision]
 
@@ -336,9 +336,9 @@ class CostModel:
     ) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong.
 
-        A spare candidate costs as if it failed, unless all others of its class do. What a part of a stitch takes to get to its box, beyond
-        what the best kernel of it takes, is on top of its kernel. ``uses``: how many equal blocks of the model compute
-        a class, where it is more than one: times add up, and so do the squares of errors.
+        A spare candidate costs as if it failed, unless all others of its class do. The additional time to get a part of a stitch into its
+        box, beyond that of the part's best kernel, is added to its kernel's cost. ``uses``: how many equal blocks of the model compute a
+        class, if more than one. Times add up, and so do the squares of errors.
         """
         self.look_up(candidates)
         if self.errors:
@@ -383,7 +383,7 @@ def _exact(candidate: Candidate) -> Candidate:
 
 
 def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-    """Keep, of candidates that read the same operands by the same implementation, the one that does least.
+    """Keep the candidate with the least arithmetic among those that read the same operands by the same implementation.
 
     They differ in the way their fragment is written (transposes that cancel, a layout attribute), not in what runs.
     """
@@ -401,10 +401,9 @@ def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ..
 
 
 def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> list[Candidate]:
-    """List library candidates to measure, those with the largest estimates first: the plainest of each family without a time.
+    """List library candidates to measure, the largest estimates first: the plainest of each family without a time.
 
-    Families that are hopeless beside a measured rival are left out; everything else is measured only when extraction
-    chooses it.
+    Families that are hopeless beside a measured rival are skipped; everything else is measured only when extraction chooses it.
     """
     model.look_up(candidates)
     plainest: dict[Family | KernelKey, tuple[tuple[int, KernelKey], Candidate]] = {}
@@ -431,7 +430,7 @@ def _constants_bytes(fragment: Node) -> int:
 
 
 def is_measurable(fragment: Node) -> bool:
-    """Return whether a kernel can be run alone: opaque nodes and unknown sizes cost the same in every program."""
+    """Return whether a kernel can be run alone. Opaque nodes and unknown sizes cannot, and cost the same in every program."""
     return fragment.op != "Opaque" and all(node.type.is_static for node in walk((fragment,)))
 
 
@@ -444,8 +443,8 @@ def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]
 def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]]) -> set[tuple[int, Candidate]]:
     """Return the candidates, with their classes, that need no step of their own: their parts are written where they will stand.
 
-    ``lower.placement`` does so for values made by kernels, each of which stands in one concatenation. Where one concatenation is a
-    part of another, the parts of the inner one stand in both for free, as long as the outer one reads the inner one, not its parts.
+    ``lower.placement`` does so for values made by kernels, each of which stands in one concatenation. If one concatenation is a part of
+    another, the parts of the inner one stand in both for free, as long as the outer one reads the inner one, not its parts.
     """
     joining = {number: [candidate for candidate in options if is_joining(candidate)] for number, options in candidates.items()}
     readers: dict[int, set[int]] = {}
@@ -471,12 +470,12 @@ def is_joining(candidate: Candidate) -> bool:
 
 
 def is_stitch(candidate: Candidate) -> bool:
-    """Return whether a kernel does nothing but put parts into boxes of a whole."""
+    """Return whether a kernel only puts parts into boxes of a whole."""
     return candidate.implementation.is_generated and stitch_of(candidate.fragment) is not None
 
 
 def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, ...]]) -> bool:
-    """Return whether ``lower.placement`` can write the parts of a stitch over its whole: that is computed, and no other part of it."""
+    """Return whether ``lower.placement`` can write the parts of a stitch over its whole: the whole is computed, and all operands differ."""
     stitch = stitch_of(candidate.fragment) if is_stitch(candidate) else None
     if stitch is None or len(set(candidate.operands)) != len(candidate.operands):
         return False
@@ -484,7 +483,7 @@ def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, 
 
 
 def family(candidate: Candidate) -> Family | None:
-    """Return the family of a candidate: what decides its cost, from the last such operator down. None where none is above all others."""
+    """Return the family of a candidate: its last costly operator with all below it; None if no such operator is above all others."""
     nodes = [node for node in walk((candidate.fragment,)) if node.op != "Placeholder"]
     costly = [node for node in nodes if node.op not in OPS or OPS[node.op].category not in CHEAP]
     last = next((node for node in costly if set(walk((node,))).issuperset(costly)), None)

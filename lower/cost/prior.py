@@ -1,7 +1,7 @@
-"""The prior: what a kernel takes before it is measured, as a multiple of its roofline, by a regression on kernels that were measured.
+"""The prior: the time of a kernel before it is measured, as a multiple of its roofline, by a regression on measured kernels.
 
-A kernel is described by what it does, never by where it stands: its work, its bytes, how long its sums are, what kind of operators it
-fuses, and whose kernel it is. ``python -m bench.prior`` learns the weights from profile databases.
+A kernel is described by what it computes, never by where it stands: its work, its bytes, the length of its sums, the kinds of operators
+that it fuses, and whose kernel it is. ``python -m bench.prior`` learns the weights from profile databases.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from lower.roofline import Work
 
 FILE = Path(__file__).with_name("prior.json")
 FURTHEST = 6.0
-"""Powers of two from the roofline at most: further off are reference implementations, which say nothing of others."""
+"""The largest power of two by which a kernel may differ from its roofline. Kernels further off are reference implementations, which say
+nothing of others."""
 SMALL = 14.0
-"""The power of two of the bytes of a small kernel: sizes count from there."""
+"""The binary logarithm of the bytes of a small kernel; sizes count from there."""
 
 
 def described(fragment: Node, implementation: str, amount: Work) -> dict[str, float]:
-    """Return what a kernel is described by."""
+    """Return the features that describe a kernel."""
     nodes = [node for node in walk((fragment,)) if node.op != "Placeholder"]
     category = [OPS[node.op].category if node.op in OPS else "other" for node in nodes]
     elements = max(1, fragment.type.elements) if fragment.type.is_static else 1
@@ -46,19 +47,19 @@ def described(fragment: Node, implementation: str, amount: Work) -> dict[str, fl
 
 @dataclass(frozen=True)
 class Prior:
-    """Weights of what kernels are described by; the sum is the power of two by which a kernel takes longer than its roofline."""
+    """Weights of the features of kernels; the weighted sum is the power of two by which a kernel takes longer than its roofline."""
 
     weights: Mapping[str, float]
 
     @cached_property
     def libraries(self) -> frozenset[str]:
-        """Return the libraries that it was learnt on."""
+        """Return the libraries whose kernels it was learnt on."""
         return frozenset(name.partition(".")[0] for name in self.weights if "." in name)
 
     def factor(self, fragment: Node, implementation: str, amount: Work) -> float:
-        """Return by how much longer than its roofline a kernel is expected to take; it says nothing of libraries that it was not learnt on.
+        """Return the factor by which a kernel is expected to take longer than its roofline; 1 for libraries that it was not learnt on.
 
-        What others take would keep kernels of a new library from being tried at all.
+        The factors of other libraries would keep kernels of a new library from being tried at all.
         """
         library, _, kernel = implementation.partition("@")[0].partition(".")
         if kernel and library not in self.libraries:
@@ -68,11 +69,11 @@ class Prior:
 
 
 IGNORANT = Prior({})
-"""The prior that knows nothing: kernels take what their roofline says."""
+"""The prior without weights: kernels take what their roofline says."""
 
 
 @cache
 def shipped(target: str) -> Prior:
-    """Return the prior that ships for a kind of target; it knows nothing of those that it was not learnt on."""
+    """Return the prior that ships for a kind of target; ``IGNORANT`` for those that it was not learnt on."""
     learnt = json.loads(FILE.read_text(encoding="utf-8"))
     return Prior(learnt["weights"]) if learnt["target"] == target else IGNORANT

@@ -1,7 +1,7 @@
-"""Targets: what code is for. Each has its libraries and the back half of its generator in a folder of its own.
+"""Targets: the machines that code is made for. Each has its libraries and the back half of its generator in a folder of its own.
 
-A program becomes a plan of one target through its :class:`Lowering`: ``LOWERING`` in ``lower/targets/<kind>/lowering.py``. The
-device that runs the plan has the same name in ``runtime.devices``. CONTRIBUTING.md adds a library and a device.
+A program becomes a plan of one target through its :class:`Lowering`: ``LOWERING`` in ``lower/targets/<kind>/lowering.py``. The device that
+runs the plan has the same name in ``runtime.devices``. CONTRIBUTING.md shows how to add a library and a device.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class Launch:
 
 
 def dense_alone(kernel: Kernel, window: Window) -> int:
-    """Return in how many runs kernels of a library that writes dense results only write into a window: one, or 0 where they cannot."""
+    """Return 1 if a window is dense, and 0 if not: kernels of such a library write dense results only."""
     return int(window.is_contiguous)
 
 
 def reads_as_computed(_fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | str:
-    """Refuse to read and write values that are stored in another element type than they are computed in."""
+    """Refuse values that are stored in another element type than they are computed in."""
     return f"{implementation} reads and writes values in the types that they are computed in"
 
 
 def usual_family(_: Node) -> Hashable | None:
-    """Return None: kernels of the same costly operator over the same operands are a family."""
+    """Return None: kernels with the same costly operator over the same operands are a family."""
     return None
 
 
 def as_given(_: Node) -> Mapping[int, tuple[int, ...]]:
-    """Return that all constants are stored as they are given."""
+    """Return no orders: all constants are stored as they are given."""
     return {}
 
 
@@ -66,10 +66,10 @@ def as_given(_: Node) -> Mapping[int, tuple[int, ...]]:
 class Library:
     """A library whose kernels compete with generated ones. Its implementations are called ``<name>.<kernel>``.
 
-    ``tiles`` covers an e-graph with its kernels, ``launch`` writes one that was chosen. With a ``source`` the library is functions
-    in C: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own. ``writes``
-    says in how many runs a kernel writes its result into a window, as fast as elsewhere (0: it cannot), and ``reads`` to what an
-    implementation rounds each operand of a fragment, or why it does not compute that.
+    ``tiles`` covers an e-graph with its kernels, ``launch`` writes one that was chosen. With a ``source`` the library consists of C
+    functions: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own. ``writes``
+    returns in how many runs a kernel writes its result into a window, as fast as elsewhere (0: it cannot). ``reads`` returns to what an
+    implementation rounds each operand of a fragment, or why it does not compute the fragment.
     """
 
     name: str
@@ -81,15 +81,15 @@ class Library:
     has_plans: bool = False
     """Whether it has several plans for one call, each of which may be measured and chosen."""
     constant_orders: Orders = as_given
-    """In which order of axes a fragment's constants are stored."""
+    """Returns the order of axes in which a fragment's constants are stored."""
     family: Callable[[Node], Hashable | None] = usual_family
-    """What decides a kernel's time, by its fragment: kernels of which it is equal take about the same. None: the usual family's."""
+    """Returns a key of a fragment: kernels with equal keys take about the same time. None: the usual family."""
     kind: str = ""
-    """The kind of its steps where these are neither the library's own nor C functions: of generated code, the generator's."""
+    """The kind of its steps, if these are neither the library's own nor C functions: for generated code, the generator's."""
 
     @property
     def step_kind(self) -> str:
-        """Return the kind of its steps: its name where the device knows the library, else that of a C function."""
+        """Return the kind of its steps: its name if the device knows the library, else that of a C function."""
         return self.kind or (FUNCTION_STEP if self.source else self.name)
 
     @property
@@ -117,9 +117,9 @@ class Compiler(Protocol):
 
 
 class CodeCompiler(Protocol):
-    """How requests become code: in processes that may be kept, through a cache. ``digest`` names its sources and its compiler.
+    """How requests become code: in processes that may be kept, through a cache. ``digest`` is a hash of its sources and its compiler.
 
-    ``code_digest`` is a hash of what decides an implementation's code for one fragment: at most as much as ``digest``.
+    ``code_digest`` is a hash of all that determines an implementation's code for one fragment; it depends on no more than ``digest``.
     """
 
     def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> Compiled: ...
@@ -133,11 +133,11 @@ class CodeCompiler(Protocol):
 
 @dataclass(frozen=True)
 class Generator:
-    """What runs where no library has a kernel: code that is made for the fragment, or its meaning.
+    """The generator for fragments that no library computes: code that is made for the fragment, or its meaning.
 
-    ``tiles`` covers an e-graph, asking for each fragment whether it can be generated; ``supports`` is the
-    default answer. ``spec`` is a step's recipe. Without a ``compiler`` the recipe is all that the device needs.
-    ``constant_orders`` says in which order of axes a fragment's constants are stored.
+    ``tiles`` covers an e-graph, asking for each fragment whether it can be generated; ``supports`` is the default answer. ``spec`` is a
+    step's recipe. Without a ``compiler`` the recipe is all that the device needs. ``constant_orders`` returns the order of axes in which a
+    fragment's constants are stored.
     """
 
     tiles: Callable[[Tiling, Callable[[Node], str | None], Implementation], Iterator[tuple[int, Tile]]]
@@ -151,22 +151,22 @@ class Generator:
 
 
 def no_compiler(source: Path) -> Path:
-    """Refuse to compile: the target has no compiler for C."""
+    """Refuse to compile, because the target has no compiler for C."""
     raise LowerError("this target has no compiler for C", where=str(source), fix="add the library to a target that has one")
 
 
 def nothing(*_: object) -> None:
-    """Do nothing: the target builds nothing."""
+    """Do nothing, because the target builds nothing."""
 
 
 @dataclass(frozen=True)
 class Lowering:
     """How programs become plans of one target.
 
-    ``generated``: the implementation of the generator's kernels, whose text is the kind of their steps, too. ``contraction``: the
-    one whose speed stands for all that do much arithmetic. ``build`` compiles a library's C source once and returns the file,
-    ``source_digest`` is a hash of such a source.
-    ``prepare`` builds what running needs, ``prepare_artefact`` what artefacts carry besides, and ``complete`` adds both to one.
+    ``generated``: the implementation of the generator's kernels; its text is also the kind of their steps. ``contraction``: the
+    implementation whose speed stands for all kernels with much arithmetic. ``build`` compiles a library's C source once and returns the
+    file, and ``source_digest`` is a hash of such a source. ``prepare`` builds what running needs, ``prepare_artefact`` builds what
+    artefacts carry besides, and ``complete`` adds both to an artefact.
     """
 
     target: Target
@@ -179,10 +179,10 @@ class Lowering:
     prepare_artefact: Callable[[], object] = nothing
     complete: Callable[[Path], object] = nothing
     speed: DeviceSpeed | None = None
-    """The rates of the target from its data sheet, where its device is not timed."""
+    """The rates of the target from its data sheet, if its device is not timed."""
     source_digest: Callable[[Path], str] = str
     precisions: tuple[str, ...] = ()
-    """What kernels of its libraries round the operands of products to, besides float32."""
+    """The precisions besides float32 to which kernels of its libraries round the operands of products."""
 
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
@@ -194,18 +194,18 @@ class Lowering:
         return tuple(dict.fromkeys(library.source for library in libraries if library and library.source))
 
     def constant_orders(self, kernel: Kernel) -> Mapping[int, tuple[int, ...]]:
-        """Return in which order of axes a kernel's constants are stored, by operand, where that is not their own."""
+        """Return the order of axes in which a kernel's constants are stored, by operand, if it is not their own."""
         library = self.library_of(kernel.implementation)
         orders = self.generator.constant_orders if kernel.implementation.is_generated else library.constant_orders if library else as_given
         return orders(kernel.fragment)
 
     def library_writes(self, kernel: Kernel, window: Window) -> int:
-        """Return in how many runs a library's kernel writes its result into a window; 0 where it cannot."""
+        """Return in how many runs a library's kernel writes its result into a window; 0 if it cannot."""
         library = self.library_of(kernel.implementation)
         return library.writes(kernel, window) if library is not None else 0
 
     def reads(self, fragment: Node, implementation: Implementation) -> Mapping[int, frozenset[str]] | str:
-        """Return to what a kernel rounds each of its operands, by index, or why there is none; one that is read twice may have several."""
+        """Return the precisions to which a kernel rounds each operand, by index (several if it is read twice), or why there is none."""
         if implementation.is_generated:
             reason = self.generator.supports(fragment)
             return reason or {leaf.integer("index"): frozenset({PLAIN}) for leaf in placeholders(fragment)}
@@ -214,18 +214,18 @@ class Lowering:
 
     @property
     def generator_digest(self) -> str:
-        """Return a hash of what decides which code is generated for whatever fragment; '' without a compiler."""
+        """Return a hash of all that determines generated code, for any fragment; '' without a compiler."""
         return self.generator.compiler.digest() if self.generator.compiler else ""
 
     def code_digest(self, fragment: Node, implementation: Implementation) -> str:
-        """Return a hash of what decides an implementation's code: its times hold for equal ones; '' for code that is not ours."""
+        """Return a hash of all that determines an implementation's code: its times hold for equal hashes; '' for code that is not ours."""
         library = self.library_of(implementation)
         if implementation.is_generated or (library and library.step_kind == self.generated.name):
             return self.generator.compiler.code_digest(fragment, implementation) if self.generator.compiler else ""
         return self.source_digest(library.source) if library and library.source else ""
 
     def kept_compilers(self) -> AbstractContextManager[object]:
-        """Keep the compiling processes for everything that is compiled meanwhile."""
+        """Keep the compiling processes alive for all compilations meanwhile."""
         return self.generator.compiler.kept() if self.generator.compiler else nullcontext()
 
     def implementation(self, text: str) -> Implementation:
@@ -242,7 +242,7 @@ def kinds() -> tuple[str, ...]:
 def lowering(name: str = DEFAULT) -> Lowering:
     """Return how programs become plans of a target: of a kind, or of one that is described (``cuda:h100``).
 
-    The target's libraries are imported now, no compiler is.
+    The target's libraries are imported now, but no compiler.
     """
     kind, _, described = name.partition(":")
     lowerings = _lowerings(kind)
@@ -259,12 +259,12 @@ def lowering_for(target: Target) -> Lowering:
 
 
 def name_of(target: Target) -> str:
-    """Return the name of a target, which is that of its device, too."""
+    """Return the name of a target, which is also that of its device."""
     return next((f"{target.kind}:{name}" for name, each in _lowerings(target.kind).items() if name and each.target == target), target.kind)
 
 
 def _lowerings(kind: str) -> Mapping[str, Lowering]:
-    """Return the lowerings of a kind: its own, and by name those of devices that are described."""
+    """Return the lowerings of a kind: its own, and those of described devices by name."""
     if kind not in kinds():
         raise LowerError(f"there is no target {kind!r}", fix=f"there are {', '.join(kinds())}")
     module = importlib.import_module(f"{__name__}.{kind}.lowering")

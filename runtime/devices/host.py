@@ -30,7 +30,7 @@ class Ieee:
 
 
 class CommonDevice:
-    """What devices answer unless they say otherwise."""
+    """The answers of devices, unless they override them."""
 
     measured_on = ""
     keeps_time = False
@@ -111,7 +111,7 @@ class HostProgram(HostMemory):
             self.write(output, operands[0].copy() if is_copy else self._compute(index, operands, self.read(output).dtype))
 
     def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
-        """Time the Python calls: this says nothing about kernels (``Device.is_timed``)."""
+        """Time the Python calls, which says nothing about kernels (``Device.is_timed``)."""
         return [sum(self.profile(1)[0]) for _ in range(count)]
 
     def profile(self, count: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""List, export, import and make measurements of kernels; measure how near the cores are."""
+"""List, export, import and make measurements of kernels; measure the distance between cores."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="print each measurement: median, spread, implementation, kernel")
     names = [kind.TABLE for kind in TABLES]
     listing.add_argument("--table", choices=names, default=names[0], help=f"what to list (default: {names[0]})")
-    listing.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
+    listing.add_argument("--device", metavar="KEY", help="only the device with this key, as in the lines of export")
     export = commands.add_parser("export", help="write measurements as JSON lines ('-' for standard output)")
     export.add_argument("file", help="the file to write, or '-'")
-    export.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
+    export.add_argument("--device", metavar="KEY", help="only the device with this key, as in the lines that are written")
     importing = commands.add_parser("import", help="add measurements from JSON lines ('-' for standard input)")
     importing.add_argument("file", help="a file that export wrote, or '-'")
-    merging = commands.add_parser("merge", help="write the jobs of several archives as one, each kernel once")
-    merging.add_argument("archives", type=Path, nargs="+", metavar="ARCHIVE", help="what --export-jobs wrote, for one device")
+    merging = commands.add_parser("merge", help="merge several job archives into one, with each kernel once")
+    merging.add_argument("archives", type=Path, nargs="+", metavar="ARCHIVE", help="archives that --export-jobs wrote, for one device")
     merging.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the archive to write")
     merging.add_argument(
         "--most-mb", type=float, default=math.inf, metavar="N",
-        help="begin another archive (FILE-2, FILE-3, ...) where one would be larger than N million bytes",
+        help="begin another archive (FILE-2, FILE-3, ...) if one would be larger than N million bytes",
     )  # fmt: skip
-    measure = commands.add_parser("measure", help="time the kernels of a job archive on this machine; the same command again resumes")
-    measure.add_argument("archive", type=Path, help="what python -m egraph.optimize --export-jobs wrote")
+    measure = commands.add_parser("measure", help="time the kernels of a job archive on this machine; repeating the command resumes")
+    measure.add_argument("archive", type=Path, help="an archive that python -m egraph.optimize --export-jobs wrote")
     measure.add_argument("-o", "--output", type=Path, metavar="FILE", help="append each record to this file as a JSON line")
     measure.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="end after this time (default: when all is measured)")
     measure.add_argument(
@@ -63,14 +63,14 @@ def parser() -> argparse.ArgumentParser:
         help="measure on the machines of a Ray cluster (default: on this machine)",
     )  # fmt: skip
     measure.add_argument("--device", default="", metavar="KEY", help="with --runner: only on machines of this key (default: this one's)")
-    measure.add_argument("-q", "--quiet", action="store_true", help="say nothing while measuring")
-    cores = commands.add_parser("cores", help="print how near the cores are: what writing takes after another core has read")
+    measure.add_argument("-q", "--quiet", action="store_true", help="print nothing while measuring")
+    cores = commands.add_parser("cores", help="print the distance between cores: the time to write a cache line that another core has read")
     cores.add_argument("--threads", type=int, default=0, metavar="N", help="how many cores (default: all)")
     return main
 
 
 def describe_cores(threads: int | None) -> str:
-    """Measure for two seconds, since a virtual machine's cores move; return the median and the quartiles."""
+    """Measure for two seconds, because a virtual machine's cores move; return the median and the quartiles."""
     times_ns: list[float] = []
     for _ in range(ROUNDS):
         if (time_ns := line_ns(threads)) is None:

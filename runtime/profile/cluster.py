@@ -16,7 +16,7 @@ from runtime.profile.tables import Record, read_line
 from runtime.runner import Cluster, JobLost
 
 BATCH = 8
-"""Kernels that a machine measures in one job: what is lost with a machine, against a second in which a process begins."""
+"""Kernels that a machine measures in one job: these are lost with a machine, but starting a process takes a second."""
 
 
 def key_of_machine(name: str, threads: int) -> tuple[str, str]:
@@ -45,8 +45,8 @@ def measure_on_cluster(
 ) -> Measured:  # fmt: skip
     """Time an archive's kernels as ``measure_archive`` does, on every machine of a cluster whose device key is ``named_device``.
 
-    Without a name, on the machines like the one that asks. What a machine was measuring when it died is measured on another; raises
-    ValueError where no machine is that device, JobLost where none is left.
+    Without a name, the machines are those like the calling one. If a machine dies, another one measures what it was measuring. Raises
+    ValueError if no machine is that device, JobLost if none is left.
     """
     deadline = time.monotonic() + seconds
     opened = Archive.open(archive)
@@ -105,7 +105,7 @@ def measure_on_cluster(
 
 
 def _machines(cluster: Cluster, origin: Origin, device_key: str) -> tuple[list[str], str]:
-    """Return the machines that are the device, and what generated code runs on there."""
+    """Return the machines that are the device, and the architecture of their generated code."""
     references = {node: cluster.run_on(node, key_of_machine, (origin.device, origin.threads)) for node in cluster.nodes()}
     keys: dict[str, tuple[str, str]] = {}
     for node, reference in references.items():

@@ -1,9 +1,9 @@
-"""Jobs: compiled kernels in an archive, made where a search is, measured where the device is.
+"""Jobs: compiled kernels in an archive, made on the machine that searches, measured on the machine that has the device.
 
-An archive is a zip of ``jobs.jsonl``, ``files/`` and the package ``runtime/``, which measures it. The first line of
-``jobs.jsonl`` is an ``Origin``, each later one a ``Job``, whose ``files`` name the members of the artefact folder that the
-kernel runs from. Files are stored once, by the hash of their contents. Records are appended to a file of JSON lines as they
-are made, so that measuring may end at any moment and be resumed.
+An archive is a zip of ``jobs.jsonl``, ``files/`` and the package ``runtime/``, which measures it. The first line of ``jobs.jsonl`` is an
+``Origin``, each later one a ``Job``, whose ``files`` name the members of the artefact folder that the kernel runs from. Files are stored
+once, by the hash of their contents. Records are appended to a file of JSON lines as they are made, so that measuring may be interrupted at
+any moment and resumed.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ with tempfile.TemporaryDirectory(prefix="einsat-") as folder, zipfile.ZipFile(ar
         code = 130
 sys.exit(code)
 '''
-"""What Python runs where it is given the archive."""
+"""The program that Python runs when it is given the archive."""
 ENTRY_BYTES = 64
 """Bytes that an archive takes for a file besides its contents and its name, twice."""
 LEAST_PATIENCE_SECONDS = 5.0
-"""Seconds that a kernel gets at least, however little time is left."""
+"""The least time that a kernel gets, in seconds, however little time is left."""
 EFFORT = Effort()
 Tell = Callable[[str], None]
 Key: TypeAlias = tuple[str | int | float, ...]
-"""What a record is filed under."""
+"""The key of a record."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What all kernels of an archive were compiled for."""
+    """The device and the settings for which all kernels of an archive were compiled."""
 
     device: str
-    """The name that plans know it by."""
+    """The name of the device in plans."""
     architecture: str
-    """What generated code runs on."""
+    """The architecture of generated code."""
     threads: int
     seed: int = 0
-    """Of the operands that are drawn."""
+    """The seed of the drawn operands."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to measure: what its time is filed under, and what to run."""
+    """A kernel to measure: the key of its time, and what to run."""
 
     fragment: str
     implementation: str
@@ -93,16 +93,16 @@ class Job:
 
     @property
     def problem(self) -> Key:
-        """Return what tells the jobs of archives apart that were made for one device."""
+        """Return the key that distinguishes jobs of archives that were made for one device."""
         return self.fragment, self.implementation, self.generator, self.engine
 
     def key(self, device: str) -> tuple[str, str, str, str]:
-        """Return what the time is filed under on a device."""
+        """Return the key of the time on a device."""
         return from_memory(device) if self.engine == FROM_MEMORY else device, self.fragment, self.implementation, self.generator
 
 
 class ArchiveWriter:
-    """Writes an archive job by job; whole, or not at all where an error or an interrupt ends it."""
+    """Writes an archive job by job; if an error or an interrupt ends it, there is no archive."""
 
     def __init__(self, path: Path, origin: Origin) -> None:
         self.path, self._partial = path, path.with_name(f"{path.name}.partial")
@@ -118,7 +118,7 @@ class ArchiveWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Return what the archive takes, at most: the manifest is counted as it is before it is compressed."""
+        """Return the largest size that the archive may have, in bytes: the manifest is counted uncompressed."""
         entries = sum(len(entry.filename) + ENTRY_BYTES for entry in self._zip.filelist)
         return sum(entry.compress_size for entry in self._zip.filelist) + 2 * entries + self._lines_bytes
 
@@ -143,7 +143,7 @@ class ArchiveWriter:
         self._append(job)
 
     def further_bytes(self, archive: Archive, job: Job) -> int:
-        """Return by how much a job of another archive would enlarge this one, at most."""
+        """Return by how many bytes a job of another archive would enlarge this one, at most."""
         new = [f"{FILES}/{digest}" for digest in set(job.files.values()) - self._stored]
         packed = sum(archive.zipped.getinfo(name).compress_size + 2 * (len(name) + ENTRY_BYTES) for name in new)
         return packed + len(_line(job))
@@ -184,7 +184,7 @@ class Archive:
 
     @staticmethod
     def open(path: Path) -> Archive:
-        """Open an archive; raises ValueError where it is none."""
+        """Open an archive; raises ValueError if it is none."""
         try:
             zipped = zipfile.ZipFile(path)
             first, *lines = map(json.loads, zipped.read(MANIFEST).decode().splitlines())
@@ -226,13 +226,13 @@ class Merged:
     paths: tuple[Path, ...]
     kernels: int
     repeated: int
-    """Jobs that several archives had: each is kept once."""
+    """Jobs that several archives had; each is kept once."""
 
 
 def merge(paths: Sequence[Path], output: Path, most_bytes: float = float("inf")) -> Merged:
-    """Write the jobs of several archives as one, each kernel once; where it would be larger than a limit, as several.
+    """Write the jobs of several archives as one, each kernel once; as several if one would exceed a limit.
 
-    Each archive's first jobs come first, since those are of the programs that were chosen: time may end before the rivals' turn.
+    Each archive's first jobs come first, because they are of the programs that were chosen, and time may end before the others' turn.
     """
     archives = [Archive.open(path) for path in paths]
     try:
@@ -271,13 +271,13 @@ class Measured:
     """The result of measuring an archive."""
 
     records: tuple[Record, ...]
-    """Of this and of earlier calls, in the archive's order."""
+    """Records of this and of earlier calls, in the archive's order."""
     remaining: int
-    """Jobs that there was no time for."""
+    """The number of jobs for which there was no time."""
     foreign: int
-    """Jobs whose code was generated for another architecture: they are left out."""
+    """The number of jobs whose code was generated for another architecture, which are skipped."""
     lacking: Mapping[str, str] = field(default_factory=dict)
-    """What is missing on this machine, by the library whose kernels cannot be run without it: they remain."""
+    """What is missing on this machine, by the library whose kernels cannot be run without it; their jobs remain."""
 
 
 def measure_archive(
@@ -293,9 +293,9 @@ def measure_archive(
 ) -> Measured:
     """Time the kernels of an archive that neither the database nor ``output`` knows yet; append each record to ``output``.
 
-    A kernel that crashes, hangs or computes something wrong costs its own process only, and is recorded as such. ``only``: the
-    positions of the jobs to consider, if not all. Where the device's libraries list their plans, each one is timed after all jobs were;
-    the fastest is recorded once more under the implementation's text and ``PLAN_MARK``, with the plan as its message.
+    A kernel that crashes, hangs or computes something wrong costs only its own process, and is recorded as such. ``only``: the positions of
+    the jobs to consider, if not all. If the device's libraries list their plans, each plan is timed after all jobs. The fastest is recorded
+    once more under the implementation's text and ``PLAN_MARK``, with the plan as its message.
     """
     opened = Archive.open(archive)
     origin = opened.origin
@@ -331,14 +331,14 @@ class _Run:
     worker: Worker
     effort: Effort
     deadline: float
-    """By the monotonic clock, in seconds."""
+    """The deadline of the monotonic clock, in seconds."""
     records: dict[Key, Record] = field(default_factory=dict)
     lacking: dict[str, str] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
-    """Jobs of which nothing remains to be measured."""
+    """Jobs with nothing left to measure."""
 
     def measure(self, number: int, plan: str = "") -> Record | None:
-        """Time a job by one of its library's plans, else by the library's own choice; None where there is no time for it."""
+        """Time a job by one of its library's plans, else by the library's own choice; None if there is no time for it."""
         job = self.archive.jobs[number]
         job = replace(job, implementation=f"{job.implementation}{PLAN_MARK}{plan}") if plan else job
         key = job.key(self.device_key)
@@ -358,13 +358,13 @@ class _Run:
         return record
 
     def longest_first(self, numbers: Iterable[int]) -> list[int]:
-        """Return the jobs of libraries that were measured, those first whose kernels take longest: there a better plan gains most."""
+        """Return the measured jobs of libraries, the slowest kernels first, because a better plan gains most there."""
         times_us = {number: self.records.get(self.archive.jobs[number].key(self.device_key)) for number in numbers}
         libraries = [number for number, record in times_us.items() if record is not None and self.archive.jobs[number].library]
         return sorted(libraries, key=lambda number: -(getattr(times_us[number], "median_us", None) or 0.0))
 
     def measure_plans(self, number: int) -> None:
-        """Time every plan that a job's library lists on this device, and record which is the fastest."""
+        """Time every plan that a job's library lists on this device, and record the fastest."""
         job = self.archive.jobs[number]
         fastest_key = replace(job, implementation=f"{job.implementation}{PLAN_MARK}").key(self.device_key)
         if (known := self.earlier.get(fastest_key) or self.database.get(*fastest_key)) is not None:
@@ -406,7 +406,7 @@ class _Run:
         return Load(job.engine, folder, job.feeds, origin.threads, origin.seed, device=origin.device, plan=plan)
 
     def _timing(self, job: Job, plan: str) -> Timing | None:
-        """Return the timing, of a kernel that hangs the second one; None where there was no time to find out whether it hangs."""
+        """Return the timing, the second one if a kernel hangs; None if there was no time to find out whether it hangs."""
         worker, usual_seconds = self.worker, self.worker.time_out_seconds
         with self._unpacked(job) as folder:
             for _ in range(2):  # the machine may be overloaded
@@ -417,7 +417,7 @@ class _Run:
                     is_cut_short = timing.status == "hung" and worker.time_out_seconds < usual_seconds
                 finally:
                     worker.time_out_seconds = usual_seconds
-                if timing.lacks_library:  # recorded, it would keep every kernel from being used later
+                if timing.lacks_library:  # a record would keep the kernel from being used later
                     self.lacking[job.library] = timing.message
                     return None
                 if timing.status != "hung" or is_cut_short:
@@ -432,7 +432,7 @@ def progress(number: int, count: int, record: Record) -> str:
 
 
 def resumed(output: Path) -> Iterator[Record]:
-    """Yield the records of a file; a last line that a killed process left unfinished is cut off."""
+    """Yield the records of a file; a last line that a killed process left unfinished is removed."""
     if not output.exists():
         return
     text = output.read_text(encoding="utf-8")
@@ -449,7 +449,7 @@ def resumed(output: Path) -> Iterator[Record]:
 
 
 class appending:
-    """Append records to a file, each written out at once; to none where there is no file."""
+    """Append records to a file, each flushed at once; does nothing without a file."""
 
     def __init__(self, output: Path | None) -> None:
         self._file = output.open("a", encoding="utf-8") if output else None

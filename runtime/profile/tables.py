@@ -1,7 +1,7 @@
 """The tables of the profile database: one frozen row type each, whose fields are the columns.
 
-Texts, whole numbers and floating-point numbers are columns of these types; a tuple is a column of JSON text. What two
-machines may share (``SHARED``) also has a form as one JSON line.
+Texts, whole numbers and floating-point numbers are columns of these types; a tuple is a column of JSON text. Rows that machines may share
+(``SHARED``) also have a form as one JSON line.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 Status: TypeAlias = Literal["ok", "failed", "hung", "wrong"]
-"""'wrong': it ran, and computed something else than its fragment says."""
+"""'wrong': the kernel ran, and computed something else than its fragment says."""
 Value: TypeAlias = str | int | float
 PLAN_MARK = "#"
-"""Stands between an implementation's text and the plan of its library; without a plan, the record tells the fastest one in its message."""
+"""Separates an implementation's text and the plan of its library; if the plan is empty, the record's message names the fastest one."""
 LINE_FORMAT = "einsat-profile-2"
 STRICT_SINCE = (3, 37)
 """The version of SQLite that first refuses values of other types than the column's."""
@@ -29,7 +29,7 @@ _HINTS: dict[type, dict[str, Any]] = {}
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table ``TABLE``; the fields ``KEY`` find it."""
+    """A row of the table ``TABLE``; the fields ``KEY`` identify it."""
 
     TABLE: ClassVar[str]
     KEY: ClassVar[tuple[str, ...]]
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def objection(self) -> str:
-        """Return why no row can have these values; '' where one can."""
+        """Return why no row can have these values; '' if one can."""
         return ""
 
     def to_sql(self) -> tuple[Value, ...]:
@@ -58,7 +58,7 @@ class Row:
 
     @classmethod
     def from_sql(cls, values: Sequence[Any]) -> Row:
-        """Return the row of the columns' values; raises ValueError where they are not of the columns' types."""
+        """Return the row of the columns' values; raises ValueError if they are not of the columns' types."""
         hints = cls.hints()
         raw = {
             name: json.loads(value) if get_origin(hints[name]) is tuple else value for name, value in zip(hints, values, strict=True)
@@ -67,7 +67,7 @@ class Row:
 
     @classmethod
     def from_values(cls, raw: dict[str, Any]) -> Row:
-        """Return the row of values by column; raises ValueError where one is missing or of another type."""
+        """Return the row of values by column; raises ValueError if one is missing or of another type."""
         row = cls(**{name: _typed(name, hint, raw.get(name)) for name, hint in cls.hints().items()})
         if row.objection:
             raise ValueError(row.objection)
@@ -80,7 +80,7 @@ class Row:
 
 
 class Timed(Row):
-    """A timing: ``samples_us`` where its status is 'ok', else a ``message`` that says why there are none."""
+    """A timing: ``samples_us`` if its status is 'ok', else a ``message`` with the reason."""
 
     status: Status
     samples_us: tuple[float, ...]
@@ -109,8 +109,8 @@ class Timed(Row):
 class Record(Timed):
     """The time of one kernel on one device.
 
-    ``generator``: hash of the sources of the code generator, or of a kernel in C; '' for code that is not ours, whose times hold
-    whatever becomes of both.
+    ``generator``: hash of the sources of the code generator, or of a kernel in C; '' for code that is not ours, whose times do not depend
+    on these sources.
     """
 
     TABLE = "kernel_times"
@@ -126,7 +126,7 @@ class Record(Timed):
 
 @dataclass(frozen=True)
 class RaceTime(Timed):
-    """The latency of one contender of one race: only times of the same race are compared."""
+    """The latency of one contender of one race; only times of the same race are comparable."""
 
     TABLE = "races"
     KEY = ("device", "race", "contender")
@@ -151,7 +151,7 @@ class SearchRow(Row):
     """Hash of the model, rules, options and the generator's sources."""
     iterations: int
     unmeasured: int
-    """Chosen kernels that there was no time to measure."""
+    """The number of chosen kernels that there was no time to measure."""
     budget_seconds: float
     choices: str
     """The chosen kernels, as the driver writes them."""
@@ -163,7 +163,7 @@ class SearchRow(Row):
 
 @dataclass(frozen=True)
 class CheckRow(Row):
-    """On how many inputs a model's results were compared, where there was no time for all of them; 0 where there was."""
+    """The number of inputs on which a model's results were compared, if there was no time for all of them; else 0."""
 
     TABLE = "checks"
     KEY = ("device", "model")
@@ -200,7 +200,7 @@ class ProofRow(Row):
     sources: str
     """Hash of the sources that the proof depends on."""
     open: str
-    """What the prover could not show; empty where they are equal."""
+    """What the prover could not show; empty if they are equal."""
     seconds: float
 
 
@@ -210,7 +210,7 @@ SHARED: tuple[type[Row], ...] = (Record, RaceTime)
 
 
 def read_line(line: str) -> Row:
-    """Parse a line of an export; raises ValueError with the reason when it is not one of this version."""
+    """Parse a line of an export; raises ValueError with the reason if it is not one of this version."""
     raw = json.loads(line)
     if not isinstance(raw, dict) or raw.get("format") != LINE_FORMAT:
         format_number = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
@@ -222,7 +222,7 @@ def read_line(line: str) -> Row:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of an export, of a file that may be compressed (``.gz``); OSError, UnicodeDecodeError where it cannot be read."""
+    """Return the lines of an export, which may be compressed (``.gz``); raises OSError or UnicodeDecodeError if it cannot be read."""
     if path.suffix != ".gz":
         return path.read_text(encoding="utf-8").splitlines()
     with gzip.open(path, "rt", encoding="utf-8") as file:

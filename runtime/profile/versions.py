@@ -7,7 +7,7 @@ from importlib import metadata
 MISSING = "-"
 """The version of a package that is not installed."""
 LEAST_FROM_MEMORY_BYTES = 64 << 10
-"""Bytes of a kernel's constants below which it does not matter which cache or memory they are read from."""
+"""The number of bytes of a kernel's constants below which it does not matter which cache or memory they are read from."""
 
 
 def library_version(package: str) -> str:
@@ -19,10 +19,10 @@ def library_version(package: str) -> str:
 
 
 def from_memory(device: str) -> str:
-    """Return the name that kernels are filed under which were timed with their constants in no cache."""
+    """Return the device key of kernels that were timed with their constants in no cache."""
     return f"{device}, weights from memory"
 
 
 def in_place(device: str, model: str) -> str:
-    """Return the name that kernels are filed under which were timed where they run, inside a program for a model."""
+    """Return the device key of kernels that were timed inside a program for a model."""
     return f"{device}, in {model}"

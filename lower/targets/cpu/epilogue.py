@@ -1,4 +1,4 @@
-"""Products of rows by matrices, and the steps that follow them in the same kernel, as kernels in C take them (epilogue.h)."""
+"""Products of rows by matrices, and the steps that follow them in the same kernel, in the form that kernels in C take (epilogue.h)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATRIX_RANK = 2
 
 
 def product_operands(anchor: Node, base: Base) -> tuple[Argument, Argument] | Reason:
-    """Return x [rows.., K] and weights [.., K, N] of a product, or of a convolution that looks at one position at a time.
+    """Return x [rows.., K] and weights [.., K, N] of a product, or of a convolution of one tap.
 
     Weights are one matrix, or one for each index of the result's leading axes.
     """
@@ -45,7 +45,7 @@ def product_operands(anchor: Node, base: Base) -> tuple[Argument, Argument] | Re
 
 
 def steps_of(operations: Sequence[PostOperation]) -> tuple[list[int], tuple[Argument, ...]] | Reason:
-    """Return what follows a product as the integers that epilogue.h reads, and its operands."""
+    """Return the steps after a product as the integers that epilogue.h reads, and their operands."""
     if len(operations) > MOST_STEPS:
         return f"{len(operations)} steps are too many"
     integers: list[int] = []
@@ -62,7 +62,7 @@ def steps_of(operations: Sequence[PostOperation]) -> tuple[list[int], tuple[Argu
 
 
 def misplaced(destination: Window, arguments: Sequence[Argument]) -> Reason | None:
-    """Return why a kernel cannot read operands where they lie, or write its result there."""
+    """Return why a kernel cannot read operands where they lie, or cannot write its result to its destination."""
     placed = [argument.window for argument in arguments if argument.role != "weights"]
     if any(window.strides[-1] and not _is_dense(window) for window in placed) or not _is_dense(destination):
         return "numbers along the last axis do not lie side by side"

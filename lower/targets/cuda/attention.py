@@ -40,11 +40,11 @@ def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
 
 
 def request_of(fragment: Node) -> AttentionRequest:
-    """Return the request of a fragment's kernel alone; without a call where it is no attention."""
+    """Return the request of a fragment's kernel alone; without a call if the fragment is no attention."""
     call = match(fragment)
     return AttentionRequest(fragment, call=call if isinstance(call, AttentionCall) else None)
 
 
 def library(target: Target) -> Library:
-    """Return the library; it is the same for all targets."""
+    """Return the library, which is the same for all targets."""
     return Library("attention", _tiles, _launch, kind=GENERATED_STEP)

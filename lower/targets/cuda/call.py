@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries have in common: an epilogue of a summand, a bias and an activation, in this order."""
+"""The common part of NVIDIA's libraries: an epilogue of a summand, a bias and an activation, in this order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Epilogue:
 
 
 def epilogue_of(anchor: Anchor, matched: Spine, destination: Window) -> Epilogue | Reason:
-    """Return the post-operations as one epilogue, or why the libraries' form does not hold them."""
+    """Return the post-operations as one epilogue, or why the libraries cannot fuse them."""
     epilogue = Epilogue()
     for operation in matched.post_operations:
         if epilogue.activation:
@@ -92,7 +92,7 @@ def match_call(
 
 
 def reads(match: Match, fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | str:
-    """Return to what a call rounds each operand of a fragment: what is multiplied to its precision, everything else to nothing."""
+    """Return the precisions to which a call rounds each operand: its own for multiplied operands, none for others."""
     call = match(fragment, implementation)
     if isinstance(call, str):
         return call
@@ -101,7 +101,7 @@ def reads(match: Match, fragment: Node, implementation: str) -> Mapping[int, fro
 
 
 def named_plan(kernel: Kernel, call: LibraryCall, match: Match) -> Mapping[str, Any]:
-    """Return the plan that a kernel names, as part of a recipe; none where operands lie otherwise than when it was measured."""
+    """Return the plan that a kernel names, as part of a recipe; none if operands lie otherwise than when the plan was measured."""
     if not kernel.implementation.plan:
         return {}
     alone = match(kernel.fragment, kernel.implementation.name)

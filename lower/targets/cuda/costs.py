@@ -1,9 +1,9 @@
 """The cost model of kernels on a GPU, for kernels that no GPU has timed.
 
-A launch has a floor; bytes move at the bandwidth that was measured on an H100, scaled to the GPU by its data sheet; contractions run in
-waves of tiles over the multiprocessors: those of libraries in float32 at the rates that were measured, generated ones by the model that
-their tiles are chosen by. In lower precisions NVIDIA's own model of matrix products (``nvidia-matmul-heuristics``) takes the place of the
-waves where it is installed, for convolutions too, as the products that they are.
+A launch has a minimal time. Bytes move at the bandwidth that was measured on an H100, scaled to the GPU by its data sheet. Contractions run
+in waves of tiles over the multiprocessors: those of libraries in float32 at the rates that were measured, generated ones by the model that
+chooses their tiles. In lower precisions NVIDIA's own model of matrix products (``nvidia-matmul-heuristics``) replaces the waves if it is
+installed, also for convolutions, as the products that they are.
 """
 
 from __future__ import annotations
@@ -28,50 +28,51 @@ from lower.targets.cuda.generator.products import CYCLES_A_US, LEAST_SIDE, Sum, 
 from runtime.devices.cuda.gpus import H100, Gpu
 
 REPLAYED_LAUNCH_US = 1.2
-"""A small kernel inside of a replayed graph, in microseconds: measured on an H100, where an empty one takes 0.98."""
+"""The time of a small kernel inside of a replayed graph, in microseconds: measured on an H100, where an empty one takes 0.98."""
 MEASURED_H100: Sequence[tuple[int, float]] = (
     (1 << 18, 1.13), (1 << 20, 1.81), (1 << 21, 2.44), (1 << 22, 3.29), (1 << 23, 4.79), (1 << 24, 7.89), (1 << 25, 14.15),
     (1 << 26, 26.36), (1 << 28, 100.1), (1 << 30, 384.0),
 )  # fmt: skip
-"""Bytes that a kernel moves and the microseconds that it takes, launch included, from and to memory (``bench.gpu_rates``)."""
+"""Bytes that a kernel moves from and to memory, and the microseconds that it takes, launch included (``bench.gpu_rates``)."""
 CALL_US = 12.0
-"""Launching a graph, copying small inputs and outputs and waiting, in microseconds: a guess."""
+"""The time of launching a graph, copying small inputs and outputs and waiting, in microseconds: a guess."""
 HOST_STEP_US = 40.0
-"""Waiting for the device, a call of onnxruntime and starting again, in microseconds: a guess."""
+"""The time of waiting for the device, a call of onnxruntime and starting again, in microseconds: a guess."""
 HOST_GIGABYTES_S = 12.0
-"""Gigabytes a second between host and device, from memory that is not locked: a guess of half of what PCIe 4 x16 reaches."""
+"""Gigabytes a second between host and device, for memory that is not page-locked: a guess of half of what PCIe 4 x16 reaches."""
 HOST_GIGAFLOPS_S = 50.0
-"""What onnxruntime reaches beside a GPU, in thousand million operations a second: a guess."""
+"""Operations a second that onnxruntime reaches beside a GPU, in thousand millions: a guess."""
 TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """Rows and columns of a product that one block computes."""
 TILE_EFFICIENCY = {32: 0.35, 64: 0.6, 128: 0.85}
-"""Share of a multiprocessor's peak that a tile reaches, by its smaller side: 64 rows take 0.63 of what 128 reach (XLA, Hopper)."""
+"""The share of a multiprocessor's peak that a tile reaches, by its smaller side: 64 rows take 0.63 of what 128 reach (XLA, Hopper)."""
 SPLITS = (1, 2, 4, 8, 16)
-"""Parts that the summed axis is cut in, each a block of its own."""
+"""Parts into which the summed axis is split, each a block of its own."""
 PLAIN_RATES = {
     "cudnn.convolution": (128, 64, 37.0, 2.0), "cudnn.deconvolution": (128, 64, 90.0, 2.0), "cublas.matmul": (64, 64, 17.0, 3.0),
 }  # fmt: skip
 """Rows and columns of the tiles of a library's kernels in float32, the nanoseconds of a term of the sum, and the microseconds beside the
-sum: fitted to what the kernels of seven networks took on an H100. cuDNN cuts no sum into parts."""
+sum: fitted to times of the kernels of seven networks on an H100. cuDNN splits no sum into parts."""
 CUT_TERMS, CUT_TERM = 1024, 1.5
-"""Terms of the sum from which cuBLAS cuts it where multiprocessors would idle, and what a term of a part takes more."""
+"""The number of terms from which cuBLAS splits a sum if multiprocessors would idle, and the factor on the time of a term of a part."""
 HEURISTIC_TYPES = {"tf32": "TST", "bf16": "TST", "fp16": "TST"}
-"""What NVIDIA's model calls the types of a product, by precision; 16 bits gain no more than tf32 where operands lie in float32."""
+"""The names of the types of a product in NVIDIA's model, by precision; 16 bits gain no more than tf32 if operands lie in float32."""
 LAUNCHED = (16, 64, 128, 256)
-"""Sizes of square products of which the model's shortest time is that of a launch; the smallest takes it longer than the largest."""
+"""Sizes of square products whose shortest time in the model is that of a launch; the smallest takes longer than the largest."""
 VENDOR = ("cudnn", "cublas")
 UNTILED_SHARE = 0.015
-"""What a generated contraction of a few rows reaches of the peak: a hundredth to a thirtieth of it was measured on an H100."""
+"""The share of the peak that a generated contraction of a few rows reaches: a hundredth to a thirtieth was measured on an H100."""
 REDUCTION_US = 0.45
-"""What a kernel waits for threads to share a row's reduction, in microseconds: sums of 768, softmax of 128 and means of 49 took 0.4 to 0.8
-more than moving their bytes on an H100."""
+"""The time for which a kernel waits while threads share a row's reduction, in microseconds: sums of 768, softmax of 128 and means of 49
+took 0.4 to 0.8 more than moving their bytes on an H100."""
 NORMALIZATIONS = ("Softmax", "LogSoftmax", "LayerNormalization", "InstanceNormalization")
-"""Operators of two reductions that follow each other."""
+"""Operators of two consecutive reductions."""
 SHARING_THREADS, WAITING_CYCLES = 8, 8
-"""Threads that share a result's reductions, and cycles that one waits for an operation of a reduction inside of another: two kernels that
-repeat layer norms took 305 and 877 us on an H100, and are estimated so at 297 and 1290."""
+"""The number of threads that share a result's reductions, and the cycles that a thread waits for an operation of a nested reduction. Two
+kernels that repeat layer norms took 305 and 877 us on an H100; the estimates are 297 and 1290."""
 TENSOR_EFFICIENCY = 0.2
-"""What one on tensor cores reaches of a library's speed in tf32: a guess, since its operands are staged without overlap."""
+"""The share of a library's tf32 speed that a generated contraction on tensor cores reaches: a guess; operands are staged without
+overlap."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Product:
 
 
 def product_of(node: Node) -> Product | None:
-    """Return the product that a contraction is; None of what is none."""
+    """Return the product that a contraction is; None for other operators."""
     if not all(each.type.is_static for each in (node, *node.inputs)):
         return None
     a: dict[str, Any] = dict(node.attributes)
@@ -109,7 +110,7 @@ def product_of(node: Node) -> Product | None:
 def gathered(node: Node, product: Product) -> Product:
     """Return a contraction's product as a generated kernel computes it.
 
-    A transposed convolution gathers: each result adds up all taps, of a stride that divides the results those of its phase.
+    A transposed convolution gathers: each result adds up all taps, or, if the stride divides the results, only the taps of its phase.
     """
     if node.op != "ConvTranspose":
         return product
@@ -125,7 +126,7 @@ def gathered(node: Node, product: Product) -> Product:
 
 @cache
 def _heuristics(gpu: str) -> Any:
-    """Return NVIDIA's model of products on a GPU; None where it is not installed or does not know the GPU."""
+    """Return NVIDIA's model of products on a GPU; None if it is not installed or does not know the GPU."""
     try:
         import nvMatmulHeuristics as nvidia
     except ImportError:
@@ -141,7 +142,7 @@ def _heuristics(gpu: str) -> Any:
 
 @lru_cache(maxsize=1 << 14)
 def product_us(gpu: str, product: Product, precision: str) -> float | None:
-    """Return what NVIDIA's model says that a product takes, without its launch; None where there is no such model."""
+    """Return the time of a product by NVIDIA's model, without its launch; None if there is no such model."""
     interface = _heuristics(gpu)
     if interface is None:
         return None
@@ -178,7 +179,7 @@ class GpuSpeed(DeviceSpeed):
         return self.launch_us + max(self.moving_us(amount.size_bytes), amount.flops / (peak * 1e3))
 
     def waves_us(self, product: Product, precision: str = PLAIN) -> float:
-        """Return what a product takes by whole waves of the tile, and of the parts of the sum, that take the least."""
+        """Return the time of a product in whole waves, by the tile and the number of parts of the sum that take the least."""
         peak = self.gpu.float32_gigaflops_s if precision == PLAIN else self.gpu.tf32_gigaflops_s
         a_multiprocessor = peak / self.gpu.multiprocessors * 1e3  # operations a microsecond
         times = []
@@ -192,7 +193,7 @@ class GpuSpeed(DeviceSpeed):
         return min(times)
 
     def library_us(self, product: Product, implementation: Implementation) -> float:
-        """Return what a library's kernel takes for a product, besides its launch."""
+        """Return the time of a library's kernel for a product, besides its launch."""
         precision = implementation.precision
         if precision == PLAIN:
             rows, columns, term_ns, begin_us = PLAIN_RATES[implementation.name.partition("#")[0]]
@@ -205,19 +206,19 @@ class GpuSpeed(DeviceSpeed):
         return self.waves_us(product, precision) if heuristic_us is None else heuristic_us
 
     def tiled_us(self, product: Product) -> float:
-        """Return what a generated kernel in tiles takes, besides its launch."""
+        """Return the time of a generated kernel in tiles, besides its launch."""
         sizes = product.count, product.rows, product.columns, Sum(1, product.summed, is_flat=False)
         return tiling_of(*sizes).cycles(*sizes) / CYCLES_A_US * H100.clock_khz / self.gpu.clock_khz
 
     def attention_us(self, fragment: Node) -> float:
-        """Return what attention in one kernel takes, besides its launch, by a model of its cycles."""
+        """Return the time of attention in one kernel, besides its launch, by a model of its cycles."""
         call = match(fragment)
         assert isinstance(call, AttentionCall), "its tile was matched"
         cycles = Blocking.of(call).cycles(call.arguments[1].window.shape[-2], 1 + has_two_passes(call), self.gpu.multiprocessors)
         return cycles / self.gpu.clock_khz * 1e3
 
     def repeating_us(self, fragment: Node) -> float:
-        """Return what a generated kernel takes for what it computes again: few threads a result, each waiting for its last operation."""
+        """Return the time of repeated operations of a generated kernel: few threads a result, each waiting for its last operation."""
         a_result = SHARING_THREADS / WAITING_CYCLES * self.gpu.clock_khz / 1e3
         peak = self.gpu.float32_gigaflops_s * 1e3 / 4
         return repeated_operations(fragment) / min(peak, fragment.type.elements * a_result)

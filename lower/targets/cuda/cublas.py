@@ -1,7 +1,7 @@
-"""cuBLASLt: matrix products, also those that convolutions of one tap are, with a summand, a bias and an activation.
+"""cuBLASLt: matrix products, also as convolutions of one tap, with a summand, a bias and an activation.
 
-Operands are matrices with a leading dimension, transposed or not, and batches one stride apart; the result is row-major. Which of its
-kernels runs is asked of the library on the device, within a bound on workspace: its heuristics answer nowhere else.
+Operands are matrices with a leading dimension, transposed or not, and batches one stride apart; the result is row-major. The library
+chooses its kernel on the device, within a bound on workspace, because its heuristics answer nowhere else.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> Libra
 
 
 def _batched(window: Window, result: tuple[int, ...]) -> Window:
-    """Return an operand repeated for every batch of the result."""
+    """Return an operand broadcast over every batch of the result."""
     return window.expand((*result[: len(result) - 2], *window.shape[-2:]))
 
 
@@ -81,7 +81,7 @@ def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
 
 
 def library(target: Target) -> Library:
-    """Return the library; it is the same for all targets."""
+    """Return the library, which is the same for all targets."""
     return Library("cublas", partial(library_tiles, matcher=MATCHER), _launch, reads=partial(reads, match), has_plans=True)
 
 

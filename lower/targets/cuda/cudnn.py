@@ -1,7 +1,8 @@
 """cuDNN: convolutions and transposed ones, with what its float32 engines fuse: a summand, a bias, a Relu, in this order.
 
-Which epilogues have an engine was asked of cuDNN 9.24 for a described H100 and A100 (``python -m bench.cuda_plans``). What a step
-asks for is a graph; where cuDNN is installed its favourite plan is named in it, else the device takes the library's favourite.
+The epilogues that have an engine were found by queries to cuDNN 9.24 for a described H100 and A100 (``python -m bench.cuda_plans``). A step
+describes a graph. If cuDNN is installed, the step also names cuDNN's favourite plan for the graph; otherwise the device takes the
+favourite.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _with_model_weights(node: Node, anchors: tuple[Anchor, ...] | Reason, base: Base) -> tuple[Anchor, ...] | Reason:
-    """Take the weights as the model has them: cuDNN finds groups by the channels, and transposes by itself."""
+    """Take the weights as the model has them, because cuDNN derives groups from the channels, and transposes by itself."""
     if isinstance(anchors, str):
         return anchors
     weights = operand(node.inputs[1], "weights", base)
@@ -110,7 +111,7 @@ def _planned(call: LibraryCall, target: Target) -> Mapping[str, Any] | Reason:
 
 
 def _match_planned(fragment: Node, implementation: str, target: Target) -> LibraryCall | Reason:
-    """Return the call that computes a fragment where the library has a plan for it, as far as can be asked here."""
+    """Return the call that computes a fragment if the library has a plan for it, as far as can be asked here."""
     call, precision = match(fragment, implementation), Implementation.parse(implementation).precision
     if isinstance(call, LibraryCall) and isinstance(reason := _planned(call, replace(target, precision=precision)), str):
         return reason
@@ -129,7 +130,7 @@ def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
 
 @lru_cache(maxsize=1 << 10)
 def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: Target) -> Mapping[str, Any] | str:
-    """Return the plan that cuDNN prefers for a described GPU, an empty choice where it is not installed, its words where it has none."""
+    """Return cuDNN's preferred plan for a described GPU, an empty choice if it is not installed, or its message if it has no plan."""
     if not cudnn.is_installed():
         return {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
     described = json.loads(spec)
@@ -139,7 +140,7 @@ def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: T
 
 
 def library(target: Target) -> Library:
-    """Return the library for one target: where it is installed, only calls that it has a plan for are candidates."""
+    """Return the library for one target; if cuDNN is installed, only calls for which it has a plan are candidates."""
     planned = lru_cache(maxsize=1 << 15)(partial(_match_planned, target=target))
     tiles = partial(library_tiles, matcher=Matcher(implementations, planned))
     return Library("cudnn", tiles, _launch, reads=partial(reads, match), has_plans=True)

@@ -38,7 +38,7 @@ MULTIPLIED = ("MatMul", "Conv", "ConvTranspose")
 """Operators whose kernels are generated as tiles of products."""
 DEFAULT_GPU = "h100"
 FRONT_HALF = Path(__file__).parents[2] / "eoperator"
-"""The neutral half of the generator, which decides texts as much as the other half."""
+"""The neutral half of the generator, on which texts depend as much as on the other half."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Compiled:
 
 @dataclass(frozen=True)
 class _Compiler:
-    """The generator, and NVRTC or nvcc where one is."""
+    """The generator, and NVRTC or nvcc if one is installed."""
 
     target: Target
 
@@ -69,7 +69,7 @@ class _Compiler:
         return result
 
     def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]:
-        return []  # a kernel takes less than a second: nothing is compiled ahead
+        return []  # a kernel takes less than a second, so that nothing is compiled ahead
 
     def kept(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -96,7 +96,7 @@ def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
 
 @cache
 def _digest() -> str:
-    """Return a hash of what decides which code is generated."""
+    """Return a hash of all that determines generated code."""
     digest = hashlib.sha256()
     for folder in (Path(__file__).parent / "generator", FRONT_HALF):
         for path in sorted(folder.glob("*.py")):
@@ -106,9 +106,9 @@ def _digest() -> str:
 
 @cache
 def _text_digest(fragment: Node, library: str, precision: str) -> str:
-    """Return a hash of a kernel's text, its launches and how it is compiled; of the generator where it refuses the fragment.
+    """Return a hash of a kernel's text, its launches and its compilation; of the generator if it refuses the fragment.
 
-    Times hold for as long as the text of a kernel stays, whatever else of the generator changes.
+    Times stay valid as long as a kernel's text stays the same, whatever else of the generator changes.
     """
     request = attention.request_of(fragment) if library else KernelRequest(fragment, None, _constant_strides(fragment), precision)
     try:
@@ -120,7 +120,7 @@ def _text_digest(fragment: Node, library: str, precision: str) -> str:
 
 
 def _constant_strides(fragment: Node) -> tuple[tuple[int, ...] | None, ...] | None:
-    """Return how operands lie of a kernel that is alone: constants in the order that it reads them best in, all else as it is."""
+    """Return the strides of operands of a kernel alone: constants in the order that it reads them best in, others as they are."""
     orders, strides = constant_orders(fragment), dict[int, tuple[int, ...]]()
     for leaf in placeholders(fragment):
         if order := orders.get(leaf.integer("index")):
@@ -132,7 +132,7 @@ def _constant_strides(fragment: Node) -> tuple[tuple[int, ...] | None, ...] | No
 def _tiles(
     tiling: Tiling, supports: Callable[[Node], str | None], implementation: Implementation
 ) -> Iterator[tuple[int, Tile]]:
-    """Yield generated kernels: what memory bounds, and products and convolutions, whose epilogues grow as those of libraries do."""
+    """Yield generated kernels: those that memory bounds, and products and convolutions, whose epilogues grow as those of libraries do."""
     yield from eoperator_tiles(tiling, supports, implementation)
     yield from library_tiles(tiling, PRODUCTS)
 
@@ -142,7 +142,7 @@ def _multiplied(op: str) -> tuple[str, ...]:
 
 
 def _as_product(fragment: Node, implementation: str) -> str | None:
-    """Return why a fragment is no product that is generated in a precision; None where it is one."""
+    """Return why a fragment is no product that is generated in a precision; None if it is one."""
     precision = Implementation.parse(implementation).precision
     return None if multiplies_in(fragment, precision) else f"this is no product in {precision}, or too small a one"
 

@@ -1,4 +1,4 @@
-"""How programs become plans for the reference: each kernel is its fragment, written down."""
+"""How programs become plans for the reference: each kernel is its fragment as text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lower.candidates.tile import Tile, Tiling
 from lower.targets import Generator, Lowering
 
 EVALUATED = frozenset({"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"})
-"""Element types whose values float64 holds; the device refuses the largest integers, which it does not."""
+"""Element types whose values float64 can hold, except the largest integers, which the device refuses."""
 
 
 def supports(fragment: Node) -> str | None:
-    """Return why a fragment cannot be evaluated, None where it can."""
+    """Return why a fragment cannot be evaluated; None if it can."""
     for node in walk((fragment,)):
         if node.op != "Placeholder" and node.op not in OPS:
             return f"{node.op} has no meaning to evaluate"
@@ -27,7 +27,7 @@ def supports(fragment: Node) -> str | None:
 def reference_tiles(
     tiling: Tiling, supports: Callable[[Node], str | None], implementation: Implementation
 ) -> Iterator[tuple[int, Tile]]:
-    """Yield every operator as a kernel of its own, and what generated kernels fuse."""
+    """Yield every operator as a kernel of its own, and the fusions of generated kernels."""
     for number, nodes in tiling.frozen.classes.items():
         for node in nodes:
             fragment = tiling.over_leaves(number, node)

@@ -1,1 +1,1 @@
-"""The CPU of this machine: the native dispatcher, the OpenMP threads, and oneDNN where a plan has a step of it."""
+"""The CPU of this machine: the native dispatcher, the OpenMP threads, and oneDNN if a plan has a step of it."""

@@ -1,7 +1,7 @@
-"""Memory that lives as long as an executable: on cache lines, and on huge pages where the system gives them on request.
+"""Memory that lives as long as an executable: on cache lines, and on huge pages if the system gives them on request.
 
-A network reads all its weights once a run. With pages of 4 kB the processor forgets their addresses from one run to
-the next, and looking them up again costs several percent of the time.
+A network reads all its weights once a run. With pages of 4 kB, the processor's cache of page addresses (TLB) does not hold them until the
+next run, and looking them up again costs several percent of the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_BYTES = 8 << 20
 
 
 class Allocator:
-    """Hands out pieces of large blocks; a block goes back to the system with the last array that lies in it."""
+    """Allocates pieces of large blocks; a block returns to the system with the last array that lies in it."""
 
     def __init__(self) -> None:
         self._block = np.empty(0, np.uint8)
@@ -41,7 +41,7 @@ def _block(size_bytes: int) -> np.ndarray:
     rounded_bytes = -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
     mapping = mmap.mmap(-1, rounded_bytes + HUGE_PAGE_BYTES, **_private())
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # where the system has no huge pages, ordinary ones do as well
+        with contextlib.suppress(OSError):  # if the system has no huge pages, ordinary ones do as well
             mapping.madvise(mmap.MADV_HUGEPAGE)
     everything = np.frombuffer(mapping, np.uint8)
     start = -pointer(everything) % HUGE_PAGE_BYTES
@@ -49,5 +49,5 @@ def _block(size_bytes: int) -> np.ndarray:
 
 
 def _private() -> dict[str, int]:
-    """Return the flags of memory of one's own: what processes share gets no huge pages."""
+    """Return the flags of private memory, because shared memory gets no huge pages."""
     return {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}

@@ -1,8 +1,8 @@
-"""Measure how near to each other the cores are: what it costs to write memory that another core has read.
+"""Measure how near to each other the cores are, by the time to write memory that another core has read.
 
-A virtual machine's cores may be moved while it runs. Where two cores share a cache, a line passes between them in a few nanoseconds,
-where they do not, in several times as many; programs whose kernels divide tensors differently then take up to a quarter longer, while a
-kernel timed alone, whose lines stay where they are, takes the same.
+A virtual machine's cores may be moved while it runs. If two cores share a cache, a line passes between them in a few nanoseconds, otherwise
+in several times as many. Programs whose kernels divide tensors differently then take up to a quarter longer, while a kernel timed alone,
+whose lines stay where they are, takes the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SHARE_BYTES = 1 << 19
 LINE_BYTES = 64
 REPEATS = 7
 ONE_CORE_NS = 2.5
-"""Transfers of a cache line that take less stayed in one core's own caches, since both threads run on it: 0.9 to 1.5 ns there, from 4 ns
+"""Transfers of a cache line that take less stayed in one core's own caches, because both threads run on it: 0.9 to 1.5 ns there, from 4 ns
 between two cores."""
 
 
 def line_ns(threads: int | None = None) -> float | None:
-    """Return the nanoseconds a line and core that writing takes after another core has read; None where one thread does everything."""
+    """Return the nanoseconds a line and core for writing what another core has read; None if there is only one thread."""
     team = min(threads or usable_cores(), usable_cores())
     if team < 2:
         return None
@@ -35,6 +35,6 @@ def line_ns(threads: int | None = None) -> float | None:
 
 
 def share_one_core(threads: int) -> bool:
-    """Return whether a virtual machine's cores lie on one core's threads, where what both compute takes up to twice as long."""
+    """Return whether a virtual machine's cores are hardware threads of one core, so that computing takes up to twice as long."""
     transfer_ns = line_ns(threads)
     return transfer_ns is not None and transfer_ns < ONE_CORE_NS

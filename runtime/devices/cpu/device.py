@@ -19,22 +19,22 @@ from runtime.plan import Plan
 from runtime.processor import cpuinfo
 
 LIBRARIES = ("onednn-cpu-gomp", "onnxruntime")
-"""Packages whose version changes what a kernel costs where it runs."""
+"""Packages whose version changes the times of kernels on this device."""
 
 
 def processor_name() -> str:
-    """Return the processor's marketing name, or the architecture where the system does not report it."""
+    """Return the processor's marketing name, or the architecture if the system does not report it."""
     named = next((line for line in cpuinfo() if line.startswith("model name")), "")
     return " ".join(named.partition(":")[2].split()) if named else platform.processor() or platform.machine()
 
 
 @cache
 def device_key(threads: int) -> str:
-    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
+    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only if times are comparable.
 
-    The code generator of this project is none of the libraries: times of what it made are filed under ``generator_digest`` besides.
+    The code generator of this project is not among the libraries, because times of its code are filed under ``generator_digest`` besides.
 
-    ``evicted`` is how kernels are timed: with their operands outside the cores' own caches.
+    ``evicted`` states how kernels are timed: with their operands outside the cores' own caches.
     """
     from runtime.profile.versions import library_version  # SQLite: not needed to run a plan
 

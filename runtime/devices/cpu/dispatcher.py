@@ -18,7 +18,7 @@ INTERFACE = 9
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING, SEQUENCE, SPLIT = 0, 1, 2, 3, 4, 5
 TERMS = 3
-"""The blocks of numbers that are split."""
+"""The number of blocks into which the numbers of an operand are split."""
 PATCH_POINTER, PATCH_MEMORY = 0, 1
 INTEGER, DLTENSOR_POINTER = 1, 7
 KERNEL_PREFIX = "__tvm_ffi_"
@@ -75,7 +75,7 @@ class TensorRecord(ctypes.Structure):
 
 
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ValueRecord), ctypes.c_int32, ctypes.c_void_p)
-"""What kernels are: of an object that is not used, arguments, how many these are, and a result that is not used."""
+"""The type of kernels: a function of an object that is not used, arguments, their number, and a result that is not used."""
 
 
 class CopyRecord(ctypes.Structure):
@@ -182,7 +182,7 @@ def load(path: Path | None = None) -> Dispatcher:
 
 
 class KernelLibrary:
-    """A library of generated kernels; loaded lazily bound, so that nothing of its compiler has to be present."""
+    """A library of generated kernels, with lazy binding, so that its compiler need not be present."""
 
     def __init__(self, path: Path, dispatcher: Dispatcher) -> None:
         process = ctypes.CDLL(None)
@@ -216,7 +216,7 @@ class KernelLibrary:
         return int(address)
 
     def close(self) -> None:
-        """Unload it: a library that is written to the same file later must not be taken for this one."""
+        """Unload the library, so that one that is written to the same file later is not mistaken for it."""
         if self._handle:
             self._process.dlclose(self._handle)
             self._handle = None
@@ -251,7 +251,7 @@ class Table:
         self._steps.append(StepRecord(kind, count, function, address))
 
     def add_calls(self, name: str, calls: Sequence[tuple[int, Any] | SplitRecord]) -> None:
-        """Add one step that calls the library, each primitive with its arguments, and splits numbers."""
+        """Add one step of several calls: of the library's primitives with their arguments, and of splits of numbers."""
         if len(calls) == 1 and isinstance(calls[0], tuple):
             self.add(name, LIBRARY, *calls[0])
             return
@@ -283,7 +283,7 @@ class Table:
     def time(self, count: int, *, evict: bool = False, flushed: Sequence[tuple[int, int]] = ()) -> list[int]:
         """Run everything ``count`` times; return nanoseconds a run.
 
-        With ``evict`` no operand is in a core's own caches; what lies in ``flushed`` (addresses and sizes in bytes) is in no cache at all.
+        With ``evict`` no operand is in a core's own caches; memory in ``flushed`` (addresses and sizes in bytes) is in no cache at all.
         """
         if flushed:
             return [self._time_flushed(flushed, evict=evict) for _ in range(count)]
@@ -301,7 +301,7 @@ class Table:
         return self.time(1, evict=evict)[0]
 
     def profile(self, count: int) -> list[list[int]]:
-        """Run everything ``count`` times; return, a run, nanoseconds a step (with about 40 for the clock itself)."""
+        """Run everything ``count`` times; return nanoseconds a step for each run (with about 40 for the clock itself)."""
         steps = len(self._steps)
         times = (ctypes.c_int64 * (count * steps))()
         self._check(self._library.einsat_profile(self._address, count, times))

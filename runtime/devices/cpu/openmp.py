@@ -1,8 +1,8 @@
 """The pool of threads (native/openmp.c) that oneDNN and generated kernels share, loaded once a process.
 
 oneDNN is linked with libgomp. The process may need libgomp for other libraries, so oneDNN's calls of it are redirected to the pool in
-oneDNN's own table of imported functions, and libgomp stays what it is. The pool's threads belong to it alone: they may flush
-subnormal numbers (denormals), receive no signals, and are made anew in a forked child, where libgomp waits for threads that are gone.
+oneDNN's own table of imported functions, and libgomp does not change. The pool's threads belong to it alone: they may flush subnormal
+numbers (denormals), receive no signals, and are made anew in a forked child, where libgomp waits for threads that are gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runtime.errors import LibraryMissing
 
 NAME = "libgomp.so.1"
 INTERFACE = 3
-"""What openmp.c's ``einsat_pool_interface`` must return."""
+"""The version that openmp.c's ``einsat_pool_interface`` must return."""
 FUNCTIONS = (
     "GOMP_parallel",
     "GOMP_barrier",
@@ -34,7 +34,7 @@ FUNCTIONS = (
     "einsat_pool_shared",
     "einsat_pool_late",
 )
-"""In the order of ``openmp`` in dispatch.c."""
+"""The functions that the dispatcher calls, in the order of ``openmp`` in dispatch.c."""
 IMPORTED = (
     *FUNCTIONS,
     "GOMP_parallel_start",
@@ -60,7 +60,7 @@ def look_in(folder: Path) -> None:
 
 @functools.cache
 def pool() -> ctypes.CDLL:
-    """Load the pool. Where libgomp is missing it also takes its place: it bears the same name, so oneDNN, loaded next, finds it."""
+    """Load the pool. If libgomp is missing, the pool takes its place: it has the same name, so oneDNN, loaded next, finds it."""
     with suppress(OSError):
         ctypes.CDLL(NAME)
     for path in _candidates():
@@ -98,7 +98,7 @@ def set_threads(count: int) -> None:
 
 
 def lead_to_pool(library: ctypes.CDLL) -> None:
-    """Redirect one library's calls of OpenMP to the pool; a library that was built for another runtime is left as it is."""
+    """Redirect one library's calls of OpenMP to the pool; a library that was built for another runtime is unchanged."""
     functions = {name.encode(): _address(pool(), name) for name in IMPORTED}
     pages = set[int]()
     protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -125,7 +125,7 @@ def _slots(library: ctypes.CDLL, functions: Mapping[bytes, int]) -> Iterator[tup
         entries[entry[0]] = entry[1]
         dynamic += 16
 
-    def address(tag: int) -> int:  # which loaders have added the base already differs
+    def address(tag: int) -> int:  # some loaders have added the base already
         return entries[tag] + (base if entries[tag] < base else 0)
 
     names: dict[int, bytes] = {}

@@ -12,21 +12,21 @@ import numpy as np
 from runtime.devices.cpu.allocation import Allocator
 
 KIND = "packed constants"
-"""What a builder's contexts have them under."""
+"""The key of these constants in a builder's contexts."""
 Key: TypeAlias = tuple[int | None, str, tuple[int, ...], tuple[int, ...], str, str]
 """Where a constant lies, its element type, its window's shape and strides, and the library and the function that pack it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A packed constant. ``source``: nothing else may come to lie where it was packed from."""
+    """A packed constant. ``source`` keeps the original's memory from being reused."""
 
     array: np.ndarray
     source: np.ndarray
 
 
 _shared: WeakValueDictionary[Key, Packed] = WeakValueDictionary()
-"""What the sessions of this process have packed: those that map the same weights share it."""
+"""Constants that the sessions of this process have packed; sessions that map the same weights share them."""
 
 
 class PackedConstants:
@@ -42,7 +42,7 @@ class PackedConstants:
         return [packed.array for packed in self._packed.values()]
 
     def add(self, key: Key, source: np.ndarray, size_bytes: int, pack: Callable[[np.ndarray], None]) -> np.ndarray:
-        """Return the packed copy of a constant; ``pack`` makes it unless a session has it."""
+        """Return the packed copy of a constant; ``pack`` makes it if no session has it."""
         packed = self._packed.get(key) or _shared.get(key)
         if packed is None:
             packed = Packed(self._allocator.allocate(size_bytes), source)
@@ -52,8 +52,8 @@ class PackedConstants:
         return packed.array
 
     def finish(self) -> None:
-        """Complete nothing: each copy is made when it is asked for."""
+        """Do nothing: each copy is made when it is requested."""
 
     def close(self) -> None:
-        """Let go of the copies."""
+        """Release the copies."""
         self._packed.clear()

@@ -19,7 +19,7 @@ from runtime.storage import Storage, pointer
 
 
 def load_dispatcher(files: Files) -> dispatcher.Dispatcher:
-    """Load the dispatcher and the pool of threads: an artefact brings what a machine without a compiler needs."""
+    """Load the dispatcher and the pool of threads, which an artefact carries for machines without a compiler."""
     for file in (files.dispatcher, files.kernels):
         if file is not None:
             openmp.look_in(file.parent)
@@ -27,7 +27,7 @@ def load_dispatcher(files: Files) -> dispatcher.Dispatcher:
 
 
 class CpuProgram(HostMemory):
-    """The dispatcher, and with it OpenMP, is loaded where the plan has a native step."""
+    """A plan on this machine's processor. The dispatcher, and with it OpenMP, is loaded if the plan has a native step."""
 
     def __init__(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> None:
         self.plan, self.threads = plan, threads
@@ -78,7 +78,7 @@ class CpuProgram(HostMemory):
         return self.table.profile(count)
 
     def _weights(self) -> list[tuple[int, int]]:
-        """Return where the constants lie that steps read, packed ones and others: addresses and sizes in bytes."""
+        """Return the addresses and sizes in bytes of the constants that steps read, packed ones and others."""
         read = {buffer.key: self.storage.weights[buffer.key] for buffer in self.plan.buffers if buffer.area == "weight"}
         packed = [array for context in self.contexts.values() for array in context.constants]
         return [(pointer(array), array.nbytes) for array in (*read.values(), *packed)]
@@ -90,7 +90,7 @@ class CpuProgram(HostMemory):
 
 
 class Libraries:
-    """Libraries of functions that steps call, each loaded when a step first does."""
+    """Libraries of functions that steps call, each loaded when a step first needs it."""
 
     def __init__(self, files: Files, native: dispatcher.Dispatcher) -> None:
         self._files, self._native = files, native

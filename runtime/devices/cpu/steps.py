@@ -22,7 +22,7 @@ from runtime.storage import Storage, pointer
 
 
 class Context(Protocol):
-    """What the steps of one vendor library share in one plan; made with the first of them."""
+    """Resources that the steps of one vendor library share in one plan; made with the first of them."""
 
     @property
     def constants(self) -> Sequence[np.ndarray]:
@@ -44,11 +44,11 @@ class Builder:
     allocator: Allocator
     table: native.Table
     kernel: Callable[[str], int]
-    """The address of a generated kernel."""
+    """Returns the address of a generated kernel."""
     function: Callable[[str, str], int]
-    """The address of a C function in a library that the artefact carries."""
+    """Returns the address of a C function in a library that the artefact carries."""
     contexts: dict[str, Context]
-    """By the kind of the steps."""
+    """Contexts by the kind of the steps."""
     implementations: dict[int, str] = field(default_factory=dict)
 
     def add(self, index: int, step: Step) -> None:
@@ -86,13 +86,13 @@ class Builder:
     ) -> None:
         """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors, then integers.
 
-        ``packed`` has the tensors that take the place of inputs, by position.
+        ``packed`` has the tensors that replace inputs, by position.
         """
         tensors = [packed.get(at) or self._tensor(self.buffer(number)) for at, number in enumerate((*step.inputs, *step.outputs))]
         self.table.add(step.name, native.KERNEL, function, _values(tensors, integers))
 
     def _packed(self, step: Step, pack: Mapping[str, Any]) -> int:
-        """Return the tensor of an input as another function of the step's library packs it: ``elements`` side by side."""
+        """Return the tensor of an input as another function of the step's library packs it, with ``elements`` side by side."""
         buffer, library, name = self.buffer(step.inputs[pack["operand"]]), step.spec["library"], pack["function"]
         if buffer.area != "weight":
             raise KernelError("only a constant can be packed", where=f"step {step.name}: {buffer}")
@@ -114,7 +114,7 @@ class Builder:
         return tensor
 
     def add_nothing(self, step: Step) -> None:
-        """Keep the place of a step that Python runs."""
+        """Add an empty step in the place of one that Python runs."""
         self.table.add(step.name, native.NOTHING)
 
     def _tensor(self, buffer: Buffer) -> int:
@@ -161,11 +161,11 @@ KINDS: Mapping[str, Callable[[Builder, Step], None]] = {
     "function": Builder.add_function,
     COPY_STEP: Builder.add_copy,
 }
-"""How each kind of step is put into the native table, unless a library does."""
+"""The method that adds each kind of step to the native table, except the kinds of libraries."""
 LIBRARIES = (
     "onednn",
 )  # fmt: skip
-"""Vendor libraries with steps of their own kind: folders beside this file, each with ``steps.add``, imported when a plan has one."""
+"""Vendor libraries with steps of their own kind: folders beside this file, each with ``steps.add``, imported if a plan has one."""
 
 
 def _values(tensors: Sequence[int], integers: Sequence[int]) -> ctypes.Array[native.ValueRecord]:
@@ -178,7 +178,7 @@ def _values(tensors: Sequence[int], integers: Sequence[int]) -> ctypes.Array[nat
 
 
 def _merged_axes(source: Buffer, target: Buffer) -> list[tuple[int, int, int]]:
-    """Return (size, source stride, target stride) with axes that lie behind each other in both merged."""
+    """Return (size, source stride, target stride) of axes, those merged that lie behind each other in both windows."""
     axes: list[tuple[int, int, int]] = []
     for size, from_stride, to_stride in zip(source.shape, source.strides, target.strides, strict=True):
         if size == 1:

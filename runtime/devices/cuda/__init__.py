@@ -1,1 +1,1 @@
-"""CUDA devices, and what checks programs for them where there is none."""
+"""CUDA devices, and the recorded device that checks programs for them without a GPU."""

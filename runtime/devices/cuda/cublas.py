@@ -1,10 +1,10 @@
 """cuBLASLt: a plan's ``cublas`` step as one product with an epilogue, by the library's C functions.
 
-The bindings that are published ask for a driver before they describe a product; these functions describe it anywhere, so that everything
-up to the choice of a kernel is checked without a device.
+The published bindings require a driver even to describe a product. These functions describe it anywhere, so that everything up to the
+choice of a kernel is checked without a device.
 
-The library thinks in columns: a row-major result is the product of the operands, swapped and transposed. So nothing is copied, and a bias
-along our columns is one along its rows, which is what its epilogue adds.
+The library assumes matrices in column-major order: a row-major result is the product of the operands, swapped and transposed. So nothing is
+copied, and a bias along our columns is one along its rows, which its epilogue adds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKSPACE_BYTES = 32 << 20
 """Workspace that a product may have, in bytes: what the library recommends for Hopper."""
 
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
-"""Its releases that have all that is called here, the newest first."""
+"""The library's releases that have all functions called here, the newest first."""
 REAL = 0
 """CUDA_R_32F."""
 COMPUTE: Mapping[str, int] = {"float32": 68, "fp16": 74, "bf16": 75, "tf32": 77}
@@ -41,17 +41,17 @@ MOST_WORKSPACE = 1
 LEAST_ALIGNMENT = 5
 """CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES; those of B, C and D follow."""
 VECTOR_BYTES = 16
-"""To how many bytes operands are aligned of which kernels were timed: one that is named may load as many at once."""
+"""The alignment in bytes of the operands with which kernels were timed: a named kernel may load so many bytes at once."""
 KNOBS: Mapping[str, tuple[int, type[ctypes.c_uint32 | ctypes.c_uint16]]] = {
     "TILE_ID": (1, ctypes.c_uint32), "SPLITK_NUM": (2, ctypes.c_uint32), "REDUCTION_SCHEME": (3, ctypes.c_uint32),
     "CTA_SWIZZLING": (4, ctypes.c_uint32), "CUSTOM_OPTION": (5, ctypes.c_uint32), "STAGES_ID": (6, ctypes.c_uint32),
     "INNER_SHAPE_ID": (7, ctypes.c_uint16), "CLUSTER_SHAPE_ID": (8, ctypes.c_uint16),
 }  # fmt: skip
-"""cublasLtMatmulAlgoConfigAttributes_t: what a kernel of the library can be set to, by name."""
+"""cublasLtMatmulAlgoConfigAttributes_t: the settings of a kernel of the library, by name."""
 ENGINE = 0
 """CUBLASLT_ALGO_CONFIG_ID: which kernel it is."""
 MOST_PLANS = 8
-"""Kernels that the heuristics are asked for, for one product."""
+"""The number of kernels that the heuristics are asked for, for one product."""
 EPILOGUES: Mapping[tuple[str, bool], int] = {
     ("", False): 1, ("relu", False): 2, ("", True): 4, ("relu", True): 6, ("gelu_tanh", False): 32, ("gelu_tanh", True): 36,
 }  # fmt: skip
@@ -71,7 +71,7 @@ class Matrix:
 
 
 def matrix(shape: Sequence[int], strides: Sequence[int]) -> Matrix | str:
-    """Return a window of batches of matrices as the library describes them, or why it cannot."""
+    """Return a window of batches of matrices as the library describes them, or why it cannot describe them."""
     (rows, columns), (down, across) = shape[-2:], strides[-2:]
     batch = [(size, stride) for size, stride in zip(shape[:-2], strides[:-2], strict=True) if size > 1]
     for (_, outer), (size, inner) in pairwise(batch):
@@ -103,7 +103,7 @@ class Product:
 
 
 def product_of(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> Product:
-    """Return the product of a step; raises ArtefactError where the library does not support it."""
+    """Return the product of a step; raises ArtefactError if the library does not support it."""
     by_role = roles(spec, operands)
     layouts = {name: matrix(each.shape, each.strides) for name, each in (*by_role.items(), ("dst", output)) if name != "bias"}
     for name, each in layouts.items():
@@ -119,7 +119,7 @@ def product_of(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buff
 
 
 def alignments(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> tuple[int, int, int, int]:
-    """Return to how many bytes the library's matrices A, B, C and D are aligned; without being told, it takes 256 for granted."""
+    """Return the alignments in bytes of the library's matrices A, B, C and D; it assumes 256 by default."""
     by_role = roles(spec, operands)
     source, weights = by_role["src"], by_role["weights"]
     right, left, summand, result = (alignment_bytes(each) for each in (weights, source, by_role.get("summand", output), output))
@@ -138,7 +138,7 @@ class _Heuristic(ctypes.Structure):
 
 
 def _read(lt: ctypes.CDLL, algorithm: _Algorithm) -> tuple[int, dict[str, int]]:
-    """Return which kernel of the library this is, and what it is set to."""
+    """Return the number of a kernel of the library, and its settings."""
 
     def setting(attribute: int, kind: type[ctypes.c_uint32 | ctypes.c_uint16], name: str) -> int:
         value, written = kind(), ctypes.c_size_t()
@@ -207,7 +207,7 @@ class Call:
         _checked(status, f"attribute {attribute} of a product")
 
     def _layout(self, each: Matrix) -> ctypes.c_void_p:
-        """Describe a matrix in columns: a row-major one is its own transpose there."""
+        """Describe a matrix in columns: a row-major one is described as its transpose."""
         layout = ctypes.c_void_p()
         rows, columns = (each.rows, each.columns) if each.is_transposed else (each.columns, each.rows)
         status = self._lt.cublasLtMatrixLayoutCreate(
@@ -236,7 +236,7 @@ class Call:
         return [each for each in results[: count.value] if each.state == 0]
 
     def preference(self, workspace_bytes: int) -> ctypes.c_void_p:
-        """Describe which kernels are asked for: those within a workspace that take operands aligned as these are."""
+        """Describe the kernels that are requested: those within a workspace that take operands aligned as these are."""
         preference = ctypes.c_void_p()
         _checked(self._lt.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "describing a preference")
         values: list[tuple[int, Any]] = [(MOST_WORKSPACE, ctypes.c_uint64(workspace_bytes))]
@@ -248,9 +248,9 @@ class Call:
         return preference
 
     def choose(self, handle: ctypes.c_void_p, spec: Mapping[str, Any]) -> int:
-        """Take the kernel that a step names, else the one that the library thinks the best; return its workspace in bytes.
+        """Choose the kernel that a step names, else the one that the library ranks first; return its workspace in bytes.
 
-        Where operands are less aligned than those that kernels were timed with, the library chooses.
+        If operands are less aligned than those with which kernels were timed, the library chooses.
         """
         if spec.get("engine") is None or min(self._aligned) < VECTOR_BYTES:
             (self._chosen,) = self._proposed(handle, spec["workspace_bytes"], 1)

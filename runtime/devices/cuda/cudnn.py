@@ -1,6 +1,6 @@
-"""cuDNN's graphs: what a plan's ``cudnn`` step asks for, as the library's own description, with a device or without one.
+"""cuDNN's graphs: the library's own description of a plan's ``cudnn`` step, with a device or without one.
 
-A step keeps an engine and its knobs by name, never the library's serialised plan: that one holds for one version and one device. Without a
+A step keeps an engine and its knobs by name, never the library's serialised plan, which holds for one version and one device. Without a
 device, plans are listed and built for a described one (:data:`runtime.devices.cuda.gpus.GPUS`).
 """
 
@@ -21,14 +21,14 @@ from runtime.plan import Buffer
 Operand = TypeVar("Operand")
 CUDNN_STEP = "cudnn"
 WORKSPACE_BYTES = 32 << 20
-"""Workspace that a step may have, in bytes: one allocation is shared by all steps, which follow each other."""
+"""The largest workspace of a step, in bytes: one allocation is shared by all steps, which follow each other."""
 CHOICES = re.compile(rb'"engine":\{"engineId":(\d+).*?"knobChoices":(\{[^}]*\})')
-"""Where a serialised plan says which engine it is, and its choices."""
+"""The engine in a serialised plan, and its choices."""
 KNOB_PREFIX = "CUDNN_KNOB_TYPE_"
 ALIGNMENT_BYTES = 16
-"""What the frontend declares all tensors to be aligned to, in bytes: at other addresses plans fail, or read what is beside them."""
+"""The alignment in bytes that the frontend declares for all tensors: at other addresses plans fail, or read neighbouring data."""
 MEMORY_ALIGNMENT_BYTES = 256
-"""What areas of memory are aligned to, in bytes."""
+"""The alignment of areas of memory, in bytes."""
 ALL_TENSOR_CORES = "every engine of the library uses tensor cores"
 TENSOR_CORES = ("tf32",)
 """Precisions of float32 data that may use tensor cores; strict float32 may not."""
@@ -48,7 +48,7 @@ class EnginePlan:
 
     @property
     def key(self) -> tuple[int, tuple[tuple[str, int], ...]]:
-        """Return what tells plans of one call apart."""
+        """Return the key that distinguishes plans of one call."""
         return self.engine, tuple(sorted(self.knobs.items()))
 
     @property
@@ -59,7 +59,7 @@ class EnginePlan:
 
     @staticmethod
     def parse(text: str) -> EnginePlan:
-        """Return the plan of a text; raises ValueError where it is none."""
+        """Return the plan of a text; raises ValueError if it is none."""
         head, _, tail = text.partition(":")
         engine, _, workspace_bytes = head.partition("+")
         knobs = (part.partition("=") for part in tail.split(",") if part)
@@ -67,7 +67,7 @@ class EnginePlan:
 
 
 def library() -> Any:
-    """Return the library's Python half; raises LibraryMissing where it or the library is not installed."""
+    """Return the library's Python half; raises LibraryMissing if it or the library is not installed."""
     try:
         import cudnn
     except (ImportError, OSError) as error:
@@ -85,7 +85,7 @@ def is_installed() -> bool:
 
 
 def roles(spec: Mapping[str, Any], operands: Sequence[Operand]) -> dict[str, Operand]:
-    """Return a step's operands by role; ``summand`` is what its epilogue adds that has the result's shape."""
+    """Return a step's operands by role; ``summand`` is the tensor of the result's shape that its epilogue adds."""
     by_role = {role: operands[position] for role, position in spec["arguments"].items()}
     for operation in spec["post_ops"]:
         if operation["kind"] == "binary":
@@ -94,7 +94,7 @@ def roles(spec: Mapping[str, Any], operands: Sequence[Operand]) -> dict[str, Ope
 
 
 def alignment_bytes(buffer: Buffer) -> int:
-    """Return to how many bytes a buffer's first element is aligned, ``MEMORY_ALIGNMENT_BYTES`` at most."""
+    """Return the alignment in bytes of a buffer's first element, ``MEMORY_ALIGNMENT_BYTES`` at most."""
     return math.gcd(MEMORY_ALIGNMENT_BYTES, buffer.offset * numpy_dtype(buffer.dtype).itemsize)
 
 
@@ -110,7 +110,7 @@ class Graph:
             "device_property": cudnn.create_device_properties(gpu.cudnn_properties())
         }  # fmt: skip
         self.unavailable_plan = ""
-        """Which plan was asked for that this version of the library does not offer; its favourite took the place."""
+        """The requested plan, if this version of the library does not offer it and the library's favourite replaced it."""
         self.graph = graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real, **placement)
         self.uids: dict[str, int] = {}
 
@@ -145,7 +145,7 @@ class Graph:
         graph.build_operation_graph()
 
     def plans(self, precision: str) -> list[EnginePlan]:
-        """List what the library can build, its own favourite first; a graph is planned once."""
+        """List the plans that the library can build, its own favourite first; a graph is planned once."""
         return list({plan.key: plan for plan in self.built(precision)}.values())
 
     def built(self, precision: str) -> Iterator[EnginePlan]:
@@ -162,7 +162,7 @@ class Graph:
             yield self.described()
 
     def described(self) -> EnginePlan:
-        """Return the plan that was built last. Some knobs have names in what is serialised alone, so they are read there."""
+        """Return the plan that was built last. Some knobs have names only in the serialised plan, so they are read there."""
         match = CHOICES.search(bytes(self.graph.serialize()))
         if match is None:
             raise ArtefactError("a serialised plan of cuDNN does not name its engine", fix="install the version of the extra 'cuda'")
@@ -172,8 +172,8 @@ class Graph:
     def build(self, spec: Mapping[str, Any], precision: str) -> int:
         """Build the plan that a step names; return its workspace in bytes.
 
-        Where none is named its favourite is built, and where this version of the library does not offer the one that is: then
-        ``unavailable_plan`` says so.
+        The library's favourite is built if none is named, or if this version of the library does not offer the named one. In the latter
+        case ``unavailable_plan`` is set.
         """
         is_named = spec.get("engine") is not None
         named = EnginePlan(spec["engine"], spec["knobs"], 0) if is_named else None
@@ -204,7 +204,7 @@ class Graph:
 def engine_plans(
     spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer, gpu: Gpu, precision: str
 ) -> tuple[EnginePlan, ...] | str:
-    """List the plans of a step for a described GPU; the library's words where it has none."""
+    """List the plans of a step for a described GPU; the library's message if it has none."""
     cudnn = library()
     try:
         plans = Graph(spec, roles(spec, operands), output, gpu=gpu).plans(precision)
@@ -216,9 +216,9 @@ def engine_plans(
 def favourite_plan(
     spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer, gpu: Gpu, precision: str
 ) -> EnginePlan | str:
-    """Return the library's first plan for a described GPU that fits its workspace, as ``engine_plans`` lists them; its words for none.
+    """Return the library's first plan for a described GPU that fits its workspace, in the order of ``engine_plans``, or its message.
 
-    Plans that come later are not built: that takes most of the time.
+    Later plans are not built, because building takes most of the time.
     """
     cudnn = library()
     try:
@@ -233,12 +233,12 @@ def favourite_plan(
 
 
 def _words(error: Exception) -> str:
-    """Return what the library says, in one line."""
+    """Return the library's message, in one line."""
     return " ".join(str(error).split())[:200]
 
 
 def with_packed(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> list[Buffer]:
-    """Return a step's operands as the library sees them: constants that it wants in the data's order are laid out anew at load."""
+    """Return a step's operands as the library reads them: constants that it wants in the data's order are rearranged at load."""
     packed = {spec["arguments"][role] for role in spec["packed"]}
     return [replace(each, strides=channels_last(each.shape), offset=0) if i in packed else each for i, each in enumerate(operands)]
 

@@ -1,7 +1,7 @@
 """CUDA by CuPy: the GPU of this machine. It ran on an H100, as bench/results/cuda_contact.md says.
 
-CuPy launches, and does not compile where the artefact has code for this device; cuDNN's plans are rebuilt by engine and knobs, cuBLASLt's
-kernels are chosen by its heuristics.
+CuPy launches kernels, and compiles them only if the artefact has no code for this device. cuDNN's plans are rebuilt by engine and knobs,
+and cuBLASLt's kernels are chosen by its heuristics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITHOUT = "--target cuda:h100 optimises for a GPU that is elsewhere; runtime.run
 
 
 def library() -> Any:
-    """Return CuPy where there is a device; every error says what is installed and what is missing."""
+    """Return CuPy if there is a device; every error says what is installed and what is missing."""
     try:
         import cupy
     except (ImportError, OSError) as error:
@@ -44,19 +44,19 @@ def library() -> Any:
 
 
 def architecture() -> str:
-    """Return what code runs on this machine's GPU: ``sm_90``."""
+    """Return the architecture of code for this machine's GPU: ``sm_90``."""
     return f"sm_{library().cuda.Device().compute_capability}"
 
 
 def device_name() -> str:
-    """Return the name of this machine's GPU, with what decides how fast it is: the versions of driver and libraries."""
+    """Return the name of this machine's GPU, with the versions of driver and libraries, on which its speed depends."""
     cupy = library()
     name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
     return f"{name}, driver {cupy.cuda.runtime.driverGetVersion()}, CuPy {cupy.__version__}"
 
 
 def library_versions() -> list[str]:
-    """Return the versions of the libraries whose kernels are timed, of those that can be loaded."""
+    """Return the versions of the libraries whose kernels are timed, if they can be loaded."""
     versions = []
     with suppress(LibraryMissing, RuntimeError):
         versions.append(f"cuDNN {cudnn.library().backend_version()}")
@@ -137,7 +137,7 @@ class CupyDriver:
 
     @staticmethod
     def _functions(module: Any, kernel: Kernel) -> dict[str, Any]:
-        """Load each function now: nothing may be loaded while a stream is captured."""
+        """Load all functions now, because nothing may be loaded while a stream is captured."""
         functions = {}
         for launch in kernel.launches:
             functions[launch.symbol] = module.get_function(launch.symbol)

@@ -14,15 +14,15 @@ from runtime.devices.host import CommonDevice
 from runtime.plan import Plan
 
 ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuristics")
-"""Packages that list plans for a described GPU and estimate its products; without them the estimates are others."""
+"""Packages that list plans for a described GPU and estimate its products; without them the estimates differ."""
 
 
 MEASURED = "measured"
-"""Stands in the keys of times that a GPU has measured."""
+"""A part of the keys of times that a GPU has measured."""
 
 
 class _PlanningDevice(CommonDevice):
-    """A device whose libraries have several plans for one call, which are timed where a GPU is."""
+    """A device whose libraries have several plans for one call, which are timed on a GPU."""
 
     measured_on = "cuda"
     lists_plans = True
@@ -65,7 +65,7 @@ class RecordedDevice(_PlanningDevice):
 
 @dataclass(frozen=True)
 class CudaDevice(_PlanningDevice):
-    """The GPU of this machine. Costs are estimates as long as no times of it are imported: job archives are measured on it."""
+    """The GPU of this machine. Costs are estimates as long as no times of it are imported; job archives are measured on it."""
 
     name: str = "cuda"
     is_timed: bool = False
@@ -96,4 +96,4 @@ class CudaDevice(_PlanningDevice):
 
 DEVICE = CudaDevice()
 DESCRIBED = {name: RecordedDevice(gpu=gpu) for name, gpu in GPUS.items()}
-"""By the name after the colon of ``--target cuda:NAME``."""
+"""Devices by the name after the colon of ``--target cuda:NAME``."""

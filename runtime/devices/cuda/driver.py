@@ -13,12 +13,12 @@ from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.plan import Buffer
 
 COMPUTE, COPIES = 0, 1
-"""Streams: what computes, and what moves inputs and outputs beside it."""
+"""Streams: the computing one, and the one that moves inputs and outputs beside it."""
 BRANCHES = (2, 3, 4)
-"""Streams on which steps run beside those of the one that computes."""
+"""Streams on which steps run beside those of the computing stream."""
 STREAMS = (COMPUTE, COPIES, *BRANCHES)
 ALIGNMENT_BYTES = 256
-"""What the driver's own allocations are aligned to."""
+"""The alignment of the driver's own allocations, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LibraryCall(Protocol):
 
     @property
     def unavailable_plan(self) -> str:
-        """Return which plan was asked for that the library does not offer, so that its favourite is run; empty for none."""
+        """Return the requested plan, if the library does not offer it and runs its favourite instead; else an empty text."""
 
 
 class Driver(Protocol):
@@ -57,13 +57,13 @@ class Driver(Protocol):
         """Copy from the device to a contiguous host array, in the order of the stream."""
 
     def load(self, name: str, kernel: Kernel) -> Any:
-        """Return a generated kernel's code, loaded."""
+        """Load a generated kernel's code and return it."""
 
     def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
-        """Return a library's call, planned."""
+        """Plan a library's call and return it."""
 
     def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> Sequence[EnginePlan]:
-        """List the ways in which a library computes a call, within its workspace, its own favourite first."""
+        """List the plans of a library for a call, within its workspace, the library's own favourite first."""
 
     def launch(self, code: Any, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:
         """Launch a generated kernel; ``written`` is the position of the argument that it writes."""
@@ -75,19 +75,19 @@ class Driver(Protocol):
         """Copy elements from one window to another of the same shape."""
 
     def array(self, location: Location) -> Any:
-        """Return a window as an array on the device, which others take by DLPack without a copy."""
+        """Return a window as an array on the device, which other libraries take by DLPack without a copy."""
 
     def record(self, stream: int) -> Any:
-        """Return an event after everything that the stream was given so far."""
+        """Return an event after all work that the stream was given so far."""
 
     def wait(self, stream: int, event: Any) -> None:
         """Let a stream wait for an event."""
 
     def begin_capture(self, stream: int) -> None:
-        """Capture the work of a stream instead of running it, and that of each stream that waits for an event of what is captured."""
+        """Capture the work of a stream instead of running it, and that of each stream that waits for a captured event."""
 
     def end_capture(self, stream: int) -> Any:
-        """Return the captured work as a graph; the stream has to have waited for all others."""
+        """Return the captured work as a graph; the stream must have waited for all others."""
 
     def replay(self, graph: Any, stream: int) -> None:
         """Launch a graph."""
@@ -96,7 +96,7 @@ class Driver(Protocol):
         """Wait for a stream."""
 
     def elapsed_us(self, start: Any, end: Any) -> float:
-        """Return the time between two events that are over."""
+        """Return the time between two completed events."""
 
     def close(self) -> None:
         """Free memory, code and handles."""

@@ -1,4 +1,4 @@
-"""The GPUs that code is made for without one at hand: what their data sheets and drivers say of them.
+"""Described GPUs, for which code is made without one: their properties by data sheets and drivers.
 
 Limits and counts are those that the CUDA programming guide lists for the compute capability; clocks, memory and peaks are from NVIDIA's
 data sheets (H100 SXM5 80 GB, H200 SXM 141 GB, A100 SXM4 80 GB). XLA's specifications of the same devices agree.
@@ -16,7 +16,7 @@ MOST_BLOCK_THREADS = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
 STATIC_SHARED_BYTES = 48 << 10
-"""Shared memory that a block may have without asking for more, in bytes."""
+"""Shared memory that a block may have without requesting more, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,33 +24,33 @@ class Gpu:
     """A kind of GPU."""
 
     name: str
-    """What ``--target cuda:NAME`` calls it."""
+    """The name in ``--target cuda:NAME``."""
     full_name: str
     capability: tuple[int, int]
     multiprocessors: int
     shared_bytes: int
-    """Shared memory that a block may have where it asks for it, in bytes."""
+    """Shared memory that a block may have on request, in bytes."""
     memory_bytes: int
     l2_bytes: int
     clock_khz: int
     memory_clock_khz: int
     memory_gigabytes_s: float
     float32_gigaflops_s: float
-    """Outside the tensor cores."""
+    """The peak outside the tensor cores."""
     tf32_gigaflops_s: float
-    """On the tensor cores, of dense operands."""
+    """The peak of the tensor cores, for dense operands."""
 
     @property
     def architecture(self) -> str:
-        """Return what code is compiled for: ``sm_90``."""
+        """Return the architecture that code is compiled for: ``sm_90``."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
     def is_called(self, name: str) -> bool:
-        """Return whether a driver's name for a device is one of this kind: ``NVIDIA H200`` is an H200."""
+        """Return whether a driver's name for a device denotes this kind: ``NVIDIA H200`` is an H200."""
         return self.name.upper() in re.split(r"[^A-Z0-9]+", name.upper())
 
     def cudnn_properties(self) -> str:
-        """Return the description by which cuDNN plans for this GPU where there is none."""
+        """Return the description by which cuDNN plans for this GPU without one."""
         major, minor = self.capability
         return json.dumps({
             "deviceVer": 100 * major + 10 * minor, "deviceName": self.full_name, "multiProcessorCount": self.multiprocessors,

@@ -16,7 +16,7 @@ GENERATED_STEP = "cuda"
 """The kind of steps that launch generated kernels; ``symbol`` in their recipe is the kernel's name in the file."""
 
 OUTPUT, SCRATCH = "out", "scratch"
-"""The names of the parameters that are a kernel's result, and memory by which its launches pass on what they computed."""
+"""The names of the parameters for a kernel's result, and for memory in which its launches pass on intermediate results."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A request's kernel: launches that follow each other. Without a compiler there is neither ``cubin`` nor ``architecture``."""
+    """A request's kernel: launches that follow each other. Without a compiler it has neither ``cubin`` nor ``architecture``."""
 
     text: str
     launches: tuple[Launch, ...]

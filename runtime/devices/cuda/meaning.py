@@ -1,4 +1,4 @@
-"""What a library's call means: its recipe as operators, evaluated as the reference device evaluates everything."""
+"""The meaning of a library's call: its recipe as operators, evaluated like everything on the reference device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from egraph.tensor import Node
 
 DROPPED_BITS: Mapping[str, int] = {"tf32": 13, "bf16": 16}
-"""Bits of a float32's fraction that a precision does not have."""
+"""Bits of a float32's fraction that a precision lacks."""
 
 
 def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
@@ -41,7 +41,7 @@ def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape
 
 
 def rounded(array: np.ndarray, precision: str) -> np.ndarray:
-    """Return float32 numbers rounded to nearest as tensor cores take them; beyond the range of fp16 they are infinite."""
+    """Return float32 numbers rounded to nearest as by tensor cores; beyond the range of fp16 they become infinite."""
     if precision == "fp16":
         with np.errstate(over="ignore"):
             return array.astype(np.float16).astype(np.float32)

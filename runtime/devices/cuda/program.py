@@ -24,18 +24,18 @@ from runtime.storage import Areas, Storage, byte_range, extent, is_contiguous, w
 
 LIBRARY_STEPS = (CUDNN_STEP, CUBLAS_STEP)
 MOST_COPIES = 64
-"""Copies of a program's memory that are run in turn while it is timed, at most."""
+"""The most copies of a program's memory that are used in turn while it is timed."""
 REPEATED_LAUNCHES = 20
-"""Launches of a step in the graph that times it: they share what launching a graph takes."""
+"""Launches of a step in the graph that times it; they share the time of launching the graph."""
 WARM_UP_REPLAYS = 10
-"""Replays before the first that is timed: clocks rise under load."""
+"""Replays before the first timed one, because clocks rise under load."""
 Command = Callable[[int], None]
 """Enqueues a step in a stream."""
 
 
 @dataclass
 class _Memory:
-    """Where a program's areas lie: addresses of the arena, of inputs and outputs by number, and of constants by name."""
+    """Addresses of a program's areas: of the arena, of inputs and outputs by number, and of constants by name."""
 
     arena: int
     ports: list[int]
@@ -45,10 +45,9 @@ class _Memory:
 class CudaProgram:
     """Steps of one plan on one driver.
 
-    Inputs are uploaded on a stream of their own, for which the steps wait; outputs are downloaded on it once the steps are done. Steps
-    follow each other on one stream, or where the plan's notes say so run on several (``runtime.devices.cuda.streams``). The
-    first time a run of steps is launched its kernels are launched one by one, so that libraries have made what they make only once;
-    the second time they are captured.
+    Inputs are uploaded on a stream of their own, for which the steps wait; outputs are downloaded on it once the steps are done. Steps run
+    on one stream or on several, as the plan's notes say (``runtime.devices.cuda.streams``). When a run of steps is launched for the first
+    time, its kernels are launched one by one, so that libraries initialise themselves only once. The second time, the run is captured.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class CudaProgram:
     ) -> None:
         self.plan, self.driver = plan, driver
         self.implementations: dict[int, str] = {}
-        """By step: which plan of its library is not offered here, so that the library's favourite computes it."""
+        """The plan of its library that is not offered here, by step, so that the library's favourite computes the step."""
         self.copies: Counter[str] = Counter(to_device=0, to_host=0)
         """Copies for steps that run on the host, one by one."""
         Storage(plan, weights, lambda size_bytes: np.empty(0, np.uint8))  # refuses windows that leave their areas
@@ -66,7 +65,7 @@ class CudaProgram:
         self._memory = _Memory(driver.allocate(plan.arena_bytes, "arena"), ports)
         self._constants_bytes = 0
         self._rotated: tuple[object, int] | None = None
-        """A graph of launches on copies of the program's memory in turn, and how many."""
+        """A graph of launches on copies of the program's memory in turn, and the number of copies."""
         self._kernels = kernel_file.read(generated) if generated is not None else {}
         self._pending: list[Callable[[int], None]] = []
         self._commands: dict[int, Command] = {}
@@ -109,7 +108,7 @@ class CudaProgram:
 
     @property
     def _packed(self) -> dict[str, np.ndarray]:
-        """Return the constants that libraries want in another order, by name."""
+        """Return the constants that libraries read in another order, by name."""
         packed = {}
         for step in self.plan.steps:
             for position in _packed_positions(step):
@@ -175,13 +174,13 @@ class CudaProgram:
         return run
 
     def _staged(self, buffer: Buffer) -> Location:
-        """Return memory of its own for an operand that lies where a library does not take it."""
+        """Return separate memory for an operand that a library does not accept where it lies."""
         first, last = byte_range(buffer)
         address = self.driver.allocate(last - first, "an aligned copy of an operand")
         return Location(replace(buffer, offset=0), address)
 
     def location(self, buffer: Buffer) -> Location:
-        """Return where a buffer lies."""
+        """Return the address of a buffer."""
         match buffer.area:
             case "arena":
                 base = self._memory.arena
@@ -196,7 +195,7 @@ class CudaProgram:
         return [self._areas.numbers["output", buffer.key] for buffer in written if buffer.area == "output"]
 
     def bind(self, areas: Sequence[np.ndarray]) -> None:
-        """Upload inputs; what has begun with the last ones is over, since outputs were waited for."""
+        """Upload inputs; no work on the last ones is pending, because outputs were waited for."""
         self._bound = list(areas)
         for number, (area, _) in enumerate(self._areas.numbers):
             if area == "input":
@@ -220,7 +219,7 @@ class CudaProgram:
             self._fresh.update(self._written.get(index, ()))
 
     def _run(self, first: int, last: int) -> None:
-        """Enqueue steps, on several streams where the plan says so: these are forked from the one that computes, and joined again."""
+        """Enqueue steps, on as many streams as the plan allows: the others are forked from the computing one, and joined again."""
         driver, planned = self.driver, self._schedules.get((first, last))
         if planned is None:
             planned = self._schedules[first, last] = schedule(self.plan, first, last, self._streams)
@@ -238,7 +237,7 @@ class CudaProgram:
             driver.wait(COMPUTE, events[awaited])
 
     def array(self, name: str) -> Any:
-        """Return an input or output where it lies on the device: ``torch.from_dlpack(program.array("x")).copy_(x)`` fills an input."""
+        """Return an input or output as an array on the device: ``torch.from_dlpack(program.array("x")).copy_(x)`` fills an input."""
         ports = {port.name: port for port in (*self.plan.inputs, *self.plan.outputs)}
         buffer = self.plan.buffers[ports[name].buffer]
         if buffer.area not in ("input", "output"):
@@ -246,7 +245,7 @@ class CudaProgram:
         return self.driver.array(self.location(buffer))
 
     def replay(self) -> None:
-        """Run all steps on what lies in :meth:`array` of each input, and leave the outputs there; nothing is copied."""
+        """Run all steps on the contents of :meth:`array` of each input, and leave the outputs there; nothing is copied."""
         if len(self._commands) != len(self.plan.steps):
             raise ArtefactError("some steps run on the host: use Session.run", fix="optimise the model again, or use Session.run")
         self.launch(0, len(self.plan.steps))
@@ -286,8 +285,8 @@ class CudaProgram:
     def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
         """Return the nanoseconds of each of ``count`` runs, by events, in a graph that is replayed.
 
-        With ``evict``, each replay runs the program on several copies of its memory in turn, so many that what one left in the GPU's
-        cache is overwritten before it is read again; what one of them takes is the mean.
+        With ``evict``, each replay runs the program on several copies of its memory in turn, so many that the data of one copy in the GPU's
+        cache are overwritten before they are read again. The time of a run is the mean of these.
         """
         if not evict:
             steps = len(self.plan.steps)
@@ -302,13 +301,13 @@ class CudaProgram:
         return [round(self._elapsed_ns(partial(self.driver.replay, graph, COMPUTE)) / runs) for _ in range(count)]
 
     def _captured_in_turn(self) -> tuple[object, int]:
-        """Capture the program on copies of its memory in turn: two at least, ``MOST_COPIES`` at most, twice the cache if that suffices."""
+        """Capture the program on copies of its memory in turn: at least two, at most ``MOST_COPIES``, twice the cache if that suffices."""
         steps, first = len(self.plan.steps), self._memory
         size_bytes = self.plan.arena_bytes + sum(self._areas.sizes_bytes) + self._constants_bytes
         copies = [first]
         for _ in range(1, max(2, min(MOST_COPIES, -(-2 * self.driver.l2_bytes // max(1, size_bytes))))):
             copies.append(self._copy(first))
-        self._run(0, steps)  # what libraries make once is made before anything is captured
+        self._run(0, steps)  # libraries initialise themselves before anything is captured
         self.driver.synchronise(COMPUTE)
         self.driver.begin_capture(COMPUTE)
         try:
@@ -337,9 +336,9 @@ class CudaProgram:
         return _Memory(driver.allocate(self.plan.arena_bytes, "another arena"), ports, constants)
 
     def profile(self, count: int) -> list[list[int]]:
-        """Return the nanoseconds of each step, ``count`` times: a mean of launches of it that follow each other in one graph.
+        """Return the nanoseconds of each step, ``count`` times: the mean of its consecutive launches in one graph.
 
-        A step that overwrites its operand does so again and again: what lies in memory afterwards is of no use.
+        A step that overwrites its operand does so again and again, so that the memory's contents are useless afterwards.
         """
         graphs = [self._repeated(index) for index in range(len(self.plan.steps))]
         return [
@@ -348,7 +347,7 @@ class CudaProgram:
         ]
 
     def _repeated(self, index: int) -> object:
-        self._run(index, index + 1)  # what a library makes once is made before anything is captured
+        self._run(index, index + 1)  # the library initialises itself before anything is captured
         self.driver.synchronise(COMPUTE)
         self.driver.begin_capture(COMPUTE)
         try:
@@ -384,7 +383,7 @@ class CudaProgram:
 
 
 def planned_as(step: Step, text: str) -> Step:
-    """Return a step of a library by one of its plans."""
+    """Return a library's step with one of the library's plans."""
     return replace(step, spec={**step.spec, **EnginePlan.parse(text).spec}) if step.kind in LIBRARY_STEPS else step
 
 

@@ -1,8 +1,8 @@
 """CUDA without a GPU: executes a program's work, and refuses what would be an error on a GPU. It never gives a time.
 
-Memory is the host's, with gaps between allocations. Generated kernels run as their own text (:mod:`runtime.devices.cuda.shim`), calls of
-libraries by what their recipes mean. Everything that a stream is given is noted with the memory that it reads and writes: two accesses of
-the same bytes, one of them a write, have to be in one order, by a stream, an event or a wait of the host.
+Memory is the host's, with gaps between allocations. Generated kernels run as their own text (:mod:`runtime.devices.cuda.shim`), and calls
+of libraries by the meanings of their recipes. All work of a stream is recorded with the memory that it reads and writes: two accesses of
+the same bytes, one of them a write, must be ordered by a stream, an event or a wait of the host.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from runtime.plan import Buffer, Plan
 from runtime.storage import byte_range, extent, window_over
 
 GAP_BYTES = 1 << 20
-"""Addresses between two allocations, in bytes."""
+"""The gap between two allocations, in bytes."""
 REGISTERS = 65536
-"""Registers that a block may have, on all devices that we compile for."""
+"""The most registers of a block, on all devices that we compile for."""
 UNWRITTEN = 0xFF
 """The value of every byte that was never written: NaN in all formats of floating point."""
 
 
 def refuse(what: str, where: str = "", fix: str = "") -> NoReturn:
-    """Raise an error for what would be one on a GPU."""
+    """Raise an error for work that would be an error on a GPU."""
     raise KernelError(f"recorded device: {what}", where=where, fix=fix)
 
 
@@ -59,7 +59,7 @@ class _Access:
 
 @dataclass(frozen=True)
 class Event:
-    """What every stream had done when it was recorded; ``graph``: the one in which it was captured."""
+    """The work that every stream had done when it was recorded; ``graph``: the one in which it was captured."""
 
     clock: tuple[int, ...]
     graph: Graph | None = None
@@ -67,7 +67,7 @@ class Event:
 
 @dataclass
 class _Work:
-    """A piece of a stream's work: what it reads and writes (address, bytes), and what it does."""
+    """A piece of a stream's work: the memory that it reads and writes (address, bytes), and the function that does it."""
 
     label: str
     reads: list[tuple[int, int]]
@@ -77,13 +77,13 @@ class _Work:
 
 @dataclass(eq=False)
 class Graph:
-    """What was captured, from one stream on: work and waits of streams, and by which clocks these are ordered."""
+    """Captured work, from one stream on: work and waits of streams, and the clocks that order these."""
 
     origin: int
     clocks: dict[int, list[int]]
-    """By stream that takes part: how much captured work of each stream comes before its next."""
+    """For each stream that takes part, how much captured work of each stream precedes its next."""
     works: list[tuple[int, _Work | tuple[int, ...]]] = field(default_factory=list)
-    """By stream: its work, or the clock of an event that it waits for."""
+    """Streams, each with its work or the clock of an event that it waits for."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _host_module(text: str) -> HostModule:
 
 
 class RecordedDriver:
-    """A driver of a described GPU; ``order`` is the one in which threads and blocks run."""
+    """A driver of a described GPU; ``order`` is the order in which threads and blocks run."""
 
     def __init__(self, gpu: Gpu, order: Order = "ascending") -> None:
         self.gpu, self.order = gpu, order
@@ -168,7 +168,7 @@ class RecordedDriver:
         return RecordedCall(kind, spec, int(spec["workspace_bytes"]))
 
     def plans(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> tuple[cudnn.EnginePlan, ...]:
-        """List cuDNN's plans for the described GPU, where it is installed; cuBLASLt's heuristics answer on a device alone."""
+        """List cuDNN's plans for the described GPU, if cuDNN is installed; cuBLASLt's heuristics answer only on a device."""
         if kind == cublas.CUBLAS_STEP or not cudnn.is_installed():
             return ()
         plans = cudnn.engine_plans(spec, operands, output, self.gpu, spec["precision"])
@@ -247,7 +247,7 @@ class RecordedDriver:
         return graph
 
     def replay(self, graph: Graph, stream: int) -> None:
-        """Give a graph's work to streams of the same numbers, after what its stream did so far."""
+        """Give a graph's work to streams of the same numbers, after all work of ``stream`` so far."""
         self._refuse_captured("launching a graph")
         lanes = {each: stream if each == graph.origin else each for each in graph.clocks}
         for lane in lanes.values():
@@ -278,12 +278,12 @@ class RecordedDriver:
             refuse(f"{action} is forbidden while a stream is captured")
 
     def _give(self, stream: int, work: _Work) -> None:
-        """Run work, or record it where the stream is captured."""
+        """Run work, or record it if the stream is captured."""
         if self._captured is not None and stream in self._captured.clocks:
             self._captured.clocks[stream][stream] += 1
             self._captured.works.append((stream, work))
             return
-        # What the host waited for is before whatever it asks for next.
+        # Work that the host waited for precedes all that it requests next.
         self._clocks[stream] = _later(self._clocks[stream], self._host)
         self._clocks[stream][stream] += 1
         for writes, spans in ((False, work.reads), (True, work.writes)):
@@ -319,7 +319,7 @@ class RecordedDriver:
         return window_over(buffer, data, buffer.offset - extent(buffer)[0])
 
     def _flat(self, location: Location) -> np.ndarray:
-        """Return the elements from a window's first to its last in memory, as a kernel's pointer shows them."""
+        """Return the elements from a window's first to its last in memory, as a kernel's pointer addresses them."""
         start, size_bytes = _span(location)
         return self._bytes(start, size_bytes, "an argument").view(numpy_dtype(location.buffer.dtype))
 
@@ -329,7 +329,7 @@ def _later(clock: Sequence[int], other: Sequence[int]) -> list[int]:
 
 
 def _span(location: Location) -> tuple[int, int]:
-    """Return the address of a window's first byte, and the bytes up to its last."""
+    """Return the address of a window's first byte, and the number of bytes up to its last."""
     first, last = byte_range(location.buffer)
     return location.address + first - location.buffer.offset * numpy_dtype(location.buffer.dtype).itemsize, last - first
 
@@ -342,9 +342,9 @@ class _Write:
 
 
 def check_live_ranges(plan: Plan) -> None:
-    """Refuse a plan whose steps read from the arena what is not there: not written yet, or values of which a part was written over.
+    """Refuse a plan whose steps read arena memory that was not written yet, or values of which a part was overwritten.
 
-    A value that is written over as a whole is another value from then on; that the right one is read then is seen in the results.
+    A value that is overwritten as a whole is another value from then on; reading the wrong one shows in the results.
     """
     writes: list[_Write] = []
     for number, step in enumerate(plan.steps):

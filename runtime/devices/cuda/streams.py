@@ -1,4 +1,4 @@
-"""Which steps of a plan run beside each other: steps on streams, ordered by events where one reads or overwrites what another uses."""
+"""Which steps of a plan run concurrently: steps on streams, ordered by events if one reads or overwrites what another uses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from runtime.plan import Buffer, Plan
 from runtime.storage import byte_range
 
 NOTE = "streams"
-"""The plan's note of how many streams its steps run on at most; without it, as many as there are. A network with branches took 209 us on
-four and 388 us on one, on an H100: few of its kernels occupy all of it."""
+"""The plan's note with the most streams for its steps; without it, all streams are used. On an H100, a network with branches took 209 us on
+four and 388 us on one: few of its kernels occupy all of it."""
 Span = tuple[str, str, int, int]
-"""An area, its key, and the first and the last byte of a window in it."""
+"""An area, its key, and the range of bytes of a window in it."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Placed:
     step: int
     stream: int
     is_first: bool
-    """Whether the stream begins with it, after what the computing stream did before all steps."""
+    """Whether it is the first step of its stream and waits only for the computing stream's work before all steps."""
     waits: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps in the order in which they are enqueued. ``joined``: those that the computing stream waits for in the end."""
+    """Steps in the order in which they are enqueued. ``joined``: the steps for which the computing stream waits in the end."""
 
     placed: tuple[Placed, ...]
     joined: tuple[int, ...]
@@ -45,15 +45,15 @@ class Schedule:
 
 
 def streams_of(plan: Plan) -> int:
-    """Return on how many streams a plan's steps run."""
+    """Return the number of streams on which a plan's steps run."""
     return max(1, min(int(plan.notes.get(NOTE, 1 + len(BRANCHES))), 1 + len(BRANCHES)))
 
 
 def schedule(plan: Plan, first: int, last: int, most: int) -> Schedule:
     """Place the steps from ``first`` to before ``last`` on ``most`` streams at most.
 
-    A step follows one that it needs on its stream, else takes a stream that has nothing left to do by then, else a new one, else the
-    one with the least work.
+    A step follows one that it needs on the same stream if it can. Otherwise it takes a stream whose work is over by then, else a new one,
+    else the one with the least work.
     """
     if most == 1:
         return Schedule(tuple(Placed(step, COMPUTE, is_first=False, waits=()) for step in range(first, last)), ())
@@ -87,7 +87,7 @@ def schedule(plan: Plan, first: int, last: int, most: int) -> Schedule:
 
 
 def dependences(plan: Plan, first: int, last: int) -> Mapping[int, Sequence[int]]:
-    """Return for each step the earlier ones that it has to follow: one of both writes bytes that the other uses."""
+    """Return for each step the earlier ones that must precede it, because one of the two writes bytes that the other uses."""
     reads = {step: [_span(plan.buffers[i]) for i in plan.steps[step].inputs] for step in range(first, last)}
     writes = {step: [_span(plan.buffers[i]) for i in plan.steps[step].outputs] for step in range(first, last)}
     return {

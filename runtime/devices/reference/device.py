@@ -1,7 +1,7 @@
 """A device that evaluates fragments: slow, exact to float64, and the same on every machine.
 
-Its own library is ``egraph.tensor``, the meanings of the operators; as any device's library it is imported when a plan needs it,
-and nothing else in ``runtime`` knows of it. A second evaluator here would be a second meaning.
+Its own library is ``egraph.tensor``, the meanings of the operators. Like any device's library it is imported when a plan needs it, and
+nothing else in ``runtime`` depends on it. A second evaluator here would be a second meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_EXACT = 1 << 53
 
 
 def evaluator(plan: Plan, native: frozenset[int]) -> Compute:
-    """Return what evaluates the plan's fragments."""
+    """Return the function that evaluates the plan's fragments."""
     fragments = {index: _fragment(plan.steps[index]) for index in native if plan.steps[index].kind != COPY_STEP}
 
     def compute(index: int, operands: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -50,7 +50,7 @@ def _evaluated(fragment: Node, operands: Sequence[np.ndarray], step: Step) -> np
 
 
 def _fragment(step: Step) -> Node:
-    """Return what a step computes, as a node over placeholders."""
+    """Return a step's fragment, as a node over placeholders."""
     if step.kind != REFERENCE_STEP:
         fix = "optimise the model for this device: --device reference"
         raise ArtefactError(f"the reference device knows no steps of kind {step.kind!r}", where=step.name, fix=fix)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def rounding_is_slow() -> Reason | None:
-    """Return why products of rounded operands are no faster on this processor; None where they are."""
+    """Return why products of rounded operands are no faster on this processor; None if they are."""
     return without_tiles(f"attention in {ROUNDED} takes longer than in float32")
 
 
 def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
-    """Yield attention in float32, and where that may be faster, with operands that are rounded."""
+    """Yield attention in float32, and with rounded operands if that may be faster."""
     rounds = ROUNDED in tiling.target.precisions and rounding_is_slow() is None
     for number, tile in attention_tiles(tiling):
         yield number, tile
@@ -36,7 +36,7 @@ def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
 
 
 def launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    """Return the launch of a kernel: of the function of its precision."""
+    """Return the launch of a kernel, which calls the function of its precision."""
     rounds = kernel.implementation.precision == ROUNDED
     return launch_matched(writer, kernel, match, _rounding if rounds else AttentionCall.spec)
 
@@ -46,7 +46,7 @@ def _rounding(call: AttentionCall) -> Mapping[str, Any]:
 
 
 def reads(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
-    """Return why operands and results do not lie in what they are rounded to: they are read and written in float32."""
+    """Return why operands and results cannot be stored in the type that they are rounded to: they are read and written in float32."""
     precision = implementation.partition("@")[2]
     if precision not in ("", ROUNDED):
         return f"attention is computed in float32 and {ROUNDED}"
@@ -54,7 +54,7 @@ def reads(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] |
 
 
 def family(fragment: Node) -> Hashable | None:
-    """Return sizes and steps, which decide the time: through which views operands are read, and the result is written, hardly does."""
+    """Return sizes and steps, which determine the time; the views through which operands and result are accessed hardly matter."""
     call = match(fragment)
     if isinstance(call, str):
         return None

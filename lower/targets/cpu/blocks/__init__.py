@@ -1,4 +1,4 @@
-"""Products by weights of four or eight bits, which become numbers in registers."""
+"""Products by weights of four or eight bits, which are converted to numbers in registers."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ from lower.views import Reason, Window, contiguous, lying
 
 WEIGHT_BITS = (4, 8)
 LEAST_LANES = 4
-"""Bytes of a block that vectors take at least: blocks are whole vectors."""
+"""The least number of bytes of a block that vectors hold: blocks are whole vectors."""
 
 
 @dataclass(frozen=True)
 class BlocksCall:
-    """A complete call: its operands, the bias last where there is one, and where the result is written."""
+    """A complete call: its operands, the bias last if there is one, and where the result is written."""
 
     arguments: tuple[Argument, ...]
     destination: Window

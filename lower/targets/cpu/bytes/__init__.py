@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    """Return the launch of a kernel, which is matched again, now that it is known where its operands and its result lie."""
+    """Return the launch of a kernel, which is matched again with the places of its operands and its result."""
     return launch_call(writer, kernel, match, recipe)
 
 
 @lru_cache(maxsize=1 << 15)
 def _match_either(fragment: Node, implementation: str) -> LibraryCall | Reason:
-    """Return the call for a fragment of bytes, or for one of numbers as it is computed in bytes."""
+    """Return the call for a fragment of bytes, or for a fragment of numbers that is computed in bytes."""
     call = match(fragment, implementation)
     return match(fragment, f"{implementation}@{IN_BYTES}") if isinstance(call, str) and "@" not in implementation else call
 
@@ -39,7 +39,7 @@ MATCHER = Matcher(implementations, _match_either)
 
 
 def tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
-    """Yield products of bytes, and those of numbers that may be computed in bytes."""
+    """Yield products of bytes, and products of numbers that may be computed in bytes."""
     if IN_BYTES not in tiling.target.precisions and not any(each.dtype in BYTES for each in tiling.frozen.types.values()):
         return
     for number, tile in library_tiles(tiling, MATCHER):

@@ -1,4 +1,4 @@
-"""Match products and convolutions of bytes, with what follows them, as calls of the kernels in bytes.c."""
+"""Match products and convolutions of bytes, with the steps that follow them, as calls of the kernels in bytes.c."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lower.views import Reason, Window, contiguous, lying, read
 PRODUCT, TILES = "bytes.product", "bytes.tiles"
 OPERATORS = ("MatMul", "Conv")
 OF_INT32 = ("Add", "Sub")
-"""What is computed of sums before they become numbers."""
+"""Operators that are applied to sums in int32 before they become numbers."""
 MOVES = ("Reshape", "Transpose")
 READ = ("float32", "int32", *BYTES)
-"""Element types of operands that the steps read, and of results."""
+"""Element types of results, and of operands that the steps read."""
 LEAST_OF_TILES = 8
 IMAGE_RANK = 4
 MOST_LANES = 16
-"""Numbers of the longest vector, as bytes.c has them: columns of a packed constant are filled up to a multiple."""
+"""Numbers in the longest vector, as bytes.c has it: columns of a packed constant are padded to a multiple."""
 LARGEST = {"int8": 128, "uint8": 255}
 """The largest magnitude of a byte."""
 MOST_ADDED = (2**31 - 1) // (255 * 255)
-"""Products of two bytes that surely add up to an int32."""
+"""The number of products of two bytes whose sum always fits into an int32."""
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -41,9 +41,9 @@ def implementations(op: str) -> tuple[str, ...]:
 def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
-    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise.
+    """Return the call that computes ``fragment``, or why there is none; operands and result are row-major by default.
 
-    A fragment of float32 is computed as its twin in bytes, where the implementation says so.
+    A fragment of float32 is computed as its twin in bytes, if the implementation says so.
     """
     implementation, _, precision = implementation.partition("@")
     if precision == IN_BYTES:
@@ -84,10 +84,10 @@ def match(
 
 
 def _packed_elements(fragment: Node, anchor: Node, weights: Argument) -> int:
-    """Return how many bytes packed weights take: constants of signed bytes; 0 where the kernel reads weights as they lie.
+    """Return how many bytes packed weights take, if they are constants of signed bytes; 0 if the kernel reads weights as they lie.
 
-    It does so for groups, and for an odd number of channels whose taps lie side by side: there the kernel pairs the last channel of a tap
-    with the first one of the next tap, and packed weights pair channels of one tap alone.
+    It does so for groups, and for an odd number of channels whose taps lie side by side. There the kernel pairs the last channel of a tap
+    with the first one of the next tap, but packed weights pair channels of one tap alone.
     """
     leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == weights.operand)
     if not leaf.attribute("constant") or leaf.type.dtype != "int8":
@@ -104,7 +104,7 @@ def _packed_elements(fragment: Node, anchor: Node, weights: Argument) -> int:
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
-    """Return to what a call rounds each operand of a fragment."""
+    """Return the precisions to which a call rounds each operand of a fragment."""
     call = match(fragment, implementation)
     if isinstance(call, str):
         return call
@@ -117,7 +117,7 @@ def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, froz
 def constant_orders(fragment: Node) -> Mapping[int, tuple[int, ...]]:
     """Return the order of axes in which constant weights are stored: taps first, columns last."""
     call = match(fragment, PRODUCT)
-    if isinstance(call, str):  # chosen by an earlier version: the launch says why there is none
+    if isinstance(call, str):  # an earlier version chose it: the launch reports why there is no call
         return {}
     argument = next(argument for argument in call.arguments if argument.role == "weights")
     leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == argument.operand)
@@ -145,7 +145,7 @@ def _unsuitable(fragment: Node) -> Reason | None:
 
 
 def _integer_steps(fragment: Node, matched: Spine) -> int | Reason:
-    """Return how many of the steps are of int32, which are the first."""
+    """Return how many steps are computed in int32; these are the first ones."""
     above = {matched.anchor}
     count = 0
     for node in walk((fragment,)):

@@ -1,4 +1,4 @@
-"""Depthwise convolutions, channels last, by packed weights, with what follows them."""
+"""Depthwise convolutions, channels last, by packed weights, with the steps that follow them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lower.views import Window
 
 
 def writes(kernel: Kernel, window: Window) -> int:
-    """Return in how many runs a kernel writes into a window: one, wherever its channels lie side by side."""
+    """Return in how many runs a kernel writes into a window: one, if channels lie side by side there."""
     return int(not isinstance(match(kernel.fragment, kernel.implementation.name, destination=window), str))
 
 

@@ -1,4 +1,4 @@
-"""Match depthwise convolutions, and what follows them, as calls of the kernel in depthwise.c."""
+"""Match depthwise convolutions, with the steps that follow them, as calls of the kernel in depthwise.c."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lower.views import Reason, Window, contiguous, lying, read
 
 CONV = "depthwise.conv"
 PANEL = 16
-"""The channels of a panel, as depthwise.c has them."""
+"""The channels of a panel, as in depthwise.c."""
 RANKS = (3, 4)
-"""With one and with two axes of positions."""
+"""The ranks of operands with one and with two axes of positions."""
 MOST_TAPS = 1024
-"""The most rows of taps, as depthwise.c has them."""
+"""The most rows of taps, as in depthwise.c."""
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def implementations(op: str) -> tuple[str, ...]:
 def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
-    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    """Return the call that computes ``fragment``, or why there is none; operands and result are row-major by default."""
     if implementation != CONV:
         return f"depthwise convolutions are computed in {PLAIN} alone"
     strange = next((node.type.dtype for node in walk((fragment,)) if node.type.dtype != PLAIN), None)
@@ -66,5 +66,5 @@ def match(
 
 
 def _plane(numbers: Sequence[int], of_rows: int) -> tuple[int, ...]:
-    """Return a number for rows and one for columns; ``of_rows``: the former, where there is one row."""
+    """Return a number for rows and one for columns; ``of_rows`` is the number for rows if there is one row."""
     return (*(of_rows,) * (2 - len(numbers)), *numbers)

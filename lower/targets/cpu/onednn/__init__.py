@@ -1,4 +1,4 @@
-"""Match fragments to single calls of the vendor library, views as strides and epilogues as post-operations."""
+"""Match fragments to single calls of the vendor library, with views as strides and epilogues as post-operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 NEUTRAL: Mapping[str, float] = {"sub": 0.0, "add": 0.0, "mul": 1.0, "div": 1.0}
-"""The operand with which a binary post-operation changes nothing."""
+"""The operand with which a binary post-operation changes nothing, by algorithm."""
 
 
 def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
@@ -37,9 +37,10 @@ def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
 
 
 def without_neutral(call: LibraryCall, kernel: Kernel, tensors: Mapping[str, np.ndarray]) -> LibraryCall:
-    """Return a call without steps whose constants leave every bit of the result: zero points of 0, scales of 1.
+    """Return a call without the steps whose constants leave the result unchanged to the last bit: zero points of 0, scales of 1.
 
-    x + 0 is not x where x is -0.0, so that it is left out before bytes alone. A byte is rounded where it is stored.
+    x + 0 differs from x if x is -0.0, so that it is removed only if the result is bytes. A result in bytes is rounded when it is stored, so
+    that a last rounding is removed, too.
     """
     is_byte = kernel.output.type.dtype in BYTES
 
@@ -64,10 +65,11 @@ def without_neutral(call: LibraryCall, kernel: Kernel, tensors: Mapping[str, np.
 
 
 def writes(kernel: Kernel, window: Window) -> int:
-    """Return in how many runs a kernel writes into a window as fast as elsewhere; 0 where it cannot.
+    """Return in how many runs a kernel writes into a window as fast as elsewhere; 0 if it cannot.
 
-    A product writes rows anywhere whose columns stand side by side, unless an operand beside it is joined to it: then, and for other
-    strided results, the library has its reference implementation only. A convolution or a pool writes a result with gaps piece by piece.
+    A product writes rows into any window whose columns lie side by side, unless a post-operation reads another operand. For that case and
+    for other strided results the library has only its reference implementation. A convolution or a pool writes a result with gaps piece by
+    piece.
     """
     call = match(kernel.fragment, kernel.implementation.name, destination=window)
     if not isinstance(call, LibraryCall):

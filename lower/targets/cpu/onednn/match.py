@@ -1,8 +1,7 @@
 """Match a whole fragment: anchor, prologue views, epilogue, destination.
 
-Sums of products of bytes are exact. What follows them in the same call is computed in float32, step by step as it is written, and
-a byte at the end is rounded half to even and saturated. So sums of int32 with other int32 are not fused: float32 would round each
-before they are added.
+Sums of products of bytes are exact. Steps after them in the same call are computed in float32, in the order of the fragment, and a final
+byte is rounded half to even and saturated. So sums of int32 with other int32 are not fused: float32 would round each before they are added.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from runtime.processor import x86_flags
 
 LANES, MOST_LANES = 16, 64
 SAFE_BLOCK_BYTES = 1 << 19
-"""Weights of one block of outputs, up to which a strided deconvolution sums in one go and its epilogue is right."""
+"""The most bytes of weights of one block of outputs for which a strided deconvolution sums in one go, so that its epilogue is right."""
 
 
 def _swapped_products(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """A product as its transpose is computed: B^T A^T is written row by row where A B is wanted column by column."""
+    """A product computed as its transpose: B^T A^T is written row by row if A B is wanted column by column."""
     anchors = matmul(node, base)
     return anchors if isinstance(anchors, str) else tuple(map(_swapped, anchors))
 
 
 def _swapped(anchor: Anchor) -> Anchor:
-    """Return the call that computes the transpose of a product; nothing is added for each of its rows, the columns of the product."""
+    """Return the call that computes the transpose of a product, without a bias: its rows are the columns of the product."""
     left, right = anchor.arguments
 
     def turned(window: Window) -> Window:
@@ -54,16 +53,16 @@ def _swapped(anchor: Anchor) -> Anchor:
 
 
 def _deconvolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """A transposed convolution, with an epilogue only where it does not sum in parts."""
+    """A transposed convolution, with an epilogue only if it does not sum in parts."""
     anchors = transposed_convolution(node, base)
     return anchors if isinstance(anchors, str) else tuple(replace(anchor, fuses_nothing=_partial_sums(node)) for anchor in anchors)
 
 
 def _partial_sums(node: Node) -> Reason:
-    """Return why a strided deconvolution may have no epilogue; empty where it may.
+    """Return why a strided deconvolution may have no epilogue; empty if it may.
 
-    Where the weights do not fit in the cache, oneDNN 3.2 (brgconv_strided) sums over blocks of input channels and
-    applies bias and post-operations to every partial sum. Wrong results were seen from 1 MiB on, with 1 MiB of cache.
+    If the weights do not fit in the cache, oneDNN 3.2 (brgconv_strided) sums over blocks of input channels and applies bias and
+    post-operations to every partial sum. Wrong results were seen from 1 MiB on, with 1 MiB of cache.
     """
     a: dict[str, Any] = dict(node.attributes)
     if all(step == 1 for step in a["strides"]):
@@ -94,14 +93,14 @@ READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights")
 """The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
 
 READ_STORED: Mapping[str, str] = {"layer_normalization": "bfloat16"}
-"""The element type, by primitive, that operands and results of kernels that compute in float32 may be stored in."""
+"""The element type, by primitive, in which operands and results of kernels that compute in float32 may be stored."""
 PRODUCTS = ("MatMul", "Conv")
 X86_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-"""Instructions that multiply bytes into int32. Without them the library goes through int16, which saturates: its sums are then wrong."""
+"""Instructions that multiply bytes into int32. Without them the library uses int16, which saturates, so that its sums are wrong."""
 MOST_POST_OPERATIONS, MOST_OF_BYTES = 6, 16
-"""Post-operations of one call, at most, and after a product of bytes: a result that becomes bytes and numbers again takes nine."""
+"""The most post-operations of one call, and those after a product of bytes: a result that becomes bytes and numbers again takes nine."""
 IMAGE_PRIMITIVES = ("convolution", "deconvolution", "pooling", "resampling")
-"""Those that the library has real kernels for only where source and result lie in memory in the same order."""
+"""Primitives for which the library has fast kernels only if source and result lie in memory in the same order."""
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -114,8 +113,8 @@ def match(
 ) -> LibraryCall | Reason:
     """Return the library call that computes ``fragment``, or why there is none.
 
-    ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default). Where that is said and has
-    gaps, the call may be one of several pieces.
+    ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default). If ``destination`` is given
+    and has gaps, the call may be one of several pieces.
     """
     implementation, _, precision = implementation.partition("@")
     if precision == IN_BYTES:
@@ -154,7 +153,7 @@ def match(
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
-    """Return to what a call rounds each operand of a fragment: several where it reads one in several roles."""
+    """Return the precisions to which a call rounds each operand of a fragment: several if it reads one in several roles."""
     call = match(fragment, implementation)
     if isinstance(call, str):
         return call
@@ -223,7 +222,7 @@ def _complete(anchor: Anchor, matched: Spine, fragment: Node, *, splits: bool) -
 
 
 def _unsplittable(call: LibraryCall) -> Reason | None:
-    """Return why a convolution is not computed from operands that are split; None where it is."""
+    """Return why a convolution is not computed from split operands; None if it is."""
     source, weights = call.arguments[:2]
     if call.primitive != "convolution" or not weights.packed or len(weights.window.shape) > len(source.window.shape):
         return "convolutions by constant weights alone, without groups, have operands that are split"
@@ -231,16 +230,16 @@ def _unsplittable(call: LibraryCall) -> Reason | None:
 
 
 def _converted(operand: int, fragment: Node) -> dict[str, str]:
-    """Return that a constant beside a result is read as float32, where it is of whole numbers.
+    """Return that a constant of a post-operation is read as float32, if it holds whole numbers.
 
-    The library would convert it for every vector of results: for one byte, a zero point, it takes longer than the convolution itself.
+    The library would convert it for every vector of results: for one byte, a zero point, that takes longer than the convolution itself.
     """
     leaf = next(leaf for leaf in placeholders(fragment) if leaf.integer("index") == operand)
     return {"dtype": PLAIN} if leaf.attribute("constant") and leaf.type.dtype in (*BYTES, "int32") else {}
 
 
 def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Reason | None:
-    """Return why only the reference implementation takes an operand of this shape beside the result, or none does."""
+    """Return why only the reference implementation, or none, takes an operand of this shape in a post-operation; None if others do."""
     shape, result = operand.shape, destination.shape
     if primitive == "matmul" and shape == result:
         pairs = zip(shape, operand.strides, destination.strides, strict=True)
@@ -263,7 +262,7 @@ def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Re
 def _is_scalar_epilogue(post_operations: Sequence[Mapping[str, Any]], destination: Window) -> bool:
     """Return whether the library computes a fused function without vectors, which takes longer than the convolution itself.
 
-    A convolution to 240 channels of 28 x 28 took 73 us alone, 1000 with HardSwish, and 84 with it channels last.
+    A convolution to 240 channels of 28 x 28 took 73 us alone, 1000 with HardSwish, and 84 with HardSwish and channels last.
     """
     functions = {operation["algorithm"] for operation in post_operations if operation["kind"] == "eltwise"}
     channels_last = (0, *range(2, len(destination.shape)), 1)
@@ -271,7 +270,7 @@ def _is_scalar_epilogue(post_operations: Sequence[Mapping[str, Any]], destinatio
 
 
 def _unsupported_product(arguments: Sequence[Argument], destination: Window) -> Reason | None:
-    """Return why only the reference implementation computes a product from or into windows that lie like these."""
+    """Return why only the reference implementation computes a product with operands and result in these windows; None if others do."""
     if not _has_unit_stride(destination, (-1,)) and destination.shape[-2] > 1:
         return "the result is written column by column, which only the reference implementation does"
     if any(not argument.packed and not _has_unit_stride(argument.window, (-1, -2)) for argument in arguments[:2]):
@@ -287,9 +286,9 @@ def _has_unit_stride(window: Window, axes: tuple[int, ...]) -> bool:
 def _in_pieces(
     anchor: Anchor, arguments: Sequence[Argument], destination: Window
 ) -> tuple[list[Window] | None, tuple[tuple[int, int], ...]]:
-    """Return the windows of the first of several runs that write a result with gaps, and where each run's begin beside the first's.
+    """Return the windows of the first of several runs that write a result with gaps, and each run's beginnings relative to the first.
 
-    A run makes one position of the outer axes, dense in memory: images one by one, or rows where no padding tells them apart.
+    A run computes one position of the outer axes, dense in memory: one image, or one row if no padding makes rows differ.
     """
     source = arguments[0].window
     rank = len(source.shape)
@@ -319,8 +318,9 @@ def _in_pieces(
 
 
 def _step_between(anchor: Anchor, arguments: Sequence[Argument], axis: int) -> tuple[int, int] | None:
-    """Return how far apart along an axis of the source two neighbours of the result read, and how much each; None where padding or a sum
-    over the axis tells them apart.
+    """Return how far apart along an axis neighbouring results read the source, and how many places each reads; None if they differ.
+
+    They differ by padding, or if each result sums over the axis.
     """
     if axis == 0:
         return 1, 1
@@ -361,12 +361,12 @@ def multiplies_bytes() -> bool:
 
 
 def is_integer(fragment: Node) -> bool:
-    """Return whether a fragment holds anything but float32."""
+    """Return whether a fragment contains element types other than float32."""
     return any(node.type.dtype != "float32" for node in walk((fragment,)))
 
 
 def unsuitable_integers(fragment: Node) -> Reason | None:
-    """Return why no call of the library computes a fragment that is not of float32 alone."""
+    """Return why no call of the library computes a fragment with other types than float32; None if one may."""
     products = [node for node in walk((fragment,)) if node.op in PRODUCTS]
     if not products or any(operand.type.dtype not in BYTES for node in products for operand in node.inputs):
         kinds = sorted({node.type.dtype for node in walk((fragment,))} - {"float32"})
@@ -380,7 +380,7 @@ def unsuitable_integers(fragment: Node) -> Reason | None:
 
 
 def unsuitable_arguments(fragment: Node, anchor: Anchor, arguments: Sequence[Argument]) -> Reason | None:
-    """Return why the library does not take a product's operands in these roles."""
+    """Return why the library does not take a product's operands in these roles; None if it does."""
     dtypes: Mapping[int, str] = {leaf.integer("index"): leaf.type.dtype for leaf in placeholders(fragment)}
     if dtypes[arguments[1].operand] != "int8":
         return "the library multiplies by signed bytes only"

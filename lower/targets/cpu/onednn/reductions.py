@@ -12,11 +12,12 @@ from lower.calls.contractions import channels_first, dilations, operand, split_p
 from lower.views import Reason, Window
 
 FUSES = frozenset({"eltwise"})
-"""Not binary: pooling of channels-first data reads the second operand from the wrong place (oneDNN 3.2)."""
+"""Binary post-operations are missing: pooling of channels-first data reads the second operand from the wrong place (oneDNN 3.2)."""
 MOST_ADDED = 1 << 14
-"""The most numbers of one sum: it adds one after the other, so a mean of 25,600 numbers near 1000 is off by 2e-4, of 12,544 by 5e-6."""
+"""The most numbers of one sum, which are added one after the other: a mean of 25,600 numbers near 1000 is off by 2e-4, of 12,544 by
+5e-6."""
 ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean"}
-"""Not maxima, nor those of windows: the library's ignore NaN, and generated kernels, which do not, are as fast."""
+"""Maxima, also of windows, are missing: the library's ignore NaN, and generated kernels, which do not, are as fast."""
 
 
 def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
@@ -38,7 +39,7 @@ def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 
 def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """A reduction over all spatial axes, as one window."""
+    """A mean over all spatial axes, as one window."""
     axes = node.integers("axes")
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
@@ -63,7 +64,7 @@ def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 
 def reduction(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
-    """Axes reduced to size 1."""
+    """A sum or mean over axes, whose sizes become 1."""
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
         return source
@@ -77,7 +78,7 @@ def reduction(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 
 def _reduces_innermost(source: Window, result_sizes: tuple[int, ...]) -> bool:
-    """Return whether in memory every kept axis lies outside of every reduced one."""
+    """Return whether every kept axis lies outside of every reduced one in memory."""
     axes = list(zip(source.shape, source.strides, result_sizes, strict=True))
     reduced = [stride for size, stride, kept in axes if size > kept]
     return all(stride > max(reduced) for _, stride, kept in axes if kept > 1)
@@ -134,7 +135,7 @@ def local_response(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 
 def _in_the_layout_of(source: Window, arrange: Callable[[Window], Window | Reason]) -> Callable[[Window], Window | Reason]:
-    """Arrange, and refuse a result that lies in memory in another order than the source (axes of size 1 lie anywhere)."""
+    """Return ``arrange`` restricted to results that lie in memory in the order of the source (axes of size 1 may lie anywhere)."""
 
     def same(result: Window) -> Window | Reason:
         arranged = arrange(result)

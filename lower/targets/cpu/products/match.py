@@ -1,4 +1,4 @@
-"""Match products by constant matrices, with what follows them, as calls of the kernel in products.c."""
+"""Match products by constant matrices, with the steps that follow them, as calls of the kernel in products.c."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lower.views import Reason, Window, contiguous, lying
 MATMUL = "products.matmul"
 OPERATORS = ("MatMul", "Conv")
 PARTS: Mapping[str, int] = {ROUNDED: 1, SPLIT: 2}
-"""How many numbers of bfloat16 in a packed column stand for one of the matrix, by precision; pairs of them lie in 32 bits."""
+"""How many bfloat16 numbers of a packed column stand for one number of the matrix, by precision; pairs of them lie in 32 bits."""
 TILE_INPUTS = 32
-"""The inputs of a column of bfloat16 are filled up to a multiple of this, as products.c has it."""
+"""The inputs of a bfloat16 column are padded to a multiple of this, as in products.c."""
 PANEL = 16
-"""The columns of a panel, as products.c has them."""
+"""The columns of a panel, as in products.c."""
 MOST_SUMMED = 1 << 14
-"""The most numbers that are summed one after the other: beyond, rounding errors add up."""
+"""The most numbers that are summed one after the other; rounding errors of longer sums add up."""
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def implementations(op: str) -> tuple[str, ...]:
 def match(
     fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
 ) -> LibraryCall | Reason:
-    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    """Return the call that computes ``fragment``, or why there is none; operands and result are row-major by default."""
     precision = implementation.partition("@")[2]
     if precision not in ("", *PARTS):
         return f"products are computed in float32, {ROUNDED} and {SPLIT}"
@@ -72,6 +72,6 @@ def match(
 
 
 def operand_precisions(fragment: Node, implementation: str) -> Mapping[int, frozenset[str]] | Reason:
-    """Return to what a call rounds each operand of a fragment."""
+    """Return the precisions to which a call rounds each operand of a fragment."""
     call, precision = match(fragment, implementation), implementation.partition("@")[2]
     return call if isinstance(call, str) else call.precisions(lambda argument: (precision if argument.role else "") or PLAIN)

@@ -1,4 +1,4 @@
-"""Match fragments that are recurrences over views of their operands, seen through transposes or reshapes, and offer them as tiles."""
+"""Match fragments that are recurrences over views of their operands, below transposes or reshapes, and offer them as tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lower.candidates.view_tiles import tiles_above
 from lower.views import Reason, Window, lying, read
 
 KINDS = {("LSTM", ""): 0, ("GRU", "0"): 1, ("GRU", "1"): 2, ("RNN", "tanh"): 3, ("RNN", "relu"): 4}
-"""By operator and what tells its forms apart, as recurrence.c numbers them."""
+"""Numbers of the kinds in recurrence.c, by operator and the attribute that selects its form."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RecurrenceCall:
 
 
 def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None) -> RecurrenceCall | Reason:
-    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    """Return the call that computes ``fragment``, or why there is none; operands and result are row-major by default."""
     below = below_views(fragment, destination)
     if isinstance(below, str):
         return below
@@ -67,7 +67,7 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
 
 
 def recurrence_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
-    """Yield each recurrence, and what is a view of its result but cannot be one of where that lies."""
+    """Yield each recurrence, also below views that are not free: its result is then written in their order."""
     folds: dict[int, list[Tile]] = {}
     for number, nodes in tiling.frozen.classes.items():
         for node in nodes:

@@ -24,18 +24,18 @@ OPENMP_VERSIONS = (
 )
 """The symbol versions under which programs look for these functions."""
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s", "-Wl,-Bsymbolic")
-"""``-s`` strips paths of this machine, by which artefacts would differ depending on where they were made. ``-Bsymbolic``: a library
-calls its own functions, whatever others bear their names; PyTorch loads its libgomp for all libraries of the process."""
+"""``-s`` strips paths of this machine, on which artefacts would depend otherwise. With ``-Bsymbolic`` a library calls its own functions
+even if others have their names; PyTorch loads its libgomp for all libraries of the process."""
 WITHOUT_RUNTIME = {"x86_64": ("-rtlib=none",)}
-"""Flags of zig, by machine, for sources that need nothing of the compiler's runtime library, which it builds for 5 s in an empty cache."""
+"""Flags of zig, by machine, for sources that do not need the compiler's runtime library, which zig builds for 5 s in an empty cache."""
 ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
-"""Environment variables that name zig's caches. By default they lie in the home folder; where that cannot be written, zig hangs."""
+"""Environment variables that name zig's caches. By default they lie in the home folder; if that cannot be written, zig hangs."""
 INCLUDED = re.compile(rb'^#include "(.+)"', re.MULTILINE)
 """The name of a file that a source includes, relative to the source's folder."""
 PATIENCE_SECONDS = 300.0
 MESSAGE_CHARACTERS = 200
 OLDEST_GLIBC = "2.17"
-"""Artefacts travel to other machines, so nothing newer than this is linked against."""
+"""The newest glibc that is linked against, because artefacts travel to other machines."""
 
 
 def compiler() -> list[str]:
@@ -95,7 +95,7 @@ def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_s
 
 
 def _compile(source: Path, library: Path, extra_flags: tuple[str, ...], version_script: str) -> None:
-    """Compile beside and rename."""
+    """Compile in a temporary folder beside the library, and rename the result."""
     remove_abandoned(library.parent, f"{PREFIX}*")
     with owned_folder(library.parent, PREFIX) as folder:
         beside = folder / library.name

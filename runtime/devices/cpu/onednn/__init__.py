@@ -1,1 +1,1 @@
-"""oneDNN through its C API: loaded where a plan has a step of it."""
+"""oneDNN through its C API: loaded if a plan has a step of it."""

@@ -156,7 +156,7 @@ class Window:
     strides: tuple[int, ...]
 
     def of_type(self, dtype: str) -> Window:
-        """Return where the same elements lie side by side, in the same order, in this type."""
+        """Return the window in which the same elements lie side by side, in the same order, in this type."""
         strides, step = [1] * len(self.shape), 1
         for axis in sorted(range(len(self.shape)), key=lambda axis: (self.strides[axis], -axis)):
             strides[axis] = step
@@ -172,7 +172,7 @@ def dimensions(values: Sequence[int]) -> Any:
 
 
 def describe(handles: Handles, window: Window, *, any_format: bool = False) -> Handle:
-    """Create a memory descriptor with the window's strides, or leaving the layout to the library."""
+    """Create a memory descriptor with the window's strides, or with the layout left to the library."""
     if window.dtype not in names.DATA_TYPES:
         raise KernelError(f"oneDNN has no element type {window.dtype}")
     shape, strides = (window.shape, window.strides) if window.shape else ((1,), (1,))
@@ -185,7 +185,7 @@ def describe(handles: Handles, window: Window, *, any_format: bool = False) -> H
 
 
 def candidates() -> list[str]:
-    """Return where the library may be, best first."""
+    """Return the paths where the library may be, best first."""
     paths = [os.environ["EINSAT_ONEDNN"]] if "EINSAT_ONEDNN" in os.environ else []
     paths.append(str(Path(sys.prefix, "lib", LIBRARY_NAME)))
     try:

@@ -20,16 +20,16 @@ from runtime.errors import KernelError
 SUMMED = 1
 """The axis of both operands of a convolution along which their products are added up."""
 LOWER: Mapping[str, int] = {"src": 0, "weights": 1}
-"""Which of the blocks of a split operand has the lower parts: x w is about lower(x) higher(w) + higher(x) lower(w) + higher(x) higher(w),
-and the smaller products are added first."""
+"""The block of a split operand that has the lower parts: x w is about lower(x) higher(w) + higher(x) lower(w) + higher(x) higher(w), and
+the smaller products are added first."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a primitive: ``number`` is the library's; ``packed`` when the library chose another layout or element type.
+    """One argument of a primitive: ``number`` is the library's; ``packed`` if the library chose another layout or element type.
 
-    ``plain`` says how the operand lies in the plan, where that is something else: it is packed at load, or by ``conversion``,
-    a primitive that runs before this one. Where the operand is split, ``plain`` says how its parts lie, which are made first.
+    ``plain`` describes how the operand lies in the plan, if that differs: the operand is then packed at load, or by ``conversion``, a
+    primitive that runs before this one. If the operand is split, ``plain`` describes its parts, which are made first.
     """
 
     number: int
@@ -43,12 +43,12 @@ class Argument:
 
 @dataclass(frozen=True)
 class Split:
-    """How an operand is written as numbers of bfloat16 that add up to its own: block after block along ``SUMMED``."""
+    """How an operand is written as bfloat16 numbers that add up to it: block after block along ``SUMMED``."""
 
     source: Window
     target: Window
     lower: int
-    """The block of what the others leave."""
+    """The block that holds what the higher parts leave."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Recipe:
         }
 
     def read(self, role: str) -> Window:
-        """Return how the primitive reads an operand: as it lies, or in another element type."""
+        """Return the window that the primitive reads of an operand: as it lies, or in another element type."""
         window = self.windows[self.positions[role]]
         if self.is_split(role):
             longer = tuple(TERMS * size if axis == SUMMED else size for axis, size in enumerate(window.shape))
@@ -91,7 +91,7 @@ class _Recipe:
         return bool(self.spec.get("split")) and role in self.types
 
     def split(self, role: str) -> Split:
-        """Return how an operand becomes what the primitive reads."""
+        """Return how an operand is split into what the primitive reads."""
         return Split(self.windows[self.positions[role]], self.read(role), LOWER[role])
 
     def role(self, name: str) -> Handle:
@@ -110,7 +110,7 @@ class _Recipe:
 
 
 def look_up(table: Mapping[str, int], name: Any) -> int:
-    """Return a name's number; raise with the known names where it has none."""
+    """Return a name's number; raise KernelError with the known names if it has none."""
     if name not in table:
         raise KernelError(f"unknown algorithm {name!r}; there are {', '.join(table)}")
     return table[name]
@@ -343,7 +343,7 @@ def _without(window: Window, axis: int) -> Window:
 
 
 def _merge_rows(output: Window, operands: dict[int, Window], positions: Mapping[str, int]) -> tuple[Window, dict[int, Window]] | None:
-    """Merge the last batch dimension into the rows; None when some operand does not allow it."""
+    """Merge the last batch dimension into the rows; None if some operand does not allow it."""
     src, weights, bias = positions["src"], positions["weights"], positions.get("bias")
     if operands[weights].shape[-3] != 1:
         return None

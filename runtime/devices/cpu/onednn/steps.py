@@ -23,13 +23,13 @@ from runtime.plan import Buffer, Step
 from runtime.storage import pointer
 
 Call: TypeAlias = "tuple[int, object] | native.SplitRecord"
-"""A primitive with its arguments, or what is split."""
+"""A primitive with its arguments, or an operand to split."""
 LINE_BYTES = 64
 """The alignment in bytes of operands, which must not share a cache line."""
 
 
 class OneDnn:
-    """What the onednn steps of one plan own. Made with the first of them: only then is the library loaded."""
+    """The resources of the onednn steps of one plan. They are made with the first of these, so that other plans do not load the library."""
 
     def __init__(self, builder: Builder) -> None:
         library = onednn.load()
@@ -39,9 +39,9 @@ class OneDnn:
         self._allocator: Allocator = builder.allocator
         self._packed_allocator = Allocator()  # packed constants may outlive the arena of the program that packed them
         self._scratchpads: list[tuple[Handle, int]] = []
-        """Memory in the scratchpad, and how far behind its start it lies, in bytes."""
+        """Memory in the scratchpad, and its offset from the start in bytes."""
         self._splits: list[tuple[native.SplitRecord, int]] = []
-        """What is split into the scratchpad, and how far behind its start, in bytes."""
+        """Operands that are split into the scratchpad, and their offsets from the start in bytes."""
         self._dispatcher = builder.table.dispatcher
         self._scratchpad_bytes = 0
         builder.table.call_library(
@@ -70,7 +70,7 @@ class OneDnn:
     def _calls(
         self, builder: Builder, step: Step, primitive: primitives.Primitive, inputs: Sequence[Buffer], output: Buffer, piece: Sequence[int]
     ) -> list[Call]:
-        """Return the calls of one run of a primitive, whose source and result begin so many elements behind those of the step."""
+        """Return the calls of one run of a primitive; ``piece``: by how many elements its source and its result are shifted."""
         calls: list[Call] = []
         begins = {step.spec["arguments"].get("src"): piece[0]}
         scratchpad_bytes = primitive.scratchpad_bytes
@@ -128,7 +128,7 @@ class OneDnn:
     def _pack(self, builder: Builder, buffer: Buffer, argument: primitives.Argument) -> int:
         """Pack a constant once for every distinct layout; return the packed copy's address.
 
-        Sessions that map the same weights share it: plans for several sizes ask for mostly the same layouts.
+        Sessions that map the same weights share it, because plans for several sizes require mostly the same layouts.
         """
         library = self.handles.library
         if buffer.area != "weight":
@@ -166,7 +166,7 @@ class OneDnn:
 
 
 def _split_record(split: primitives.Split) -> native.SplitRecord:
-    """Return the dispatcher's record of an operand that is split, without its place; the axis that is innermost in the target is last."""
+    """Return the dispatcher's record of a split operand, without its place; the axis that is innermost in the target is last."""
     source, target, summed = split.source, split.target, primitives.SUMMED
     axes = sorted(range(len(source.shape)), key=lambda axis: (-target.strides[axis], axis))
     record = native.SplitRecord(rank=len(axes), lower=split.lower, block=source.shape[summed] * target.strides[summed])
@@ -192,7 +192,7 @@ Key: TypeAlias = tuple[int | None, str, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A packed constant that lives as long as a session has it. ``source``: nothing else may come to lie where it was packed from."""
+    """A packed constant that lives as long as a session has it. ``source`` keeps the original's memory from being reused."""
 
     descriptor: Handle
     array: weakref.ref[np.ndarray]
@@ -214,7 +214,7 @@ def _share(library: onednn.Library, key: Key, descriptor: Handle, array: np.ndar
 
 
 def add(builder: Builder, index: int, step: Step) -> None:
-    """Add a step, and what all steps of the plan share before the first."""
+    """Add a step, and before the first one what all steps of the plan share."""
     context = builder.contexts.get(step.kind)
     if not isinstance(context, OneDnn):
         context = builder.contexts[step.kind] = OneDnn(builder)
