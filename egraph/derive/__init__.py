@@ -1,1 +1,1 @@
-"""Derivations: equal programs of an operator, searched on its tensor-algebra expression instead of listed by rules."""
+"""Derivations: equal programs of an operator, found by searching its tensor-algebra expression instead of listing rules."""

@@ -1,6 +1,6 @@
-"""What a derivation is: an equal program for one operator, or for several that one computes, with the steps that lead there.
+"""Derivations: equal programs for one operator, or for several that one operator computes, with the steps that lead there.
 
-Rules of each kind answer one question: ``alternatives`` gives, for operators over shared placeholders, programs for all of them.
+Each kind of rule has one method: ``alternatives`` returns, for operators over shared placeholders, programs for all of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import ClassVar, Literal, TypeAlias
 from egraph.tensor import Node, format_fragment
 
 Alternative: TypeAlias = "tuple[Derivation, ...]"
-"""A program for each of some operators."""
+"""A program for each of several operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: the rule that was used, and the expressions after it, in the papers' notation."""
+    """One step: the rule that was applied, and the expressions after it, in the papers' notation."""
 
     rule: str
     text: str
@@ -25,25 +25,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """``program`` computes what the derived operator computes, over the same placeholders.
+    """A ``program`` that computes the same as the derived operator, over the same placeholders.
 
-    It is made of core operators, so that rules of the graph apply to it, and of ``Expression`` nodes for what is none of
-    them. The name lists the steps; equal programs of one operator are one derivation, the first.
+    It is made of core operators, so that rules of the graph apply to it, and of ``Expression`` nodes where no core operator fits.
+    The name lists the steps. Equal programs of one operator are one derivation, the first.
     """
 
     name: str
     program: Node
     steps: tuple[Step, ...]
     error_bound: float = 0.0
-    """Relative error to expect in float32 of the outputs of a model made of such programs, 0 where that is ordinary rounding."""
+    """Expected relative error in float32 of the outputs of a model made of such programs; 0 for ordinary rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivationRule:
     """A way to derive programs for operators of the given kinds.
 
-    ``derive`` receives an operator over placeholders (of which some are constants: weights) and yields equal programs; it
-    depends on nothing else, so that what it finds holds for every operator of the same signature.
+    ``derive`` receives an operator over placeholders (of which some are constants: weights) and yields equal programs. It depends on
+    nothing else, so its results hold for every operator of the same signature.
     """
 
     name: str
@@ -51,10 +51,10 @@ class DerivationRule:
     derive: Callable[[Node], Iterable[Derivation]]
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
     rounds: int = 2
-    """In how many rounds it looks for operators: after the first, those that derivations made are there too; 0: only at those of the
-    input program, neither at what rules nor at what derivations made of them."""
+    """The number of rounds in which the rule looks for operators. After the first round it also sees the operators that derivations made.
+    With 0, it sees only the operators of the input program, and none that rules or derivations made of them."""
     NOTHING: ClassVar[str] = ""
-    """Why a match is refused without alternatives; '' where that goes without saying."""
+    """The reason for a match without alternatives; '' if none needs to be given."""
 
     def alternatives(self, roots: Sequence[Node]) -> Iterable[Alternative]:
         (node,) = roots
@@ -69,8 +69,8 @@ def _all(members: Sequence[Node]) -> Sequence[Node]:
 class GroupRule:
     """A way to compute several operators of the input program, none of which depends on another, by one.
 
-    Operators of one ``key`` (None: never), of which ``choose`` keeps those that should go together, are handed to ``merge``
-    over shared placeholders; it returns a program for each, that share the one operator, or None where they do not merge.
+    Operators with an equal ``key`` form a group (None: no group), of which ``choose`` keeps those that should be merged. ``merge``
+    receives them over shared placeholders. It returns a program for each, which share the one operator, or None if they do not merge.
     """
 
     name: str
@@ -91,8 +91,8 @@ class GroupRule:
 class RegionRule:
     """A way to compute connected operators of the input program, with one or several results, by other programs.
 
-    ``derive`` receives the results as fragments over shared placeholders, and yields for each alternative a program a result; it depends
-    on nothing else. Regions hold at most ``most_operators`` operators of these kinds, of which one at least is among ``costly``.
+    ``derive`` receives the results as fragments over shared placeholders. It yields alternatives with one program per result, and depends
+    on nothing else. A region holds at most ``most_operators`` operators of these kinds, at least one of them among ``costly``.
     """
 
     name: str
@@ -102,7 +102,7 @@ class RegionRule:
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
     most_operators: int = 5
     is_quick: bool = False
-    """Whether it is asked before single operators are derived from: that may take all the time there is."""
+    """Whether the rule runs before the derivations of single operators, which may use up the whole time budget."""
     NOTHING: ClassVar[str] = ""
 
     def alternatives(self, roots: Sequence[Node]) -> Iterable[Alternative]:

@@ -1,4 +1,4 @@
-"""Digits of indices: strides, dilations, groups and divisions split, so that windows of unit steps and axes remain."""
+"""Digits of indices: split strides, dilations, groups and divisions, so that windows of unit steps and plain axes remain."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from egraph.tensor.expr.scope import Read, Scope
 
 
 def digits(contraction: Contraction, position: int, coordinates: Sequence[Index], factor: int) -> Scope | Refusal:
-    """Split iterators into digits of ``factor`` until the indices are ``factor q + p``, solve for the digits that guards determine,
-    and let the operand be read at (q, p): space to depth for strides, a batch for dilations, phases for divisions.
+    """Split iterators into digits of ``factor`` until the indices are ``factor q + p``, and solve for the digits that guards determine.
+
+    The operand is then read at (q, p): space to depth for strides, a batch for dilations, phases for divisions.
     """
     result: Scope | Refusal = contraction.scope
     for iterator, by in _to_split(coordinates, factor):
@@ -35,7 +36,7 @@ def digits(contraction: Contraction, position: int, coordinates: Sequence[Index]
 
 
 def _to_split(coordinates: Sequence[Index], factor: int) -> list[tuple[Iterator, int]]:
-    """Return the iterators that count below ``factor`` and above it, and the size of their low digits."""
+    """Return the iterators that count both below and above ``factor``, and the size of their low digits."""
     divided = [a.numerator for p in coordinates for a in atoms(p) if isinstance(a, Floor | Modulo) and a.divisor.constant == factor]
     low_sizes: dict[Iterator, int] = {}
     for value in divided or [p for p in coordinates if factor in factors_of(p)]:
@@ -75,9 +76,9 @@ def solved(scope: Scope) -> Scope:
 
 
 def _at_quotients(scope: Scope, position: int, factor: int) -> Scope | Refusal:
-    """Let an operand be read at the quotients of the indices that are ``factor q + p`` with a q of several iterators.
+    """Read an operand at the quotients of the indices that are ``factor q + p`` with a q of several iterators.
 
-    Where another index mixes iterators, the instance is padded along it and read at that index.
+    If another index mixes iterators, the instance is padded along it and read at that index.
     """
     contraction = contraction_of(scope)
     if contraction is None:

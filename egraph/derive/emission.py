@@ -1,6 +1,6 @@
-"""Programs of trees of scopes: contractions become operators, views become views, what is bound by memory becomes an Expression.
+"""Programs of trees of scopes: contractions become operators, views become views, memory-bound scopes become Expressions.
 
-Transposes are folded into the Expressions beside them, which read and write in any order of axes for nothing, and reshapes into one.
+Transposes are folded into the Expressions beside them, which read and write axes in any order at no cost. Chains of reshapes become one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DENSE = tuple((matcher, keep_strides) for matcher, keep_strides in MATCHERS if m
 
 
 def programs(scope: Scope, leaves: Mapping[str, Node], operator: str, *, free: bool = False) -> Node | None:
-    """Return a program for a tree, its contractions as the operator ``operator``; None where one is none and arithmetic bounds it.
+    """Return a program for a tree, its contractions as ``operator``; None if one is no such operator and is bound by arithmetic.
 
-    ``free`` lets a contraction be an Expression whatever bounds it: where the tree came from one.
+    With ``free``, a contraction may be an Expression even if arithmetic bounds it: for trees that came from an Expression.
     """
     memo: dict[int, Node | None] = {}
     program = _program(scope, leaves, operator, free, memo)
@@ -68,7 +68,7 @@ def _made(scope: Scope, leaves: Mapping[str, Node], operator: str, free: bool, m
 
 
 def matched(scope: Scope, nodes: Sequence[Node], operators: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = DENSE) -> Node | None:
-    """Return the match of a scope, as a program with one of these operators: with plain windows, and the fewest movements."""
+    """Return the match of a scope as a program with one of these operators, with the fewest windowless axes and movements."""
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
     normal = form(scope)
     ranked: dict[Node, tuple[object, ...]] = {}
@@ -83,13 +83,13 @@ def matched(scope: Scope, nodes: Sequence[Node], operators: Sequence[str], match
 
 
 def axes_without_window(program: Node) -> int:
-    """Return along how many axes convolutions have a window of one position: these could be axes of the batch."""
+    """Return the number of axes of convolutions whose window has one position: these could be axes of the batch."""
     weights = [node.inputs[1] for node in walk((program,)) if node.op in ("Conv", "ConvTranspose")]
     return sum(size == 1 for weight in weights for size in weight.type.sizes[2:])
 
 
 def _view(scope: Scope, nodes: Sequence[Node]) -> Node | None:
-    """Return a scope that moves elements of one tensor as Slice, Pad, Reshape and Transpose, where it is that."""
+    """Return a scope as Slice, Pad, Reshape and Transpose if it only moves elements of one tensor, else None."""
     if scope.summation or len(nodes) != 1:
         return None
     return matched(scope, nodes, ("Slice", "Pad", "Reshape", "Transpose", "Placeholder"), ((movements, False),))

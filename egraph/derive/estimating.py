@@ -1,4 +1,4 @@
-"""Estimate what a program costs before anything is measured: arithmetic, traffic, and lanes that stay idle."""
+"""Estimate the cost of a program before anything is measured: arithmetic, memory traffic, and idle lanes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LANES = 16
 
 
 def estimate(*programs: Node) -> int:
-    """Return what programs cost together, in operations: arithmetic, and 4 operations for every byte moved; constants are free."""
+    """Return the cost of all programs together, in operations: arithmetic, and 4 operations for every byte moved; constants are free."""
     return _estimate(programs, _arithmetic)
 
 
 def attainable(program: Node) -> int:
-    """Return what a program costs if its convolutions need only the multiplications that the best fast algorithms leave."""
+    """Return the cost of a program if its convolutions need only the multiplications of the best fast algorithms."""
     return _estimate((program,), lambda node: round(_arithmetic(node) / saving(node)))
 
 
@@ -43,5 +43,5 @@ def _arithmetic(node: Node) -> int:
         return operations
     group = node.integer("group")
     outputs = node.type.sizes[1 if node.attribute("layout") == "NCHW" else -1]
-    together = outputs if outputs == group else outputs // group  # of one channel a group, the groups lie side by side
+    together = outputs if outputs == group else outputs // group  # in groups of one channel, the groups are computed side by side
     return operations * (-(-together // LANES) * LANES) // together

@@ -1,4 +1,4 @@
-"""Repairs of conflicts: rules, composed, that bring a contraction nearer to its target. Each yields the rule's name and the new scope."""
+"""Repairs of conflicts: composed rules that bring a contraction nearer to its target. Each yields the rule's name and the new scope."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Derive programs by converging search: best first towards each target, by the iterators in conflict with it.
+"""Derive programs by converging search: best first towards each target, ordered by the number of iterators in conflict with it.
 
-A state is a tree of scopes; its canonical text is the key under which it is seen once. The first conflict of a state is repaired in
-every way there is; where that finds nothing, every rule is tried on the states nearest to the target. States are taken in
-an order that does not depend on the budget, so that a larger one finds what a smaller one found, and more.
+A state is a tree of scopes; its canonical text is the key by which it is visited once. The first conflict of a state is repaired in
+every possible way. If no repair leads to a target, every rule is tried on the states nearest to it. The order of states does not
+depend on the budget, so a larger budget finds everything that a smaller one finds.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from egraph.tensor.ops.reference import meaning
 
 NAME = "derivation"
 MOST_STATES = 64
-"""States that are expanded for one target; exploration takes what a budget has beyond them, each state that it makes counted."""
+"""States that are expanded for one target. Exploration uses the rest of a larger budget; each state that it generates counts."""
 PROPOSED_OF_A_TARGET = 3
 MOST_PROGRAMS = 12
 MOST_DIGITS = 3
-"""Digits that an iterator of a sum is taken apart into: a stride's, a dilation's, a block's. States beyond undo what they did."""
+"""Digits into which an iterator of a sum may be split: a stride's, a dilation's, a block's. States with more digits undo earlier splits."""
 MOST_COSTLY = 1.15
 """Programs beyond this multiple of the operator's own estimate are not proposed: the e-graph grows by some hundred nodes for each.
 
-Smaller windows are for fast algorithms: there both are estimated with the arithmetic that these leave.
+Smaller windows are meant for fast algorithms, so there both estimates assume the arithmetic of such algorithms.
 """
 MOST_SUMS = 5
-"""Summation iterators of which all subsets are moved outward."""
+"""The number of summation iterators up to which every subset is moved outward."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A tree of scopes with the steps that led to it, and the target that it goes towards."""
+    """A tree of scopes with the steps that led to it, and its target."""
 
     tree: Scope
     text: str
@@ -63,15 +63,15 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many states a search expanded and how many it saw."""
+    """The number of states that a search expanded and the number that it saw."""
 
     expanded: int
     seen: int
 
 
 def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tuple[State, ...], Effort]:
-    """Return the states without conflicts with ``target`` that ``budget`` states lead to, in the order they were found."""
-    apart = split_terms(start) if start.summation else start  # a sum of products: each is a contraction of its own
+    """Return the states without conflicts with ``target`` that a search of ``budget`` states finds, in the order they were found."""
+    apart = split_terms(start) if start.summation else start  # each summand of a sum of products is a contraction of its own
     tree = normal(start if isinstance(apart, Refusal) else apart)
     steps = () if isinstance(apart, Refusal) or apart is start else (Step("expression splitting", format_scope(tree)),)
     simplified = solved(tree)  # a window over an image of one position has one tap for each output
@@ -118,7 +118,7 @@ Entry: TypeAlias = tuple[int, int, str, State]
 
 @dataclass
 class _Frontier:
-    """States to be taken up, each text once; those with more sums in one scope than ``most_sums`` are left out."""
+    """A queue of states to be expanded, each text once; states with more than ``most_sums`` sums in one scope are dropped."""
 
     most_sums: int
     queue: list[Entry] = field(default_factory=list)
@@ -133,7 +133,7 @@ class _Frontier:
 
 
 def _sums(tree: Scope) -> int:
-    """Return the most summation iterators of one scope."""
+    """Return the largest number of summation iterators of one scope."""
     return max(len(scope.summation) for scope in scopes(tree))
 
 
@@ -142,7 +142,7 @@ def _distance(tree: Scope, target: Target) -> int:
 
 
 def _repaired(tree: Scope, target: Target) -> Iterable[tuple[str, Scope]]:
-    """Repair the first conflict of the first contraction that has one, and in the same way those of the others."""
+    """Repair the first conflict of the first contraction that has one, and the conflicts of the others in the same way."""
     repaired = [(c.scope, dict(repairs(c, conflicting[0], target))) for c in contractions(tree) if (conflicting := conflicts(c, target))]
     for rule in repaired[0][1] if repaired else ():
         yield rule, exchanged(tree, ((scope, repairs_by_rule[rule]) for scope, repairs_by_rule in repaired if rule in repairs_by_rule))
@@ -156,9 +156,10 @@ def _everything(tree: Scope) -> Iterable[tuple[str, Scope]]:
 
 
 def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
-    """Return programs equal to an operator over placeholders: distinct, the estimated cheapest first.
+    """Return distinct programs equal to an operator over placeholders, cheapest estimate first.
 
-    Of states that the same rules lead to, in another order or along another axis, the cheapest that is a program stands for all.
+    Several states may result from the same rules in another order or along another axis. The cheapest of them that has a program
+    represents all.
     """
     start = meaning(node)
     leaves = {str(k): operand for k, operand in enumerate(node.inputs)}
@@ -181,7 +182,7 @@ def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
 
 
 def _proposed(node: Node) -> Iterable[Derivation]:
-    """Yield the cheapest programs of each target, those that are not hopeless."""
+    """Yield the cheapest programs of each target, unless their estimate exceeds the operator's by too much."""
     proposed_of: dict[str, int] = {}
     for derivation in derive(node):
         target = derivation.name.split(":")[0]
@@ -192,7 +193,7 @@ def _proposed(node: Node) -> Iterable[Derivation]:
 
 
 def explored(scope: Scope) -> Iterable[tuple[str, Scope]]:
-    """Yield what single rules make of a scope: sums moved outward, iterators merged, split, mapped, ranges tightened."""
+    """Yield the results of single rules on a scope: sums moved outward, iterators merged, split, mapped, ranges tightened."""
     for name, result in _ways(scope):
         if isinstance(result, Scope):
             yield name, result

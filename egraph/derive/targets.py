@@ -1,7 +1,7 @@
 """Targets of derivations, and the distance of a scope from one: conflicts of iterators with its iterator mapping table.
 
-An index of an operand conflicts where its iterators are no digits of one position (``h + r``), unless the target slides a window
-there; a guard conflicts where it is no bound of one index. The distance counts the iterators in conflict.
+An index of an operand conflicts if its iterators are not digits of one position (``h + r``), unless the target slides a window
+there. A guard conflicts if it does not bound one index. The distance counts the iterators in conflict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from egraph.tensor.expr.scope import Compare, Read
 class Target:
     """A target of derivations: an operator, whether windows slide along its axes, and what coefficients and sizes they may have.
 
-    Where windows are to be ``smaller`` than those that the operator has, these are found first, and ``taps`` bounds what follows.
+    With ``smaller``, windows are to be smaller than the operator's. Windows of its size are found first; ``taps`` then bounds the others.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """What the target does not have: an index of an operand or a guard, with its iterators; an operand too many (of none); or an
-    iterator (its own place, of no operand) that occurs in one tensor alone.
+    """An obstacle to the target: an index of an operand or a guard, with its iterators; a surplus operand (``operand`` -1, no index); or
+    an iterator that occurs in one tensor alone (``operand`` -1, the iterator as index).
     """
 
     operand: int
@@ -54,7 +54,7 @@ TARGETS = (PRODUCT, WINDOW, SMALL_WINDOW, BAND)
 
 
 def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
-    """Return what keeps a contraction from being the target, the first operand's first."""
+    """Return the conflicts of a contraction with the target, those of the first operand first."""
     conflicting = [Conflict(-1, None, None, frozenset()) for _ in contraction.operands[2:]]
     for position, operand in enumerate(contraction.operands):
         if not isinstance(operand, Read):
@@ -73,10 +73,10 @@ def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
 
 
 def onward(contractions: Sequence[Contraction], target: Target) -> Target | None:
-    """Return the target to go on to from contractions without conflicts: windows at most half as long as the longest that they have.
+    """Return the next target for contractions without conflicts: windows at most half as long as their longest.
 
-    That is all there is below a window: blocks of more than half of its taps are two, and two halves have the fewest taps of these.
-    None where the target asks for no smaller ones, or where half a window is one tap, and so no window.
+    No other sizes are needed below a window: blocks of more than half of its taps are two, and two halves have the fewest taps of these.
+    None if the target asks for no smaller windows, or if half a window is one tap and therefore no window.
     """
     if not target.smaller or target.taps is not None:
         return None
@@ -93,9 +93,9 @@ def _taps(contraction: Contraction) -> Iterable[Iterator]:
 
 
 def block_sizes(taps: int, most: int) -> tuple[int, ...]:
-    """Return the sizes of blocks that a window may be cut into, the largest first: for each number of blocks the least.
+    """Return the block sizes that a window may be cut into, largest first: the least size for each number of blocks.
 
-    Of as many blocks, smaller ones have fewer taps that are zero, and a fast algorithm for them has fewer products.
+    For the same number of blocks, smaller blocks have fewer zero taps, and a fast algorithm for them has fewer products.
     """
     sizes = {-(-taps // blocks) for blocks in range(2, taps)}
     return tuple(size for size in sorted(sizes, reverse=True) if 2 <= size <= most)
@@ -137,7 +137,7 @@ def _is_window(contraction: Contraction, coordinate: Index, target: Target) -> b
 
 
 def _loose(contraction: Contraction) -> tuple[Compare, ...]:
-    """Return the guards that are no bounds of one index of an operand."""
+    """Return the guards that do not bound one index of an operand."""
     coordinates = [p for o in contraction.operands if isinstance(o, Read) for p in map(affine, o.indices) if p is not None and p[1]]
     normal = tightest(contraction.conditions)
     return tuple(c for c in normal or () if not any(bounds_index(p, c) for p in coordinates))

@@ -1,4 +1,4 @@
-"""Trees of scopes: the products of tensors in them, and one scope exchanged for another with layers merged where they only read."""
+"""Trees of scopes: find the contractions in them, and exchange one scope for another, merging layers that only read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from egraph.tensor.expr.index import Iterator, known, length
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Reduction, Scalar, Scope
 
 BALANCE = 4
-"""Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""
+"""Operations per byte above which a scope is bound by arithmetic; generated kernels are not meant for such scopes."""
 BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A scope that sums products: the factors, at least two of which read what is summed, and the guards of all."""
+    """A scope that sums products: the factors, at least two of which read tensors at summed iterators, and the guards of all."""
 
     scope: Scope
     conditions: tuple[Compare, ...]
@@ -33,7 +33,7 @@ class Contraction:
 
 
 def contraction_of(scope: Scope) -> Contraction | None:
-    """Return a scope as a contraction; None where it sums no product of two factors that read tensors at what is summed."""
+    """Return a scope as a contraction; None unless it sums a product with two factors that read tensors at a common summed iterator."""
     if scope.reduction != "sum" or not scope.summation:
         return None
     conditions, value = pulled(scope.body, Reduction.SUM)
@@ -54,7 +54,7 @@ def contractions(scope: Scope) -> tuple[Contraction, ...]:
 
 
 def scopes(scope: Scope) -> Iterable[Scope]:
-    """Yield a scope and all that it reads, outer ones first; one that is read twice comes twice."""
+    """Yield a scope and all scopes that it reads, outer ones first; a scope that is read twice is yielded twice."""
     yield scope
     for read in reads_of(scope.body):
         if isinstance(read.source, Scope):
@@ -62,14 +62,14 @@ def scopes(scope: Scope) -> Iterable[Scope]:
 
 
 def exchanged(root: Scope, changes: Iterable[tuple[Scope, Scope]]) -> Scope:
-    """Return the canonical tree with scopes (these objects) exchanged; layers that only read the one below are merged with it."""
+    """Return the canonical tree with scopes (compared by identity) exchanged; layers that only read the one below are merged with it."""
     for old, new in changes:
         root = _exchanged(root, old, new)
     return canonical(_at_zero(root))
 
 
 def normal(root: Scope) -> Scope:
-    """Return the canonical tree, iterators of one value at it."""
+    """Return the canonical tree, with iterators of one value replaced by the value."""
     return canonical(_at_zero(root))
 
 
@@ -91,7 +91,7 @@ def with_sources(body: Scalar, change: Callable[[Scope], Scope]) -> Scalar:
 
 
 def _flat(scope: Scope) -> Scope:
-    """Merge a layer with the one it only reads, where that one reads another in turn or does not reduce; below too."""
+    """Merge a layer with the inner scope that it only reads, if that scope reads another in turn or does not reduce; likewise below."""
     body = with_sources(scope.body, _flat)
     if not scope.summation:
         body = with_reads(body, _inlined)
@@ -104,15 +104,15 @@ def _flat(scope: Scope) -> Scope:
 
 
 def _inlined(read: Read) -> Scalar:
-    """Return what an inner scope without a reduction computes in place of a read of it."""
+    """Replace a read of an inner scope that does not reduce by what that scope computes."""
     if not isinstance(read.source, Scope) or read.source.summation:
         return read
     return with_reads(replaced(read.source.body, dict(zip(read.source.traversal, read.indices, strict=True))), _inlined)
 
 
 def _at_zero(scope: Scope) -> Scope:
-    """Write 0 for iterators of one value, in inner scopes too, which lose their axes of one value."""
-    body = replaced(scope.body, {i: i.low for i in every(scope) if length(i) == 1})  # where there is none, too: it joins nested guards
+    """Write 0 for iterators of one value, in inner scopes too, and drop the axes of one value of inner scopes."""
+    body = replaced(scope.body, {i: i.low for i in every(scope) if length(i) == 1})  # even if there is none: it joins nested guards
     return scope.with_body(with_reads(body, _without_axes))
 
 
@@ -126,7 +126,7 @@ def _without_axes(read: Read) -> Read:
 
 
 def estimate(tree: Scope, constants: frozenset[str], seen: set[int] | None = None) -> int:
-    """Return what a tree costs, in operations: its arithmetic, and 4 for every byte moved; what reads constants alone is free."""
+    """Return the cost of a tree in operations: its arithmetic, and 4 per byte moved; scopes that read constants alone are free."""
     seen = set() if seen is None else seen
     inner = [read.source for read in reads_of(tree.body) if isinstance(read.source, Scope)]
     total = sum(estimate(scope, constants, seen) for scope in inner if id(scope) not in seen)
@@ -141,14 +141,14 @@ def is_constant(tree: Scope, constants: frozenset[str]) -> bool:
 
 
 def operations_to_move(scope: Scope) -> int:
-    """Return the operations that take as long as moving a scope's operands and its result."""
+    """Return the number of operations that take as long as moving a scope's operands and its result."""
     sources = {id(read.source) if isinstance(read.source, Scope) else read.source.name: read.source for read in reads_of(scope.body)}
     elements = math.prod(length(i) for i in scope.traversal) + sum(math.prod(map(known, s.shape)) for s in sources.values())
     return elements * BYTES * BALANCE
 
 
 def intensity(scope: Scope) -> float:
-    """Return operations a byte: operands read once, the result written once."""
+    """Return the operations per byte if operands are read once and the result is written once."""
     return BALANCE * operations(scope) / operations_to_move(scope)
 
 

@@ -22,7 +22,7 @@ from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Read, Scalar, Scope
 
 MOST_PHASES = 16
-"""The most values of an iterator that become scopes of their own."""
+"""The most values of an iterator for which each value becomes a scope of its own."""
 
 
 def windows(
@@ -49,7 +49,7 @@ def windows(
 
 
 def data_of(contraction: Contraction) -> Scalar | None:
-    """Return the operand along which windows slide, the one with the longest window; the other is the weight."""
+    """Return the operand along which windows slide, the one with the longest window; the other operand is the weight."""
     distances: list[tuple[int, int]] = []
     for position, operand in enumerate(contraction.operands):
         slides = [_slide(contraction, p) for p in operand.indices if not is_digits(p)] if isinstance(operand, Read) else []
@@ -84,7 +84,7 @@ def _slide(contraction: Contraction, coordinate: Index) -> Slide | None:
 
 
 def _skewed(scope: Scope, slides: Sequence[Slide]) -> Scope | Refusal:
-    """Let taps move along with the iterators that do not belong to their window, so that these leave the index."""
+    """Move taps along with the iterators that do not belong to their window, so that these leave the index."""
     result: Scope | Refusal = scope
     for slide in slides:
         if slide.offset.terms and isinstance(result, Scope):
@@ -141,7 +141,7 @@ def _places(scope: Scope) -> Iterable[Index]:
 
 
 def narrowed(scope: Scope) -> Scope:
-    """Leave out what guards make zero at the ends of the sums."""
+    """Drop the terms at the ends of the sums that guards make zero."""
     for iterator in scope.summation:
         result = tighten(scope, iterator)
         if isinstance(result, Scope):
@@ -150,7 +150,7 @@ def narrowed(scope: Scope) -> Scope:
 
 
 def _tightened(scope: Scope) -> Scope:
-    """Leave out what guards make zero at the ends of the traversal."""
+    """Drop the positions at the ends of the traversal that guards make zero."""
     for iterator in scope.traversal:
         result = tighten(scope, iterator)
         if isinstance(result, Scope):

@@ -1,1 +1,1 @@
-"""ONNX models in and out."""
+"""Import and export of ONNX models."""

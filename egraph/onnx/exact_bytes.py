@@ -1,11 +1,11 @@
 """Models whose sums of products of bytes are exact in onnxruntime on every processor.
 
-Where a processor has no instructions for products of bytes, onnxruntime adds pairs of products of unsigned by signed bytes up in 16
-bits, which saturate: what it computes is not what ONNX says. Products by unsigned bytes are exact everywhere, and a signed byte with its
-zero point is the unsigned one that is 128 greater with a zero point that is 128 greater.
+On a processor without instructions for products of bytes, onnxruntime adds pairs of products of unsigned by signed bytes in 16 bits,
+which saturate, so its results differ from ONNX. Products by unsigned bytes are exact everywhere. A signed byte with its zero point equals
+the unsigned byte that is 128 greater with a zero point that is 128 greater.
 
-onnxruntime has an option that does so by itself (``session.x64quantprecision``), for more operators. It names the unsigned copy after the
-constant, and refuses a model in which two operands name one constant: there each operand has a constant of its own.
+onnxruntime has an option that does this itself (``session.x64quantprecision``), for more operators. It names the unsigned copy after the
+constant, and refuses a model in which two operands name one constant. For this option, each operand gets its own constant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from onnx import TensorProto, helper
 
 @dataclass(frozen=True)
 class Operands:
-    """Where a product of bytes has its right operand and both zero points; no left one where it quantises the left operand itself."""
+    """The positions of a product's right operand and of both zero points. The left zero point is None if the product quantises its left
+    operand itself.
+    """
 
     right: int
     right_zero: int
@@ -43,11 +45,11 @@ PRODUCTS: Mapping[str, Mapping[str, tuple[Operands, ...]]] = {
 """The products of bytes, by domain and operator."""
 SHIFT = 128
 MARKS = (b"Integer", b"QLinear", b"Quantize", b"QAttention", b"QGemm")
-"""What stands in the file of every model whose products of bytes onnxruntime may make unsigned."""
+"""Names of which at least one occurs in the file of every model whose products of bytes onnxruntime may make unsigned."""
 
 
 def exact_file(model: bytes) -> bytes:
-    """Return the bytes of a model's file with exact sums of products of bytes: the same where it has none."""
+    """Return the bytes of a model's file with exact sums of products of bytes; unchanged if it has no such products."""
     if not any(name.encode() in model for operators in PRODUCTS.values() for name in operators):
         return separate_file(model)
     exact: bytes = with_exact_bytes(onnx.load_from_string(model)).SerializeToString()
@@ -55,7 +57,7 @@ def exact_file(model: bytes) -> bytes:
 
 
 def separate_file(model: bytes) -> bytes:
-    """Return the bytes of a model's file in which no two operands name one constant of signed bytes: the same where none do."""
+    """Return the bytes of a model's file in which no two operands name one constant of signed bytes; unchanged if none do."""
     if not any(mark in model for mark in MARKS):
         return model
     shared = onnx.load_from_string(model)
@@ -65,7 +67,7 @@ def separate_file(model: bytes) -> bytes:
 
 
 def with_separate_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that has a constant of signed bytes of its own for each operand; what subgraphs read stays shared."""
+    """Return a model in which each operand has its own constant of signed bytes; constants that subgraphs read stay shared."""
     given = {value.name for value in model.graph.input}
     tensors = {tensor.name for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8} - given
     nodes = {node.output[0] for node in model.graph.node if _is_bytes(node)}
@@ -101,7 +103,7 @@ def _is_bytes(node: onnx.NodeProto) -> bool:
 
 
 def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose products of bytes have unsigned ones on the right; those of subgraphs stay."""
+    """Return a model whose products of bytes have unsigned bytes on the right; products in subgraphs stay unchanged."""
     exact = onnx.ModelProto()
     exact.CopyFrom(with_separate_bytes(model))
     graph = exact.graph
@@ -126,7 +128,10 @@ def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
         return node.input[position] if position < len(node.input) else ""
 
     def multiplies_unsigned_by_signed(node: onnx.NodeProto, product: Operands) -> bool:
-        """Types behind operators of onnxruntime's own are not inferred, but a zero point has the type of what it belongs to."""
+        """Return whether a product multiplies unsigned by signed bytes.
+
+        Types behind onnxruntime's own operators are not inferred, but a zero point has the type of its operand.
+        """
         left: int | None = TensorProto.UINT8
         if product.left_zero is not None:
             left = types.get(node.input[0], types.get(at(node, product.left_zero)))
@@ -147,7 +152,7 @@ def with_exact_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element types that are known."""
-    with suppress(Exception):  # what cannot be inferred is left as it is
+    with suppress(Exception):  # types that cannot be inferred stay unknown
         model = onnx.shape_inference.infer_shapes(model)
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}

@@ -1,8 +1,8 @@
-"""Which integers a program expects, inferred from their uses: ``OneHot(x, depth 257)`` expects 0 to 256.
+"""The integers that a program expects, inferred from their uses: ``OneHot(x, depth 257)`` expects 0 to 256.
 
-A value that a table is read with has to be an index of it; that of a comparison with a constant, or of a quotient by one, should lie
-about there. What is known of a result is carried to the operands through whatever moves or casts them, and through arithmetic with
-constants by intervals. Where nothing is known, one byte may be anything and wider integers are 0 or 1, valid as indices and flags.
+A value that indexes a table must be a valid index. A value that is compared with a constant, or divided by one, should lie near it. Demands
+on a result are passed to the operands through operators that move or cast them, and through arithmetic with constants by intervals.
+If nothing is known, one byte may be anything and wider integers are 0 or 1, which are valid as indices and flags.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from egraph.tensor import Node, walk
 from egraph.tensor.ops.dtypes import BYTES, RANGES
 
 Interval: TypeAlias = tuple[float, float]
-"""Least and largest value, both included."""
+"""Least and largest value, both inclusive."""
 EVERYTHING: Interval = (-math.inf, math.inf)
 FLAGS = (0, 1)
 DIVISORS: Interval = (1, 8)
-"""Divisors of integers where nothing else is known of them: by 0, the model fails."""
+"""Divisors of integers if nothing else is known of them: a division by 0 makes the model fail."""
 MOVES = (
     *("Reshape", "Transpose", "Slice", "Expand", "Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Tile"),
     *("Split", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "OpaqueOutput", "Relu", "Pad", "MaxPool", "Clip"),
 )
 PASSES_ON: Mapping[str, slice] = {**dict.fromkeys(MOVES, slice(1)), "Concat": slice(None), "Where": slice(1, None)}
-"""Operators whose values are those of some of their operands, and of which: demands on the result are demands on them."""
+"""Operators whose values come from some of their operands, and which operands: demands on the result are demands on them."""
 COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 READ_BY_INDEX: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
-"""Operators that read operand 0 along ``axis`` by indices: which operand holds those."""
+"""Operators that read operand 0 along ``axis`` by indices, with the position of the operand that holds the indices."""
 
 
 @dataclass
 class _Demands:
-    """The demands on values: ``needed`` lest the model fails or reads nothing, ``telling`` where comparisons decide something."""
+    """The demands on values: ``needed`` lest the model fails or reads nothing, ``telling`` so that comparisons have both results."""
 
     needed: dict[Node, Interval] = field(default_factory=dict)
     telling: dict[Node, Interval] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Demands:
     def need(self, node: Node, interval: Interval) -> None:
         low, high = self.needed.get(node, EVERYTHING)
         common = max(low, interval[0]), min(high, interval[1])
-        # the branches of a Where may ask for values that exclude each other, negative indices and others: those from 0 are usual
+        # the branches of a Where may demand disjoint ranges, for example for negative indices: those from 0 are usual
         self.needed[node] = common if common[0] <= common[1] else max((low, high), interval)
 
     def tell(self, node: Node, interval: Interval) -> None:
@@ -54,7 +54,7 @@ class _Demands:
         self.telling[node] = min(low, interval[0]), max(high, interval[1])
 
     def of(self, node: Node) -> Interval | None:
-        """Return what a value is to lie in: where comparisons decide something, as far as that is valid."""
+        """Return the demanded range of a value: the range in which comparisons decide something, as far as it is valid."""
         needed, telling = self.needed.get(node), self.telling.get(node)
         if needed is None or telling is None or (math.isfinite(needed[0]) and math.isfinite(needed[1])):
             return needed or telling
@@ -62,7 +62,7 @@ class _Demands:
         return (low, high) if low <= high else needed
 
     def hand_down(self, node: Node, operand: Node, change: Callable[[Interval], Interval]) -> None:
-        """Pass the demands on a result on to an operand, changed as the operator requires."""
+        """Pass the demands on a result to an operand, changed as the operator requires."""
         for intervals, ask in ((self.needed, self.need), (self.telling, self.tell)):
             if node in intervals:
                 interval = change(intervals[node])
@@ -71,7 +71,7 @@ class _Demands:
 
 
 def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | None = None) -> dict[Node, tuple[int, int]]:
-    """Return the least and the largest value that integer inputs and placeholders are to have, for those of which anything is known."""
+    """Return the least and the largest value that integer inputs and placeholders should have, for those with any demand."""
     demands = _Demands()
     order = list(walk(roots))
     for node in reversed(order):  # users before operands
@@ -114,7 +114,7 @@ def _whole(interval: Interval, dtype: str) -> tuple[int, int]:
 
 
 def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> None:
-    """Record the demands of a node's operator, and of those on its result, on its operands."""
+    """Record on its operands the demands of a node's operator, and those on its result."""
     operator, operands, attributes = _described(node)
     if not operands:
         return
@@ -149,7 +149,7 @@ def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> No
 
 
 def _indexed(data: Node, indices: Node, batch_axes: int) -> tuple[int, ...]:
-    """Return the sizes of the axes that rows of indices point into, of all axes where rows of unknown length do."""
+    """Return the sizes of the axes that rows of indices refer to; all axes if the rows' length is unknown."""
     length = indices.type.shape[-1] if indices.type.shape else None
     return data.type.sizes[batch_axes : batch_axes + length if isinstance(length, int) else None]
 
@@ -162,7 +162,7 @@ def _ask_arithmetic(
     if left is not None and right is not None:
         return
     if left is None and right is None:
-        if operator == "Add" and first is not second:  # each may have half: their sum is in range then
+        if operator == "Add" and first is not second:  # each operand may have half, so that their sum is in range
             for operand in operands:
                 demands.hand_down(node, operand, lambda demand: (demand[0] / 2, demand[1] / 2))
         return
@@ -188,12 +188,12 @@ def _ask_arithmetic(
 
 
 def _divided(demand: Interval, low: float, high: float) -> Interval:
-    """Return the values that lie in an interval times every number from ``low`` to ``high``, both above 0."""
+    """Return the values whose products with every number from ``low`` to ``high``, both above 0, lie in an interval."""
     return demand[0] / (low if demand[0] > 0 else high), demand[1] / (high if demand[1] > 0 else low)
 
 
 def _about(constant: np.ndarray, *, is_equality: bool) -> Interval:
-    """Return values for which comparisons with a constant are true and false."""
+    """Return a range of values that covers both results of a comparison with a constant."""
     low, high = float(constant.min()), float(constant.max())
     if is_equality and low < high:
         return low, high
@@ -201,7 +201,7 @@ def _about(constant: np.ndarray, *, is_equality: bool) -> Interval:
 
 
 def _constant(node: Node, tensors: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return the number or the numbers that a node is known to be, moved about or cast."""
+    """Return the constant value of a node that is moved or cast, or None."""
     while node.op in ("Reshape", "Expand", "Cast", "Transpose"):
         node = node.inputs[0]
     value = tensors.get(node.string("digest")) if node.op == "Constant" else None
@@ -209,7 +209,7 @@ def _constant(node: Node, tensors: Mapping[str, np.ndarray]) -> np.ndarray | Non
 
 
 def _described(node: Node) -> tuple[str, Sequence[Node], Mapping[str, int]]:
-    """Return operator, operands and whole attributes of a node, of an opaque one as ONNX has them."""
+    """Return operator, operands and integer attributes of a node; those of ONNX for an opaque node."""
     if node.op != "Opaque":
         return node.op, node.inputs, {"axis": node.integer("axis")} if node.op in READ_BY_INDEX else {}
     proto = opaque_proto(node)

@@ -1,4 +1,4 @@
-"""ONNX types and tensors as ours, both ways.
+"""Conversion of types and tensors between ONNX and this package.
 
 Values that are not dense tensors keep a readable element type: ``seq(float32)``, ``optional(int64)``,
 ``map(int64,float32)``, ``sparse(float32)``; they only occur between opaque nodes.
@@ -21,7 +21,7 @@ _MAP = re.compile(r"^map\((\w+),(.*)\)$")
 
 
 def dtype_name(element: int) -> str:
-    """Return our name of an ONNX element type: 1 -> 'float32'."""
+    """Return the package's name of an ONNX element type: 1 -> 'float32'."""
     if element == onnx.TensorProto.STRING:
         return "string"
     if element == onnx.TensorProto.UNDEFINED:
@@ -33,7 +33,7 @@ def dtype_name(element: int) -> str:
 
 
 def element_type(name: str) -> int:
-    """Return the ONNX element type of our name: 'float32' -> 1."""
+    """Return the ONNX element type of a name: 'float32' -> 1."""
     if name == "string":
         return int(onnx.TensorProto.STRING)
     if name == "undefined":
@@ -47,7 +47,7 @@ def is_tensor(type: TensorType) -> bool:
 
 
 def dims(shape: onnx.TensorShapeProto, name: str) -> tuple[Dim, ...]:
-    """Return the sizes; an unknown one without a name is called after its tensor and axis."""
+    """Return the sizes; an unknown size without a name is named after its tensor and axis."""
     result: list[Dim] = []
     for axis, dim in enumerate(shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:

@@ -1,1 +1,1 @@
-"""Partial equivalence: programs that differ from an operator somewhere, with what corrects them exactly there."""
+"""Partial equivalence: programs that differ from an operator at some positions, with exact corrections at those positions."""

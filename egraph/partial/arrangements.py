@@ -1,6 +1,6 @@
-"""Operands rearranged, and results led back: lists of tensors joined, cut, repeated and padded; single ones transposed and reshaped.
+"""Arrange operands and restore results: join, cut, repeat and pad lists of tensors; transpose and reshape single tensors.
 
-Every function yields what types allow. Whether a program made of them computes anything like an operator is for others to say.
+Every function yields the arrangements that types allow. Other modules decide whether a program made of them agrees with an operator.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from egraph.tensor.ops.scopes import grid
 
 Nodes = tuple[Node, ...]
 Named = tuple[str, Nodes]
-"""What was done, and the tensors after it."""
+"""The description of an arrangement, and the tensors after it."""
 PARTS = (2, 4)
-"""Parts that one tensor is cut into, or times that it is repeated."""
+"""Numbers of parts that one tensor is cut into, or of its repetitions."""
 MOST_APART = 8
-"""Positions of an axis, or groups, up to which each may become a tensor of its own."""
+"""The number of positions of an axis, or of groups, up to which each may become a tensor of its own."""
 
 
 def forms(node: Node, depth: int = 2) -> tuple[Node, ...]:
-    """Return a tensor with axes exchanged, axes side by side merged and axes of size 1 dropped, so many of these one after the other."""
+    """Return a tensor with axes exchanged, adjacent axes merged and axes of size 1 dropped, by up to ``depth`` such steps."""
     result: dict[Node, None] = {node: None}
     newest = [node]
     for _ in range(depth):
@@ -58,10 +58,10 @@ def exchanges(rank: int) -> Iterator[tuple[int, ...]]:
 def arranged(
     nodes: Nodes, filters: Sequence[int] = (), groups: Sequence[int] = (), counts: Sequence[int] = PARTS
 ) -> Iterator[Named]:  # fmt: skip
-    """Yield lists of tensors made of a list: as it is, as one, on a diagonal, padded to equal sizes, repeated, cut.
+    """Yield lists of tensors made of a list: unchanged, joined, on a diagonal, padded to equal sizes, repeated, cut.
 
-    ``filters``: sizes by whose quotients the tensors may be repeated; ``groups``: equal parts of the first axis, inside of which tensors
-    may stand beside each other; ``counts``: parts that one may be cut into.
+    ``filters``: sizes by whose quotients the tensors may be repeated. ``groups``: the number of equal parts of the first axis within which
+    tensors may be placed side by side. ``counts``: numbers of parts that one tensor may be cut into.
     """
     yield "", nodes
     if len(nodes) == 1:
@@ -92,7 +92,7 @@ def arranged(
 
 
 def joined(nodes: Sequence[Node], axes: Iterable[int] | None = None) -> Iterator[Named]:
-    """Yield the concatenation along every axis beside which sizes are equal, and the stack of equal ones."""
+    """Yield the concatenation along every axis if the other sizes are equal, and the stack of equal tensors."""
     sizes = [node.type.sizes for node in nodes]
     if len({len(each) for each in sizes}) != 1 or len({node.type.dtype for node in nodes}) != 1:
         return
@@ -104,7 +104,7 @@ def joined(nodes: Sequence[Node], axes: Iterable[int] | None = None) -> Iterator
 
 
 def equalised(nodes: Sequence[Node]) -> Nodes | None:
-    """Return tensors with zeros after their first axis, as many as the longest needs; None where nothing is to be added."""
+    """Return tensors with zeros appended to their first axis up to the longest; None if nothing has to be added."""
     sizes = [node.type.sizes for node in nodes]
     if len({each[1:] for each in sizes}) != 1 or len({each[0] for each in sizes}) == 1:
         return None
@@ -129,7 +129,7 @@ def _divided(node: Node, counts: Sequence[int]) -> Iterator[Named]:
 
 
 def _diagonal(nodes: Nodes) -> Iterator[Named]:
-    """Yield tensors below each other along the first axis, each beside zeros where the others stand along the second."""
+    """Yield tensors one below the other along the first axis, each with zeros at the other tensors' places along the second."""
     sizes = [node.type.sizes for node in nodes]
     if len({(len(each), each[2:]) for each in sizes}) != 1 or len(sizes[0]) < 2:
         return
@@ -166,7 +166,7 @@ def _merged(sizes: Sequence[int], axis: int) -> tuple[int, ...]:
 
 
 def led_back(results: Nodes, goals: Sequence[tuple[int, ...]], groups: Sequence[int] = ()) -> Iterator[Named]:
-    """Yield tensors of given shapes made of results: as they are, reshaped, cut (inside groups, too), joined, summed."""
+    """Yield tensors of given shapes made of results: unchanged, reshaped, cut (inside groups, too), joined, summed."""
     sizes = [result.type.sizes for result in results]
     if len(results) == len(goals):
         if sizes == list(goals):

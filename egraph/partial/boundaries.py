@@ -1,7 +1,7 @@
-"""Boundary rules with their conditions dropped: sums that leave out terms which are not zero everywhere, borders of zeros.
+"""Boundary rules with their conditions dropped: sums without some terms that are not zero everywhere, and borders of zeros.
 
-A window's tap lies in the padding at most positions where its distance is large beside the image. Without it the sum is equal there.
-A window that reads a border of mirrored elements reads none of them at most positions: zeros do as well there, and need no tensor.
+If a tap's distance is large relative to the image, the tap lies in the padding at most positions; there, the sum without it is equal.
+If a border mirrors elements, a window reads none of the border at most positions; there, zeros do as well and need no tensor.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.window import Layout
 
 MOST_TERMS = 16
-"""Values of an iterator that sums of some of them are tried for; windows have fewer."""
+"""The number of values of an iterator up to which sums over some of them are tried; windows have fewer values."""
 
 
 def tightened(node: Node) -> Iterator[tuple[Node, str]]:
-    """sum(x < n) [g ? body : 0] -> sum(l <= x < h) [g ? body : 0], though g holds for some x outside of [l, h), at some positions
+    """sum(x < n) [g ? body : 0] -> sum(l <= x < h) [g ? body : 0], equal except where g holds for some x outside of [l, h)
 
-    Yield the operator's programs by this, over the same operands: the cheapest of each range that leaves out terms of some positions.
+    Yield programs of the operator by this rewrite, over the same operands. For each range that drops terms of some positions, the cheapest
+    program is yielded.
     """
     scope = meaning(node)
     conditions, _ = pulled(scope.body, scope.reduction)
@@ -52,9 +53,9 @@ def tightened(node: Node) -> Iterator[tuple[Node, str]]:
 
 
 def unpadded(node: Node) -> Iterator[tuple[Node, str]]:
-    """window(pad(x, mode)) -> window(x), with as many zeros of its own around x, though the mode pads with something else
+    """window(pad(x, mode)) -> window(x), with as many zeros of its own around x, although the mode does not pad with zeros
 
-    Yield the operator's program by this, where its data is padded along the axes of its window alone.
+    Yield the operator's program by this rewrite if its data is padded only along the axes of its window.
     """
     data = node.inputs[0]
     if node.op not in ("Conv", "AveragePool") or data.op != "Pad":
@@ -70,12 +71,12 @@ def unpadded(node: Node) -> Iterator[tuple[Node, str]]:
     if node.op == "AveragePool":
         values["count_include_pad"] = 1
     attributes = tuple(sorted(values.items()))
-    with suppress(TypeMismatch):  # a pool's window holds more than padding
+    with suppress(TypeMismatch):  # the window of a pool must not hold padding alone
         yield apply(node.op, data.inputs[0], *node.inputs[1:], attributes=attributes), f"zeros for {data.string('mode')} padding"
 
 
 def _share(scope: Scope, conditions: Sequence[Compare], iterator: IndexIterator, value: int) -> float:
-    """Return at which share of the output's positions conditions may hold where an iterator has a value."""
+    """Return the share of the output's positions at which conditions may hold for one value of an iterator."""
     fixed = [_at(each, iterator, value) for each in conditions]
     shares = []
     for axis in scope.traversal:
@@ -91,7 +92,7 @@ def _at(condition: Compare, iterator: IndexIterator, value: int) -> Compare:
 
 
 def _summed(node: Node, scope: Scope, iterator: IndexIterator, low: int, high: int) -> Node | None:
-    """Return the cheapest program of an operator that sums over some values of an iterator; None where none is an operator."""
+    """Return the cheapest program of an operator that sums over some values of an iterator; None if no operator does."""
     fewer = IndexIterator(iterator.name, 0, high - low)
     summation = tuple(fewer if each == iterator else each for each in scope.summation)
     body = replaced(scope.body, {iterator: index(fewer) + low})

@@ -1,8 +1,9 @@
 """Generated mutants of regions: programs over rearranged operands that agree with several operators at once, or with one.
 
 A region is a few operators over shared placeholders, with one or several results. Its products (convolutions, matrix products, average
-pools) are first written over operands of other forms; then their operands, as lists, are arranged anew; products of these are led back
-to the results. Types prune, then arithmetic, then values at a few positions; for what is left it is proved where it differs.
+pools) are first written over operands of other forms. Then their operands, as lists, are rearranged, and the products of these lists are
+rearranged back to the results. Candidates are pruned by types, then by arithmetic, then by values at a few positions. For the
+remaining candidates it is proved where they differ.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ PRODUCTS = ("Conv", "MatMul", "AveragePool")
 AROUND = ("Add", "Mul", "Concat", "Pad", "Expand")
 """Operators of a region beside its products."""
 MOST_FORMS, ENOUGH_FORMS = 150, 8
-"""Products over other forms of an operator's operands that are compared with it, and that are kept, at most."""
+"""The most products over other forms of an operator's operands that are compared with it, and the most that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionBounds(Bounds):
-    """How far programs are generated."""
+    """The limits of the generation of programs."""
 
     tried: int = 300
     decided: int = 6
     alike: int = 1
     kinds: int = 6
-    """Ways to write the products that are arranged further, at most."""
+    """The most ways to write the products that are arranged further."""
     arithmetic: float = 1.5
-    """Programs of more than this multiple of the region's arithmetic, and of what it is estimated to cost, are not looked at: idle lanes
-    and traffic may be worth more arithmetic."""
+    """Programs beyond this multiple of both the region's arithmetic and its estimated cost are skipped. More arithmetic alone may pay off
+    because of idle lanes and traffic."""
 
 
 BOUNDS = RegionBounds()
@@ -50,18 +51,18 @@ BOUNDS = RegionBounds()
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """An operator on two operands (or one), whose result is led back by exchanging axes and then by its shape."""
+    """An operator on two operands (or one), whose result is restored by exchanging axes and then by its shape."""
 
     op: str
     operands: Nodes
     attributes: Attributes
-    """Those of the operator, without the groups of a convolution: operands have them."""
+    """The attributes of the operator, without the groups of a convolution: the operands determine them."""
     perm: tuple[int, ...] | None
     name: str
 
     @property
     def kind(self) -> object:
-        """Return what products share whose operands may be joined."""
+        """Return a key that is equal for products whose operands may be joined."""
         last = self.operands[-1].type.sizes
         return self.op, self.attributes, [node.type.rank for node in self.operands], last[2:] if self.op == "Conv" else ()
 
@@ -70,7 +71,7 @@ class Product:
 
 
 def applied(op: str, operands: Nodes, attributes: Attributes) -> Node | None:
-    """Return an operator on operands, a convolution with as many groups as these have; None where types do not allow it."""
+    """Return an operator on operands, a convolution with as many groups as they have; None if the types do not allow it."""
     values = dict(attributes)
     if op == "Conv":
         data, weight = (node.type.sizes for node in operands)
@@ -92,7 +93,7 @@ def as_it_is(node: Node) -> Product:
 
 
 def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBounds = BOUNDS) -> tuple[Mutant, ...]:
-    """Return mutants of a region; those that are compared with it are those with the least arithmetic."""
+    """Return mutants of a region; the candidates with the least arithmetic are compared with it."""
     agrees = [cache(agreement(root)) for root in roots]
     limits = [(measure, bounds.arithmetic * measure(*roots)) for measure in (_arithmetic, estimate)]
     made: dict[Nodes, Moves] = {}
@@ -113,7 +114,7 @@ def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: RegionBo
 
 
 def zeros_around(roots: Nodes, where: Where, bounds: RegionBounds = BOUNDS) -> tuple[Mutant, ...]:
-    """Return mutants of a window over data with a border, by zeros instead."""
+    """Return mutants of a window over data with a border that use zeros instead of the border."""
     made: dict[Nodes, Moves] = {(program,): (name,) for root in roots[:1] if len(roots) == 1 for program, name in unpadded(root)}
     return decided(roots, dict.fromkeys(made, 0.0), made.__getitem__, where, bounds)
 
@@ -150,7 +151,7 @@ def _programs(roots: Nodes, agreement: Agreement, bounds: RegionBounds) -> Itera
 
 
 def _written(nodes: Sequence[Node], agreement: Agreement, bounds: RegionBounds) -> Iterator[list[Product]]:
-    """Yield the products of a region, each written so that all are of one kind, and as they are."""
+    """Yield the products of a region, unchanged if they are of one kind, and each rewritten so that all are of one kind."""
     as_they_are = [as_it_is(node) for node in nodes]
     kinds = dict.fromkeys(str(each.kind) for each in as_they_are)
     yield from [as_they_are] if len(kinds) == 1 else []
@@ -168,7 +169,7 @@ def _written(nodes: Sequence[Node], agreement: Agreement, bounds: RegionBounds) 
 
 
 def _widened(each: Product, taps: Sequence[int]) -> Product:
-    """Return a convolution with zeros around its taps, as many more on both sides as its window then reaches further."""
+    """Return a convolution with zeros around its taps, and with more padding on both sides by as much as its window grows."""
     data, weight = each.operands
     added = [(want - have) // 2 for want, have in zip(taps, weight.type.sizes[2:], strict=True)]
     after = [want - have - before for want, have, before in zip(taps, weight.type.sizes[2:], added, strict=True)]
@@ -186,7 +187,7 @@ def _as_convolution(node: Node, source: Node) -> Iterator[Product]:
 
 
 def rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
-    """Return products over other forms of an operator's operands that are seen to be equal to it everywhere."""
+    """Return products over other forms of an operator's operands that agree with it at all compared positions."""
     if node.op not in ("Conv", "MatMul"):
         return ()
     leaves = [placeholder(k, operand.type, constant=bool(operand.attribute("constant"))) for k, operand in enumerate(node.inputs)]
@@ -252,7 +253,7 @@ def _integers(attributes: Attributes, name: str) -> tuple[int, ...]:
 
 
 def _arranged(row: Sequence[Product], goals: Sequence[tuple[int, ...]], *, whole: bool = False) -> Iterator[tuple[Nodes, Moves]]:
-    """Yield results of arranged operands: of the shapes that the products' own have, or of the region's, and how they were made."""
+    """Yield the results of arranged operands and how they were made, with the shapes of the products' results, or of the region's."""
     shapes = list(goals) if whole else [_result(each).type.sizes for each in row]
     first = row[0]
     lists = tuple(zip(*(each.operands for each in row), strict=True))
@@ -285,7 +286,7 @@ def _groups(each: Product) -> int:
 
 
 def _regrouped(roots: Nodes) -> Iterator[tuple[Nodes, Moves]]:
-    """Yield the region itself over data of which a digit of one axis is one of another: windows then reach across what was apart."""
+    """Yield the region itself over data in which a digit of one axis moves to another: windows then reach across parts that were apart."""
     windowed = [node for node in walk(roots) if node.op in ("Conv", "AveragePool")]
     if len(list(walk(roots))) - len([node for node in walk(roots) if node.op == "Placeholder"]) < 2 or not windowed:
         return

@@ -1,6 +1,6 @@
-"""Moves of a convolution: its operands rearranged and its window changed, and how its result is rearranged back.
+"""Moves of a convolution: rearrange its operands, change its window, and rearrange its result back.
 
-A move keeps types, not values: what it makes may differ from the convolution somewhere, or everywhere.
+A move preserves types, not values: the new program may differ from the convolution at some positions, or everywhere.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.window import Layout
 
 FACTORS = (2, 3, 4)
-"""Parts that an axis is cut into, beside its stride and its dilation; a batch by whatever divides it."""
+"""Numbers of parts that an axis is cut into, beside its stride and its dilation; a batch is cut by its divisors."""
 MOST_FACTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Regrouping:
-    """Digit ``factor`` of axis ``source``, its major or minor one, made the major or minor digit of axis ``target``."""
+    """Move digit ``factor`` of axis ``source``, its major or minor digit, to be the major or minor digit of axis ``target``."""
 
     source: int
     target: int
@@ -33,7 +33,7 @@ class Regrouping:
     puts_major: bool
 
     def of(self, x: Node) -> Node | None:
-        """Return a tensor regrouped; None where the factor does not divide the axis."""
+        """Return a tensor regrouped; None if the factor does not divide the axis."""
         sizes = x.type.sizes
         if sizes[self.source] % self.factor:
             return None
@@ -63,7 +63,7 @@ class Regrouping:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Strides, pads before and after, and dilations, an entry a spatial axis."""
+    """Strides, pads before and after, and dilations, with one entry per spatial axis."""
 
     strides: tuple[int, ...]
     before: tuple[int, ...]
@@ -73,7 +73,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What was done: axes of the data in the order in which it concerns them, numbers that belong to no axis, and one a spatial axis."""
+    """A move: its axes of the data in the order of its text, numbers that belong to no axis, and one number per spatial axis."""
 
     kind: str
     axes: tuple[int, ...] = ()
@@ -85,18 +85,18 @@ class Move:
         return self.kind.format(*self.axes, *self.numbers)
 
     def mirrored(self, layout: Layout) -> Move:
-        """Return the same of each of two spatial axes done to the other one."""
+        """Return the same move with the two spatial axes exchanged."""
         return replace(self, axes=tuple(mirrored_axis(axis, layout) for axis in self.axes), dilations=self.dilations[::-1])
 
 
 def mirrored_axis(axis: int, layout: Layout) -> int:
-    """Return which axis of the data stands where one stood, after the two spatial axes are exchanged."""
+    """Return the position of an axis of the data after the two spatial axes are exchanged."""
     return 2 * layout.first + 1 - axis if layout.first <= axis < layout.first + 2 else axis
 
 
 @dataclass(frozen=True, slots=True)
 class Mutated:
-    """A convolution of rearranged operands with a window of its own, and the regroupings and transposes that lead its result back."""
+    """A convolution of rearranged operands with its own window, and the regroupings and transposes that rearrange its result back."""
 
     data: Node
     weight: Node
@@ -106,16 +106,16 @@ class Mutated:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what was done, as text."""
+        """Return the moves as text."""
         return tuple(move.text for move in self.moves)
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Return in how many parts axes are cut."""
+        """Return the numbers of parts that axes are cut into."""
         return tuple(sorted(way.factor for way in self.back if isinstance(way, Regrouping)))
 
     def program(self, conv: Node) -> Node | None:
-        """Return the program of ``conv``'s type; None where there is none."""
+        """Return the program of ``conv``'s type; None if there is none."""
         window = self.window
         try:
             result: Node | None = apply(
@@ -137,7 +137,7 @@ class Mutated:
 
 
 def start(conv: Node) -> Mutated:
-    """Return a convolution as it is."""
+    """Return the initial state, the unchanged convolution."""
     pads = conv.integers("pads")
     half = len(pads) // 2
     window = Window(conv.integers("strides"), pads[:half], pads[half:], conv.integers("dilations"))
@@ -145,7 +145,7 @@ def start(conv: Node) -> Mutated:
 
 
 def is_symmetric(conv: Node) -> bool:
-    """Return whether a convolution is over two spatial axes that are alike, so that a program is right with both exchanged, too."""
+    """Return whether a convolution has two spatial axes that are alike, so that a correct program remains correct with both exchanged."""
     state, space = start(conv), Layout(conv.string("layout"), conv.type.rank - 2)
     sides = (state.window.strides, state.window.before, state.window.after, state.window.dilations, conv.inputs[1].type.sizes[2:])
     sizes = state.data.type.sizes[space.first : space.first + space.spatial]
@@ -153,10 +153,10 @@ def is_symmetric(conv: Node) -> bool:
 
 
 def with_few_channels(conv: Node) -> Node:
-    """Return a convolution over placeholders that has the same moves, and of channels, filters and groups as few as that allows.
+    """Return a convolution over placeholders that has the same moves, with as few channels, filters and groups as that allows.
 
-    Filters and groups are alike to every move, and channels as far as the factors divide them, so that a program of the one agrees with
-    it where the program that the same moves make of the other does.
+    Every move treats filters and groups alike, and channels as far as the factors divide them. Hence a program of one convolution agrees
+    with it exactly where the program by the same moves agrees with the other.
     """
     layout, group = Layout(conv.string("layout"), conv.type.rank - 2), min(2, conv.integer("group"))
     data, weight = (operand.type for operand in conv.inputs)
@@ -170,7 +170,7 @@ def with_few_channels(conv: Node) -> Node:
 
 
 def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield what one more move makes of a state."""
+    """Yield the states that one more move makes of a state."""
     yield from _transposed(state, layout)
     yield from _unfolded_channels(state, layout)
     yield from _folded_pixels(state, layout)
@@ -182,14 +182,14 @@ def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
             for factor in _factors(state, layout, source, target):
                 way = Regrouping(source, target, factor, takes_major, puts_major)
                 earlier = [step.inverse for step in state.back if isinstance(step, Regrouping)]
-                if all(factor == step.factor and not _undoes(way, step) for step in earlier):  # axes are cut alike
+                if all(factor == step.factor and not _undoes(way, step) for step in earlier):  # all axes are cut alike
                     yield from _regrouped(state, layout, way)
 
 
 def _alike(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield all spatial axes cut alike: into parts in the batch, or interleaved.
+    """Yield states with all spatial axes cut alike: into parts in the batch, or interleaved.
 
-    One alone may agree at fewer positions than the states that are moved on.
+    A cut of one axis alone may agree at fewer positions than the states that the beam keeps.
     """
     axes = range(layout.first, layout.first + layout.spatial)
     if state.moves or len(axes) < 2:
@@ -205,12 +205,12 @@ def _alike(state: Mutated, layout: Layout) -> Iterable[Mutated]:
 
 
 def _undoes(way: Regrouping, earlier: Regrouping) -> bool:
-    """Return whether a move takes from an axis once more, or gives back what an earlier one took."""
+    """Return whether a move takes from an axis for a second time, or returns what an earlier move took."""
     return way.source == earlier.source or (way.source == earlier.target and way.target == earlier.source)
 
 
 def _ends(source: int, target: int) -> tuple[tuple[bool, bool], ...]:
-    """Return which digits are taken and put: images may stand in any order, and an axis within itself is interleaved."""
+    """Return which digits may be taken and placed: images may be in any order, and an axis moved within itself is interleaved."""
     if source == target:
         return () if source == 0 else ((False, True), (True, False))
     if source == 0:
@@ -230,7 +230,7 @@ def _factors(state: Mutated, layout: Layout, source: int, target: int) -> tuple[
 
 
 def _spatial(layout: Layout, axis: int) -> int:
-    """Return which spatial axis an axis of the image is."""
+    """Return the number of the spatial axis that is this axis of the image."""
     return axis - (2 if layout.channel == 1 else 1)
 
 
@@ -259,7 +259,7 @@ def _regrouped(state: Mutated, layout: Layout, way: Regrouping) -> Iterable[Muta
 
 
 def _gaps(state: Mutated, layout: Layout, way: Regrouping) -> tuple[int, ...]:
-    """Return zeros to append to the spatial axis that is cut or put together: none, or what keeps the parts apart."""
+    """Return numbers of zeros to append to the spatial axis that is cut or joined: none, or as many as keep the parts apart."""
     if way.source == way.target or (way.source != 0 and way.target != 0):
         return (0,)
     axis = _spatial(layout, way.target if way.source == 0 else way.source)
@@ -268,7 +268,7 @@ def _gaps(state: Mutated, layout: Layout, way: Regrouping) -> tuple[int, ...]:
 
 
 def _padded(data: Node, way: Regrouping, gap: int) -> Node | None:
-    """Append zeros between parts that are put together, or so that the parts are equal."""
+    """Append zeros between parts that are joined, or to make parts equal."""
     after = [0] * data.type.rank
     if way.source == 0:
         after[way.target] = gap
@@ -280,7 +280,7 @@ def _padded(data: Node, way: Regrouping, gap: int) -> Node | None:
 
 
 def _dilations(window: Window, way: Regrouping, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Return the dilations to try: as they are, or smaller by the factor along the axis that is taken apart."""
+    """Return the dilations to try: unchanged, or divided by the factor along the axis that is cut."""
     if way.source == 0:
         return (window.dilations,)
     axis = _spatial(layout, way.source)
@@ -291,7 +291,7 @@ def _dilations(window: Window, way: Regrouping, layout: Layout) -> tuple[tuple[i
 
 
 def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield the two spatial axes exchanged."""
+    """Yield the state with the two spatial axes exchanged."""
     if len(state.window.strides) != 2 or state.moves:
         return
     first = 2 if layout.channel == 1 else 1
@@ -305,9 +305,9 @@ def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
 
 
 def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield channels moved beside pixels of a spatial axis, in image and weights alike: the stride steps over them.
+    """Yield states with channels moved beside the pixels of a spatial axis, in image and weights alike: the stride steps over them.
 
-    It is equal everywhere and changes places with other moves, as the exchange of axes does: both come first of all.
+    The result is equal everywhere, and this move commutes with other moves, like the exchange of axes: both come first of all.
     """
     channels = state.weight.type.sizes[1]
     if state.moves or state.data.type.sizes[layout.channel] != channels:
@@ -330,11 +330,11 @@ def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
 
 
 def _folded_pixels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield pixels of one spatial axis, or of all, as channels, in image and weights alike: the phases of a stride.
+    """Yield states with pixels of one spatial axis, or of all, as channels, in image and weights alike: the phases of a stride.
 
     conv(x, w, stride s) = conv(phases of x, phases of w, stride s / factor)
 
-    It is equal everywhere; taps are completed to whole phases by zeros.
+    The result is equal everywhere; taps are completed to whole phases by zeros.
     """
     window, count = state.window, len(state.window.strides)
     if state.moves:

@@ -1,7 +1,7 @@
-"""Mutants of an operator: programs of its type that agree with it on part of the output, by moves, the nearest first.
+"""Mutants of an operator: programs of its type that agree with it on part of the output, found by moves, nearest first.
 
-A beam of states is moved on, those first that agree with the operator at most of some positions: the disagreement leads.
-What differs where is then proved, and a mutant is worth its corrections where these are small.
+A beam search expands the states that agree with the operator at the largest share of the compared positions.
+Afterwards it is proved where each mutant differs; a mutant is worth its corrections if these are small.
 """
 
 from __future__ import annotations
@@ -18,42 +18,46 @@ from egraph.tensor.boxes import Box, boxes_of, cells, mask_of
 from egraph.tensor.ops.window import Layout
 
 Agreement = Callable[[Node], Callable[[Node], float]]
-"""Returns, for an operator, what says at which share of some positions a program is seen to agree with it on random operands."""
+"""A function that takes an operator and returns a function of programs: the share of some positions, on random operands, at which
+a program agrees with the operator.
+"""
 Where = Callable[[Node, Node], tuple[Box, ...] | None]
-"""Returns disjoint boxes outside of which two programs are proved equal; None where that is not decided."""
+"""A function that returns disjoint boxes outside of which two programs are proved equal; None if that is undecided."""
 Moves = tuple[str, ...]
 Pair = tuple[Mutated, Mutated]
-"""A state of an operator, and the same of one with few channels, with which it is compared."""
+"""A state of an operator, and the corresponding state of the operator with few channels, which is used for comparisons."""
 LARGEST_SHARE = 0.6
-"""Corrections may compute at most this part of the output."""
+"""The largest part of the output that corrections may compute."""
 MOST_KINDS = 4
-"""Programs of kinds of their own that are decided though others agree more: parts of a tensor by which a kernel gains differ in size."""
+"""The number of additional programs of new kinds that are decided although others agree more. Kinds differ in the sizes of the parts of a
+tensor, on which the speed of a kernel depends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far mutants are looked for; more finds what less found, unless the beam leads elsewhere."""
+    """The limits of the search for mutants. Larger limits find everything that smaller ones find, unless the beam takes another way."""
 
     tried: int
-    """Programs that are compared with an operator or a region at some positions."""
+    """The most programs that are compared with an operator or a region at some positions."""
     decided: int
-    """Programs of which it is proved where they differ: so many of those that agree at all positions tried, and of the others."""
+    """The most programs for which it is proved where they differ: once for those that agree at all compared positions, once for others."""
     alike: int
-    """Of these, those of the same moves."""
+    """The most of these with the same moves."""
     least_agreement: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class BeamBounds(Bounds):
-    """How far a convolution is moved."""
+    """The limits of the moves of a convolution."""
 
     tried: int = 600
     decided: int = 10
     alike: int = 2
     depth: int = 2
-    """Moves one after the other."""
+    """The number of successive moves."""
     beam: int = 4
-    """States that are moved on."""
+    """The number of states that are expanded in each step."""
 
 
 BOUNDS = BeamBounds()
@@ -61,7 +65,7 @@ BOUNDS = BeamBounds()
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Programs, one a result, how they came about, and disjoint boxes outside of which each is proved equal."""
+    """Programs, one per result, the moves that led to them, and disjoint boxes outside of which each is proved equal."""
 
     programs: Nodes
     moves: Moves
@@ -76,10 +80,11 @@ def decided(
     roots: Nodes, seen: Mapping[Nodes, float], moves: Callable[[Nodes], Moves], where: Where, bounds: Bounds,
     kind: Callable[[Nodes], object] = lambda programs: None,
 ) -> tuple[Mutant, ...]:  # fmt: skip
-    """Return programs that are worth their corrections, those with the fewest cells to correct first, of these the cheapest.
+    """Return the programs that are worth their corrections, those with the fewest cells to correct first, ties by cost.
 
-    ``seen``: at which share of some positions each agrees with the results. Of those by the same moves, in any order, one is equal
-    everywhere and one is corrected: what agrees most, of these what is estimated the cheapest. Kinds take turns.
+    ``seen``: the share of some positions at which each agrees with the results. Of the programs by the same moves, in any order, one that
+    is equal everywhere and one that is corrected are kept: the one that agrees most, ties by estimated cost. New kinds have
+    ``MOST_KINDS`` places beyond the limit.
     """
     cost = {each: (estimate(*each), len(moves(each)), [program.digest for program in each]) for each in seen}
     order = sorted(seen, key=lambda each: (-seen[each], cost[each]))
@@ -100,7 +105,7 @@ def decided(
 
 
 def _boxes(roots: Nodes, programs: Nodes, where: Where) -> tuple[tuple[Box, ...], ...] | None:
-    """Return where programs differ from results; None where it is not proved that this is a part that is worth a correction."""
+    """Return the boxes where programs differ from results; None if it is not proved that corrections of them are small enough."""
     boxes: list[tuple[Box, ...]] = []
     for root, program in zip(roots, programs, strict=True):
         differ = where(root, program)
@@ -111,9 +116,9 @@ def _boxes(roots: Nodes, programs: Nodes, where: Where) -> tuple[tuple[Box, ...]
 
 
 def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds = BOUNDS) -> tuple[Mutant, ...]:
-    """Return mutants of an operator over placeholders; zeros keep the parts apart in those that are equal everywhere.
+    """Return mutants of an operator over placeholders. Zeros keep the parts apart in the mutants that are equal everywhere.
 
-    Where both spatial axes are alike, what is seen of a program is known of that with the axes exchanged.
+    If both spatial axes are alike, the agreement of a program also holds for the program with the axes exchanged.
     """
     if node.op != "Conv":
         return ()
@@ -132,9 +137,9 @@ def mutants(node: Node, agreement: Agreement, where: Where, bounds: BeamBounds =
                 if program is None or compared is None or program in seen or len(seen) >= bounds.tried:
                     continue
                 seen[program] = agrees(compared, candidate[0].moves)
-                if seen[program] >= bounds.least_agreement and seen[program] != before:  # a move that changes nothing stands alone
+                if seen[program] >= bounds.least_agreement and seen[program] != before:  # a move without effect stands alone
                     states[program] = candidate[0]
-                    if seen[program] < 1.0:  # what is equal everywhere is an operator of its own in the e-graph, with moves of its own
+                    if seen[program] < 1.0:  # otherwise it is an operator of its own in the e-graph, with its own moves
                         made.append((-seen[program], len(made), candidate))
         beam = _different(((-share, pair) for share, _, pair in sorted(made, key=lambda each: each[:2])), bounds.beam)
     shares: dict[Nodes, float] = {(program,): seen[program] for program in states}
@@ -157,7 +162,7 @@ def _mirrored(moves: tuple[Move, ...], layout: Layout) -> tuple[Move, ...]:
 def _once_of_two(
     agrees: Callable[[Node], float], mirrored: Callable[[tuple[Move, ...]], tuple[Move, ...]] | None
 ) -> Callable[[Node, tuple[Move, ...]], float]:
-    """Return what says how a program that moves make agrees with an operator, of what is one another's mirror for one of the two."""
+    """Return a function of a program and its moves that gives its agreement, computed once for two programs that are mirror images."""
     shares: dict[tuple[Move, ...], float] = {}
 
     def share(program: Node, moves: tuple[Move, ...]) -> float:
@@ -177,7 +182,7 @@ def _exchanged(boxes: tuple[Box, ...] | None, node: Node, layout: Layout) -> tup
 
 
 def _different(pairs: Iterable[tuple[float, Pair]], count: int) -> tuple[tuple[float, Pair], ...]:
-    """Return the first states of different moves, so many, with their agreement."""
+    """Return the first ``count`` states of different moves, with their agreement."""
     first: dict[Moves, tuple[float, Pair]] = {}
     for share, pair in pairs:
         if len(first) < count:

@@ -1,6 +1,6 @@
-"""Average pools as depthwise convolutions whose taps all weigh the same, and convolutions whose taps do as average pools.
+"""Average pools as depthwise convolutions with equal taps, and convolutions with equal taps as average pools.
 
-The weights are a constant tensor, made of ones that are padding; that it is what a pool multiplies by is proved with the program.
+The weights are a constant tensor of ones that come from padding. The proof of the program also covers these weights.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from egraph.tensor.ops.window import Layout
 
 
 def equal_taps(source: Node, channels: int, taps: Sequence[int]) -> Node:
-    """w[c, 0, t] = 1 / taps,  of ones that pad an element of ``source``: a program has no constants of its own
+    """w[c, 0, t] = 1 / taps,  from ones that pad an element of ``source``, because a program has no constants of its own
 
-    Of a constant it is a constant.
+    The result is constant if ``source`` is constant.
     """
     rank = 2 + len(taps)
     corner = reshaped(sliced(source, [0] * source.type.rank, [1] * source.type.rank, [1] * source.type.rank), [1] * rank)
@@ -39,7 +39,7 @@ def equal_taps(source: Node, channels: int, taps: Sequence[int]) -> Node:
 
 
 def as_convolution(pool: Node, source: Node) -> Node:
-    """average_pool(x) = conv(x, 1 / taps) in as many groups as channels, where padding counts; elsewhere all but the border"""
+    """average_pool(x) = conv(x, 1 / taps) in as many groups as channels, if padding counts; otherwise equal except at the border"""
     layout = Layout(pool.string("layout"), pool.type.rank - 2)
     channels = pool.inputs[0].type.sizes[layout.channel]
     values = {name: value for name, value in pool.attributes if name not in ("kernel_shape", "count_include_pad")}
@@ -48,9 +48,10 @@ def as_convolution(pool: Node, source: Node) -> Node:
 
 
 def as_pool(conv: Node) -> Iterator[Node]:
-    """conv(x, w) = conv(average_pool(x), taps w[.., 0]) of single taps, padding counted, where all taps of a filter weigh the same
+    """conv(x, w) = conv(average_pool(x), taps w[.., 0]) of single taps, padding counted, if all taps of a filter are equal
 
-    Yield the program where a region makes the weights itself: of others nothing is known. Whether the taps are alike, the proof says.
+    Yield the program if the region itself makes the weights, because nothing is known of other weights. The proof decides whether the
+    taps are equal.
     """
     data, weight = conv.inputs
     filters, channels, *taps = weight.type.sizes
@@ -63,14 +64,14 @@ def as_pool(conv: Node) -> Iterator[Node]:
     iterators, places = grid("i", first.type.sizes)
     read = Read(Tensor("0", first.type.sizes, first.type.dtype), places)
     whole = apply("Expression", first, text=text_of(Scope.pointwise(iterators, multiply(Number(Fraction(prod(taps))), read))))
-    with suppress(TypeMismatch):  # a pool's window holds more than padding
+    with suppress(TypeMismatch):  # the window of a pool must not hold padding alone
         attributes = {**kept, "kernel_shape": tuple(taps), "count_include_pad": 1}
         pool = apply("AveragePool", data, attributes=tuple(sorted(attributes.items())))
         yield apply("Conv", pool, whole, attributes=tuple(sorted({**values, **single}.items())))
 
 
 def known_as_constants(programs: Sequence[Node]) -> tuple[Node, ...]:
-    """Return programs with what depends on no operand's contents as constants, for their costs: few elements, made once."""
+    """Return programs, for their costs, with constants for values that depend on no operand's contents: few elements, made once."""
 
     numbers: dict[Node, int] = {}
     used = 1 + max((each.integer("index") for each in placeholders(*programs)), default=-1)

@@ -31,15 +31,17 @@ from egraph.tensor.ops.window import Layout, window_of
 
 NAME, REGIONS, BORDERS = "partial equivalence", "mutants of regions", "zeros for borders"
 MOST_PROPOSED = 3
-"""Programs proposed for one operator, corrected ones and exact ones, at most: each adds nodes to the e-graph, and kernels to measure."""
+"""The most corrected programs, and the most exact ones, that are proposed for one operator: each adds nodes to the e-graph, and kernels to
+measure.
+"""
 MOST_COSTLY = 1.5
-"""Programs beyond this multiple of the operator's own estimate are not proposed: estimates are hardly wrong by more."""
+"""Programs beyond this multiple of the operator's own estimate are not proposed: estimates are rarely wrong by more."""
 
 
 def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
     """Return programs that compute ``original``: ``mutant`` outside of disjoint boxes, the original's own operators inside.
 
-    The mutant itself where there are no boxes; none where the original cannot be computed on a box alone.
+    Without boxes, the result is the mutant itself. It is empty if the original cannot be computed on a box alone.
     """
     if not boxes:
         return (mutant,)
@@ -56,7 +58,7 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
 
 
 def _batched(parts: Sequence[tuple[Box, Node]]) -> list[tuple[Box, Node]] | None:
-    """Return the corrections with those by one operator on the same weights as one of a larger batch; None where there are none."""
+    """Return the corrections, with those by one operator on the same weights joined into a larger batch; None if none can be joined."""
     alike: dict[object, list[int]] = {}
     for number, (_, part) in enumerate(parts):
         if part.op == "Conv":
@@ -70,9 +72,9 @@ def _batched(parts: Sequence[tuple[Box, Node]]) -> list[tuple[Box, Node]] | None
 
 
 def _multiplied(parts: Sequence[tuple[Box, Node]], sizes: Sequence[int]) -> list[tuple[Box, Node]] | None:
-    """Return the corrections with convolutions whose boxes have gaps in memory as products; None where there are none.
+    """Return the corrections, with convolutions whose boxes have gaps in memory as products; None if there are none.
 
-    A library writes rows of a product wherever they stand, and of other operators dense results only.
+    A library writes the rows of a product at any distance, but the results of other operators only densely.
     """
     result = [(box, (_of_patches(part, box, sizes) if runs(box, sizes) > 1 else None) or part) for box, part in parts]
     return result if result != list(parts) else None
@@ -81,10 +83,10 @@ def _multiplied(parts: Sequence[tuple[Box, Node]], sizes: Sequence[int]) -> list
 def _of_patches(node: Node, box: Box, sizes: Sequence[int]) -> Node | None:
     """conv(x, w)[n, g, o, f] = sum(t, c) patches[n, g, o, t, c] w[g, t, c, f],  patches[n, g, o, t, c] = x[n, o s + t d - p, g, c]
 
-    Channels last, the product's rows are the positions that stand in the box at equal distances, the most of them, and its columns are a
-    group's filters. Channels first, its rows are the filters, and its columns the most positions that stand side by side; where none do, it
-    has one column. All other axes are a batch. None for other operators, for groups of one channel, which have generated loops, and for
-    single taps with channels last, where the library has the product itself.
+    With channels last, the product's rows are the largest set of positions at equal distances in the box, and its columns are a group's
+    filters. With channels first, its rows are the filters, and its columns the largest set of adjacent positions, or one column if none
+    are adjacent. All other axes are a batch. None for other operators, for groups of one channel, which have generated loops, and for
+    single taps with channels last, for which the library has the product itself.
     """
     if node.op != "Conv":
         return None
@@ -106,7 +108,7 @@ def _of_patches(node: Node, box: Box, sizes: Sequence[int]) -> Node | None:
         product = apply("MatMul", reshaped(patches, (*batch, among, inner)), reshaped(by_group, (*groups, inner, each)))
     else:
         product = apply("MatMul", reshaped(weight, (*groups, each, inner)), reshaped(patches, (*batch, inner, among)))
-    sizes_of = [*counts, group, each]  # the channel axis of the result is two of the product: groups, and a group's filters
+    sizes_of = [*counts, group, each]  # the channel axis of the result becomes two: groups, filters of a group
     of_group, of_filter = len(counts), len(counts) + 1
     order = [*beside, *([of_group] if groups else []), *([*along, of_filter] if is_last else [of_filter, *along])]
     whole = reshaped(product, [sizes_of[axis] for axis in order])
@@ -116,9 +118,9 @@ def _of_patches(node: Node, box: Box, sizes: Sequence[int]) -> Node | None:
 
 
 def _patches(node: Node, beside: Sequence[int], along: Sequence[int]) -> Node:
-    """Return what a convolution reads: for the positions on some axes of its result, each group, those on other axes, each tap and channel.
+    """Return the elements that a convolution reads, with the axes: positions of ``beside``, groups, positions of ``along``, taps, channels.
 
-    Where channels come first, taps and channels stand before the positions of ``along``.
+    If channels come first, taps and channels precede the positions of ``along``.
     """
     data, weight = node.inputs
     layout, group, counts = Layout(node.string("layout"), node.type.rank - 2), node.integer("group"), node.type.sizes
@@ -146,9 +148,7 @@ def _taps_outermost(groups: int, taps: int) -> tuple[int, ...]:
 
 
 def _at_equal_distances(box: Box, sizes: Sequence[int], axes: Sequence[int]) -> list[list[int]]:
-    """Return the axes of a box along which there is more than one position, in groups in which one after the other is equally far apart
-    in memory.
-    """
+    """Return the axes of a box with several positions, grouped so that consecutive positions of a group are equally far apart in memory."""
     steps = [positions.step * prod(sizes[axis + 1 :]) for axis, positions in enumerate(box)]
     groups: list[list[int]] = []
     for axis in (axis for axis in axes if len(box[axis]) > 1):
@@ -160,12 +160,12 @@ def _at_equal_distances(box: Box, sizes: Sequence[int], axes: Sequence[int]) -> 
 
 
 def _side_by_side(box: Box, sizes: Sequence[int], axes: Sequence[int]) -> list[list[int]]:
-    """Return the groups of ``_at_equal_distances`` in which each position lies right behind the one before."""
+    """Return the groups of ``_at_equal_distances`` whose consecutive positions are adjacent in memory."""
     return [group for group in _at_equal_distances(box, sizes, axes) if box[group[-1]].step * prod(sizes[group[-1] + 1 :]) == 1]
 
 
 def correction(root: Node, box: Box) -> Node | None:
-    """Return the program that computes a fragment at the positions of a box, from the parts of its operands that these need."""
+    """Return the program that computes a fragment at the positions of a box, from the needed parts of its operands."""
     if root.op == "Placeholder":
         return _cut(root, box)
     direct = _same_window(root, box)
@@ -178,8 +178,8 @@ def correction(root: Node, box: Box) -> Node | None:
     matches = match(restricted(meaning(root), box), leaves)
     if not matches:
         return None
-    named = [program for program in matches if program.op != "Expression"] or matches  # an operator has a library's kernel
-    if OPS[root.op].category == "movement":  # one that moves elements has none: one kernel then does what several do
+    named = [program for program in matches if program.op != "Expression"] or matches  # a library has a kernel for an operator
+    if OPS[root.op].category == "movement":  # a movement has none; one generated kernel replaces several
         named = [program for program in named if _moves(program) <= 1] or matches[-1:]
     cheapest = min(named, key=lambda program: (estimate(program), program.digest))
     names = dict(zip(leaves, root.inputs, strict=True))
@@ -197,14 +197,15 @@ def correction(root: Node, box: Box) -> Node | None:
 
 
 def _moves(program: Node) -> int:
-    """Return how many operators of a program move elements."""
+    """Return the number of operators of a program that move elements."""
     return sum(node.op in OPS and OPS[node.op].category == "movement" for node in walk((program,)))
 
 
 def _same_window(node: Node, box: Box) -> Node | None:
-    """window(x) at the positions of a box = window(what these read of x), with what they read of the padding
+    """window(x) at the positions of a box = window(the part of x that these read), with the padding that they read
 
-    Taps of a convolution that read padding at all these positions are left out. None for what is no window, and where all of it is padding.
+    Taps of a convolution that read padding at all these positions are dropped. None for operators without a window, and if the whole window
+    is padding.
     """
     if node.op not in ("Conv", "AveragePool"):
         return None
@@ -247,7 +248,7 @@ def _run(positions: Sequence[int]) -> range:
 
 
 def _compacted(node: Node) -> Node:
-    """window(x, stride s) = window(what it reads of x, stride e), for windows of e < s elements over moved ones: others are not moved"""
+    """window(x, stride s) = window(what it reads of x, stride e), for windows of e < s elements over moved ones; no others are moved"""
     data = node.inputs[0] if node.op in ("Conv", "AveragePool") else node
     if data is node or data.op not in OPS or OPS[data.op].category != "movement" or any(node.integers("pads")):
         return node
@@ -296,7 +297,7 @@ def _chosen(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node:
 
 
 def _within(place: Index, positions: range, size: int) -> Iterable[Compare]:
-    """Yield the conditions for a place on an axis to be among positions, without those that hold on all of it."""
+    """Yield the conditions for a place on an axis to be among positions, without conditions that hold on the whole axis."""
     if len(positions) == 1:
         if size > 1:
             yield Compare(place, "==", index(positions[0]))
@@ -311,7 +312,7 @@ def _within(place: Index, positions: range, size: int) -> Iterable[Compare]:
 
 
 def _joined(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node | None:
-    """Return the parts beside those of the mutant between them, where every box is whole but for one run along one axis."""
+    """Return the concatenation of the parts and of the mutant between them, if every box is whole except for one run along one axis."""
     sizes = mutant.type.sizes
     axes = {axis for box, _ in parts for axis, r in enumerate(box) if r != range(sizes[axis])}
     if len(axes) != 1 or any(r.step != 1 for box, _ in parts for r in box):
@@ -330,9 +331,9 @@ def _joined(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node | None:
 
 
 def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, RegionRule, RegionRule]:
-    """Return the rules that find mutants of operators and of regions by how they agree, and correct them where they differ.
+    """Return the rules that find mutants of operators and of regions by their agreement, and correct them where they differ.
 
-    Windows over data with a border have a rule of their own: there is little to search, and of a region's operators they cost the least.
+    Windows over data with a border have a separate rule: there is little to search, and of a region's operators they cost the least.
     """
 
     def of_operator(node: Node) -> Iterable[Derivation]:
@@ -353,8 +354,8 @@ def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, R
 
 
 def stitched(roots: tuple[Node, ...], offered: Iterable[Mutant], name: str) -> Iterable[tuple[Derivation, ...]]:
-    """Yield for each alternative programs equal to an operator or to the results of a region: mutants with their corrections, the
-    estimated cheapest first.
+    """Yield alternatives: programs equal to an operator or to the results of a region, made of mutants and their corrections. The cheapest
+    estimate comes first.
     """
     alternatives: dict[tuple[Node, ...], tuple[Derivation, ...]] = {}
     exact: set[tuple[Node, ...]] = set()
@@ -375,8 +376,8 @@ def stitched(roots: tuple[Node, ...], offered: Iterable[Mutant], name: str) -> I
 
 
 def _cost(programs: Sequence[Node]) -> int:
-    """Return what programs are estimated to cost, without what launches nothing: parts are written where they stand in a stitch, and
-    transposes at the ends cancel where all of a model is laid out so.
+    """Return the estimated cost of programs, without nodes that launch nothing: the parts of a stitch are written in place, and
+    transposes at the ends cancel if the whole model has that layout.
     """
     programs = known_as_constants(programs)
     total = estimate(*programs)
@@ -389,9 +390,9 @@ def _cost(programs: Sequence[Node]) -> int:
 
 
 def _channels_last(root: Node, program: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
-    """Return stitched programs over transposed data, channels last: there rows of a box are runs of memory.
+    """Return stitched programs over transposed data, channels last: in this layout, rows of a box are contiguous in memory.
 
-    None where there is nothing to stitch, or the operators are others than windows whose channels come first and what pads their data.
+    The result is empty if there is nothing to stitch, or if there are operators other than windows with channels first and their Pads.
     """
     windows = [node for node in walk((root, program)) if node.op in ("Conv", "AveragePool")]
     weights = {node.inputs[1] for node in windows if node.op == "Conv"}

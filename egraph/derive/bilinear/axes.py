@@ -1,9 +1,9 @@
-"""One spatial axis of a convolution as a bilinear algorithm: which inputs a tile reads, which taps weights hold, where outputs come from.
+"""One spatial axis of a convolution as a bilinear algorithm: the inputs of a tile, the taps of the weights, the places of the outputs.
 
     y[o] = sum_xi A[p,xi] sum_c M,  M = V U,  V = sum_i B[xi,i] x[position(tile, inner, i)],  U = sum_q G[xi,q] w[tap(inner, outer, q)]
 
-``inner`` counts what is summed in the product beside the channels (taps that are not transformed, phases of a stride),
-``outer`` what the product makes beside them (phases of a transposed convolution).
+``inner`` counts the summands of the product beside the channels (taps that are not transformed, phases of a stride).
+``outer`` counts the results of the product beside the output channels (phases of a transposed convolution).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIRECT = cook_toom(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Axis(ABC):
-    """An axis of ``size`` inputs and ``outputs`` outputs, the first of which reads ``before`` inputs ahead of the first one."""
+    """An axis of ``size`` inputs and ``outputs`` outputs. The first output reads from ``before`` positions ahead of the first input."""
 
     size: int
     outputs: int
@@ -30,7 +30,7 @@ class Axis(ABC):
     @property
     @abstractmethod
     def tiles(self) -> int:
-        """How many tiles cover the outputs."""
+        """The number of tiles that cover the outputs."""
 
     @property
     def inner(self) -> int:
@@ -39,16 +39,16 @@ class Axis(ABC):
 
     @property
     def outer(self) -> int:
-        """The number of results of the product beside the outputs' channels."""
+        """The number of results of the product beside the output channels."""
         return 1
 
     @abstractmethod
     def position(self, tile: Index, inner: Index, i: Index) -> Index:
-        """Return the input that a tile reads at its position ``i``; it may lie outside."""
+        """Return the input that a tile reads at its position ``i``; it may lie outside the data."""
 
     @abstractmethod
     def tap(self, inner: Index, outer: Index, q: Index) -> Index:
-        """Return the tap of the weights at position ``q`` of a transform; it may lie outside."""
+        """Return the tap of the weights at position ``q`` of a transform; it may lie outside the weights."""
 
     @abstractmethod
     def source(self, output: Index) -> tuple[Index, Index, Index]:
@@ -57,7 +57,7 @@ class Axis(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Axis):
-    """y[o] = sum_r w[r] x[o s + r d - before]: taps are summed by the matrix product."""
+    """y[o] = sum_r w[r] x[o s + r d - before]: the matrix product sums the taps."""
 
     stride: int
     dilation: int
@@ -82,10 +82,10 @@ class Gathered(Axis):
 
 @dataclass(frozen=True, slots=True)
 class Strided(Axis):
-    """y[o] = sum_r w[r] x[s o + r - before] by tiles; with stride 1, the plain case.
+    """y[o] = sum_r w[r] x[s o + r - before] by tiles; stride 1 is the plain case.
 
-    Phases of a stride are correlations of their own: either all of ceil(taps / s) taps, zeros added, which the matrix product
-    sums (``inner``), or each of its own length, with the products of an algorithm for all of them (``separate``).
+    Each phase of a stride is a correlation of its own. Either every phase has ceil(taps / s) taps, zeros added, and the matrix product
+    sums the phases (``inner``); or each phase has its own length, and one algorithm has the products of all phases (``separate``).
     """
 
     stride: int
@@ -118,7 +118,7 @@ class Dilated(Axis):
 
     @property
     def in_phase(self) -> int:
-        """Tiles of one phase."""
+        """The number of tiles of one phase."""
         return -(-self.outputs // (self.dilation * self.algorithm.outputs))
 
     @property

@@ -2,8 +2,8 @@
 
     conv(x) = concat_H(conv(x[rows of block 0]), conv(x[rows of block 1]), ...)
 
-Inner blocks are alike but for the rows that they read, so that they share their kernels; slices of rows are views where one image
-is cut, and a concatenation along the outermost axis is no copy.
+Inner blocks differ only in the rows that they read, so they share their kernels. Slices of the rows of one image are views, and a
+concatenation along the outermost axis is no copy.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from egraph.tensor.ops import apply
 
 MOST_BLOCKS = 64
 MOST_CUTS = 16
-"""The most blocks of all images, and of one."""
+"""The most blocks of all images, and of one image."""
 ARITY = 4
-"""Operands of a concatenation: what follows a convolution is taken into concatenations of so many by the rules."""
+"""The most operands of a concatenation. The rules move the operators that follow a convolution into concatenations of this size."""
 
 
 def stage_bytes(batch: int, bilinear: Bilinear) -> int:
-    """Return the size of V and M together."""
+    """Return the size of V and M together, in bytes."""
     return ELEMENT_BYTES * bilinear.group * bilinear.products * bilinear.tiles(batch) * (bilinear.depth + bilinear.width)
 
 
 def blocks_of(batch: int, bilinear: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
-    """Return images and tile rows of a block whose V and M take at most so many bytes; None where none is needed, or possible.
+    """Return images and tile rows of a block whose V and M take at most ``budget_bytes``; None if no block is needed or possible.
 
-    Whole images where several or one fit, else rows of one image: all blocks of about one size, larger where they would be too many.
+    A block holds whole images if at least one fits, else rows of one image. All blocks have about the same size. They are larger than the
+    budget if there would be too many of them otherwise.
     """
     rows = bilinear.axes[0].tiles
     budget_bytes = max(budget_bytes, -(-stage_bytes(batch, bilinear) // MOST_BLOCKS), -(-stage_bytes(1, bilinear) // MOST_CUTS))
@@ -48,12 +49,12 @@ def blocks_of(batch: int, bilinear: Bilinear, budget_bytes: int) -> tuple[int, i
 
 
 def even_part(total: int, most: int) -> int:
-    """Return the size of the fewest parts of at most ``most``, all of about one size."""
+    """Return the part size of the division of ``total`` into the fewest parts of at most ``most``, all of about the same size."""
     return -(-total // -(-total // most))
 
 
 def blocked_program(x: Node, w: Node, bilinear: Bilinear, images: int, rows: int) -> Node:
-    """Return the concatenation of programs over blocks of so many images and rows of tiles."""
+    """Return the concatenation of programs over blocks of ``images`` images and ``rows`` rows of tiles."""
     batch = x.type.sizes[0]
     parts = []
     for first in range(0, batch, images):
@@ -63,7 +64,7 @@ def blocked_program(x: Node, w: Node, bilinear: Bilinear, images: int, rows: int
 
 
 def _cut(x: Node, w: Node, bilinear: Bilinear, rows: int) -> Node:
-    """Return one image, or a few, in blocks of rows of tiles."""
+    """Return the program of one image, or a few, in blocks of rows of tiles."""
     axis = bilinear.axes[0]
     if rows >= axis.tiles or not isinstance(axis, Strided):
         return program(x, w, bilinear)
@@ -73,7 +74,7 @@ def _cut(x: Node, w: Node, bilinear: Bilinear, rows: int) -> Node:
         outputs = min(axis.outputs, first + rows * axis.algorithm.outputs) - first
         start = first * axis.stride - axis.before
         low, high = max(0, start), min(axis.size, start + (outputs - 1) * axis.stride + axis.taps)
-        if high <= low:  # outputs over padding alone
+        if high <= low:  # these outputs read padding alone
             low, high = (0, 1) if high <= 0 else (axis.size - 1, axis.size)
         axis_of_block = replace(axis, size=high - low, outputs=outputs, before=low - start)
         parts.append(program(_slice(x, 1, low, high), w, replace(bilinear, axes=(axis_of_block, *bilinear.axes[1:]))))
@@ -90,7 +91,7 @@ def _slice(x: Node, axis: int, low: int, high: int) -> Node:
 
 
 def _concat(parts: Sequence[Node], axis: int) -> Node:
-    """Return the concatenation of parts as a tree."""
+    """Return the concatenation of parts as a tree of concatenations."""
     while len(parts) > 1:
         size = even_part(len(parts), ARITY)
         groups = [parts[k : k + size] for k in range(0, len(parts), size)]

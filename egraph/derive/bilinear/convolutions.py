@@ -1,4 +1,4 @@
-"""Winograd programs of a convolution: which bilinear algorithms are proposed, by an estimate."""
+"""Winograd programs of a convolution: an estimate decides which bilinear algorithms are proposed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from egraph.tolerance import Tolerance
 
 LARGEST_TAPS = 7
 SIZES = range(2, 7)
-"""Outputs of one tile along one axis."""
+"""Numbers of outputs of one tile along one axis."""
 LARGEST_TILE = 12
-"""Outputs of one tile along one axis with all phases of a transposed convolution, which are computed together."""
+"""The most outputs of one tile along one axis, all phases of a transposed convolution counted: they are computed together."""
 LARGEST_WINDOW = 64
-"""Inputs of one tile along one axis where the phases of a stride have algorithms of their own: those lie in matrices as wide as that."""
+"""The most inputs of one tile along one axis if the phases of a stride have algorithms of their own: its matrices are that wide."""
 MOST_GROWTH = 27.0
-"""Typical error beside the direct sum's: F(6x6, 3x3) has 21, and in float32 an error of 1e-5 of the largest output."""
+"""The largest typical error relative to the direct sum's. F(6x6, 3x3) has 21, and in float32 an error of 1e-5 of the largest output."""
 ERROR_OF_A_MODEL = 1.6e-5
-"""Error to expect of a model's outputs for each unit of growth: that of a direct sum, 1e-6 of the largest output, in a row of layers."""
+"""Expected error of a model's outputs for each unit of growth: a direct sum's, 1e-6 of the largest output, over several layers."""
 USUAL_GROWTH = Tolerance().relative / ERROR_OF_A_MODEL
-"""Growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
+"""The growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
 MOST_PROGRAMS = 2
-"""The most programs that are kept for one convolution, of those with usual growth of errors and again of those with more: the ones with
-the best estimates, each algorithm with its best division into blocks."""
+"""The most programs kept for one convolution, once for algorithms of usual growth and once for those of larger growth.
+
+Those with the best estimates are kept, each algorithm with its best division into blocks.
+"""
 WORTH = 1.1
-"""The least estimated speedup over the convolution itself of a program."""
+"""The least estimated speedup of a program over the convolution itself."""
 
 
 def winograd_programs(node: Node) -> tuple[Derivation, ...]:
-    """Return programs by transformed tiles for a convolution of constant weights with channels last, the best estimate first."""
+    """Return programs by transformed tiles for a convolution of constant weights with channels last, best estimate first."""
     x, w = node.inputs
     derivations = []
     for plan in alternatives(node):
@@ -54,9 +56,9 @@ def winograd_programs(node: Node) -> tuple[Derivation, ...]:
 
 
 def alternatives(node: Node) -> tuple[Plan, ...]:
-    """Return the plans whose estimate is good enough to propose them, the best first, those of more error after those of usual error.
+    """Return the plans whose estimate is good enough to propose, best first; plans of larger error follow those of usual error.
 
-    The best algorithm of usual error is proposed on the whole, too: blocks are for a processor's caches, and a GPU idles between them.
+    The best algorithm of usual error is also proposed without blocks: blocks are for a processor's caches, and a GPU idles between them.
     """
     x, w = node.inputs
     if w.op != "Placeholder" or not w.attribute("constant"):
@@ -77,9 +79,9 @@ def algorithms(node: Node) -> tuple[Bilinear, ...]:
 
 
 def saving(node: Node) -> float:
-    """Return how many times fewer multiplications the best algorithm needs than the operator itself; 1 where none saves any.
+    """Return how many times fewer multiplications the best algorithm needs than the operator itself; 1 if none saves any.
 
-    Transforms are not counted, nor the layout that programs want: no program of this convolution is better than that.
+    Transforms and changes of layout are not counted, so the factor bounds that of every program of this convolution.
     """
     if node.op not in ("Conv", "ConvTranspose"):
         return 1.0
@@ -109,7 +111,7 @@ def _algorithms(node: Node) -> tuple[Bilinear, ...]:
 
 
 def lines_of(node: Node) -> tuple[Gathered, ...]:
-    """Return the spatial axes of a convolution, taps gathered."""
+    """Return the spatial axes of a convolution as axes with gathered taps."""
     x, w = node.inputs
     a = dict(node.attributes)
     layout, window = layout_of(x.type.sizes, a), window_of(w.type.sizes[2:], a)
@@ -119,7 +121,7 @@ def lines_of(node: Node) -> tuple[Gathered, ...]:
 
 
 def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
-    """Return an axis with its taps gathered, and in the least number of tiles of at most ``most`` outputs, all alike.
+    """Return an axis with its taps gathered, and as the fewest tiles of at most ``most`` outputs, all of the same size.
 
     Tiles need two taps and two outputs.
     """
@@ -136,7 +138,7 @@ def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
 
 
 def _transposed(line: Gathered, most: int) -> Axis:
-    """Return an axis of a transposed convolution, its phases in tiles of at most ``most`` outputs, if their taps are few but not one."""
+    """Return an axis of a transposed convolution, in tiles of at most ``most`` outputs if its phases have few taps but more than one."""
     taps, outputs = -(-line.taps // line.stride), -(-(line.outputs + line.before % line.stride) // line.stride)
     m = even_part(outputs, max(1, min(most, LARGEST_TILE // line.stride))) if 1 < taps <= LARGEST_TAPS else 1
     return Transposed(line.size, line.outputs, line.taps, line.before, cook_toom(m, taps), line.stride)

@@ -1,10 +1,10 @@
 """Cook-Toom: the fewest products for a short correlation, as exact rational matrices.
 
-F(m, r) gives m outputs of a correlation with r taps, ``y[p] = sum_r g[r] d[p+r]``, by m + r - 1 products:
+F(m, r) computes m outputs of a correlation with r taps, ``y[p] = sum_r g[r] d[p+r]``, by m + r - 1 products:
 
     y[p] = sum_xi A[p,xi] (sum_r G[xi,r] g[r]) (sum_i B[xi,i] d[i]),   sum_xi A[p,xi] B[xi,i] G[xi,r] = [i == p+r]
 
-The three are transforms of polynomials at m + r - 2 points and infinity: A and G evaluate, B interpolates, transposed.
+The three matrices are transforms of polynomials at m + r - 2 points and infinity: A and G evaluate, B interpolates, transposed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import numpy as np
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
 MAGNITUDES = tuple(Fraction(*pair) for pair in ((1, 1), (2, 1), (1, 2), (3, 1), (3, 2), (3, 4), (4, 1), (1, 4)))
-"""Candidate points, beside 0 and infinity: dyadic, so that A and B hold nothing that float32 would round."""
+"""Candidate points beside 0 and infinity. They are dyadic, so that float32 holds the entries of A and B exactly."""
 WORSE = 1.05
-"""The factor of growth that is accepted for smaller constants: points are tried in the order above."""
+"""The factor by which growth may exceed the least for the sake of smaller constants: points are tried in the order above."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CookToom:
     """F(outputs, taps): A[outputs, products], G[products, taps], B[products, window]; ``y[p] = sum_r g[r] d[stride p + r]``.
 
-    Each is built once and compared by identity: equal ones are the same.
+    Each algorithm is built once and compared by identity.
     """
 
     outputs: int
@@ -47,12 +47,12 @@ class CookToom:
 
     @property
     def window(self) -> int:
-        """Inputs of a tile."""
+        """The number of inputs of a tile."""
         return len(self.b[0])
 
     @property
     def operations(self) -> tuple[float, float]:
-        """Return the numbers of B an element of V, and of A an element of M: multiply-adds of the transforms along this axis."""
+        """Return the entries of B per element of V, and of A per element of M: multiply-adds of the transforms along this axis."""
         b, a = (sum(value != 0 for row in matrix for value in row) / self.products for matrix in (self.b, self.a))
         return b, a
 
@@ -60,7 +60,7 @@ class CookToom:
     def typical_growth(self) -> float:
         """sqrt(mean_p sum_xi A[p,xi]^2 ||G[xi]||^2 ||B[xi]||^2 / r)
 
-        The error to expect of random data beside the direct sum's, as roundings are independent; points are chosen by it.
+        The expected error on random data relative to the direct sum's, if roundings are independent. Points are chosen by it.
         """
         total = sum(
             sum(float(row[xi]) ** 2 for row in self.a) * sum(float(v) ** 2 for v in self.g[xi]) * sum(float(v) ** 2 for v in self.b[xi])
@@ -72,14 +72,14 @@ class CookToom:
     def growth(self) -> float:
         """max_p sum_xi |A[p,xi]| ||G[xi]||_1 ||B[xi]||_1 / r
 
-        Bounds the error beside that of the direct sum: every rounding is magnified by no more. Growths of axes multiply.
+        A bound of the error relative to the direct sum's: no rounding is magnified by more. Growths of axes multiply.
         """
         return float(_growth(self.a, self.g, self.b))
 
 
 @cache
 def cook_toom(outputs: int, taps: int) -> CookToom:
-    """Return F(outputs, taps) over the first points whose typical growth is near the least; of one tap or output, plain products."""
+    """Return F(outputs, taps) over the first points whose typical growth is near the least; one tap or output needs plain products only."""
     if outputs < 1 or taps < 1 or outputs + taps - 2 > 2 * len(MAGNITUDES) + 1:
         raise ValueError(f"F({outputs}, {taps}) needs more points than there are")
     if outputs == 1:
@@ -96,8 +96,8 @@ def cook_toom(outputs: int, taps: int) -> CookToom:
 def over(outputs: int, taps: int, points: tuple[Fraction, ...]) -> CookToom:
     """Return F(outputs, taps) at these points and infinity.
 
-    The numbers of B are the coefficients of prod_{j != xi} (x - p_j), leading with 1; what they are divided by to interpolate
-    is divided out of G, which weights are transformed with ahead of time.
+    The entries of B are the coefficients of prod_{j != xi} (x - p_j), leading with 1. Interpolation divides them by a number; G is divided
+    by it instead, because the weights are transformed ahead of time.
     """
     count = outputs + taps - 1
     a = [[point**p for point in points] + [Fraction(p == outputs - 1)] for p in range(outputs)]
@@ -135,7 +135,7 @@ def _spread(row: tuple[Fraction, ...], first: int, step: int, size: int) -> tupl
 
 
 def _choices(count: int) -> list[tuple[Fraction, ...]]:
-    """Return sets of points: 0 and pairs of opposites, whose transforms share sums; one half of a pair where one is left over."""
+    """Return sets of points: 0 and pairs of opposites, whose transforms share sums, and half of a pair if one point remains."""
     pairs, single = divmod(count - 1, 2)
     choices = []
     for chosen in itertools.combinations(MAGNITUDES, pairs):
@@ -146,7 +146,7 @@ def _choices(count: int) -> list[tuple[Fraction, ...]]:
 
 
 def _estimates(outputs: int, taps: int, choices: Sequence[tuple[Fraction, ...]]) -> list[float]:
-    """Return the typical growth over each set of points, in float arithmetic and for all at once: there are hundreds of sets."""
+    """Return the typical growth over each set of points. There are hundreds of sets, so all are computed at once in float arithmetic."""
     points = np.array([[float(point) for point in choice] for choice in choices])
     count, total = points.shape[1], np.zeros((len(choices), outputs))
     for position in range(count):

@@ -3,14 +3,14 @@
     V[xi, tile, c] = sum_i B[xi,i] x[tile's position i, c]        U[xi, c, k] = sum_q G[xi,q] w[k, c, q]  (weights alone)
     M = MatMul(V, U)                                              Y[o, k] = sum_xi A[place of o, xi] M[xi, tile of o, k]
 
-with the products of all axes in one index xi, all tiles in one, all of batch and axes alike; groups stand before xi. All data NHWC.
+One index xi counts the products of all axes, one index the tiles of batch and axes; groups stand before xi. All data is NHWC.
 
-Where there are many tiles and few weights, tiles are divided into parts, which stand before everything else:
+If there are many tiles and few weights, the tiles are divided into parts, which are the first axis:
 
     V[part, xi, tile, c]        M[part, xi, tile, k] = MatMul(V[part, xi, tile, c], U[xi, c, k])
 
-Threads then divide all three stages alike, by parts. Were the product divided by places, as it is without, half of V and of M would
-pass from one core to another, each line taken away before it is written anew: on two cores V took up to ten times as long.
+Threads then divide all three stages by parts. Without parts, they divide the product by places, and half of V and of M passes from one
+core to another, each cache line taken away before it is written again: on two cores V took up to ten times as long.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid, multiply, read
 
 LARGEST_SHARED_BYTES = 4 << 20
-"""Bytes of weights up to which parts pay: the weights are read for each part."""
+"""The bytes of weights up to which parts pay off: the weights are read for each part."""
 GOOD_ROWS, LEAST_ROWS = 14, 4
-"""Rows of a matrix product that fill a library's kernel, and with which a part still pays."""
+"""The rows of a matrix product that fill a library's kernel, and the fewest with which a part still pays off."""
 ELEMENT_BYTES = 4
 
 
@@ -56,17 +56,17 @@ class Bilinear:
 
     @property
     def growth(self) -> float:
-        """Error to expect beside that of the direct sum: those of the axes multiply."""
+        """The expected error relative to the direct sum's: those of the axes multiply."""
         return math.prod(axis.algorithm.typical_growth for axis in self.axes)
 
     def counts(self, batch: int) -> tuple[int, ...]:
-        """Return how many images, and how many tiles along each axis, a part has."""
+        """Return the number of images, and of tiles along each axis, of a part."""
         divided, parts = self.division(batch)
         sizes = (batch, *(axis.tiles for axis in self.axes))
         return tuple(size // parts if k == divided else size for k, size in enumerate(sizes))
 
     def staged(self, batch: int, columns: int) -> tuple[int, ...]:
-        """Return the shape of V or M: parts, where there are several, places, tiles, columns."""
+        """Return the shape of V or M: parts if there are several, places, tiles, columns."""
         parts = self.division(batch)[1]
         shape = (self.group * self.products, math.prod(self.counts(batch)), columns)
         return (parts, *shape) if parts > 1 else shape
@@ -75,7 +75,7 @@ class Bilinear:
         return batch * math.prod(axis.tiles for axis in self.axes)
 
     def division(self, batch: int) -> tuple[int, int]:
-        """Return which of batch and axes is divided (the first with several tiles), and into how many parts; 1 where that does not pay."""
+        """Return which of batch and axes is divided (the first with several tiles), and into how many parts; 1 if parts do not pay off."""
         sizes = (batch, *(axis.tiles for axis in self.axes))
         divided = next((k for k, size in enumerate(sizes) if size > 1), 0)
         if ELEMENT_BYTES * self.group * self.products * self.depth * self.width > LARGEST_SHARED_BYTES:
@@ -91,12 +91,12 @@ class Bilinear:
 
     @property
     def width(self) -> int:
-        """Columns of the matrix product."""
+        """The number of columns of the matrix product."""
         return self.outputs * math.prod(axis.outer for axis in self.axes)
 
 
 def program(x: Node, w: Node, bilinear: Bilinear) -> Node:
-    """Return Y over the nodes of the data and of the weights."""
+    """Return Y over the nodes of the data and the weights."""
     v, u, y = _texts(x.type.sizes, w.type.sizes, bilinear)
     product = apply("MatMul", apply("Expression", x, text=v), apply("Expression", w, text=u))
     return apply("Expression", product, text=y)
@@ -104,20 +104,20 @@ def program(x: Node, w: Node, bilinear: Bilinear) -> Node:
 
 @lru_cache(maxsize=256)
 def _texts(x: tuple[int, ...], w: tuple[int, ...], bilinear: Bilinear) -> tuple[str, str, str]:
-    """Return V, U and Y as attributes, from the sizes of the data and of the weights: blocks are alike."""
+    """Return V, U and Y as attributes, from the sizes of the data and the weights: equal blocks share them."""
     scopes = transformed_data(x, bilinear), transformed_weights(w, bilinear), transformed_product(x[0], bilinear)
     v, u, y = map(text_of, scopes)
     return v, u, y
 
 
 def steps(x: Node, w: Node, bilinear: Bilinear) -> tuple[Step, ...]:
-    """Return how the program comes about, as expressions."""
+    """Return the derivation steps of the program, as expressions."""
     names = "x".join(f"F({axis.algorithm.outputs},{axis.algorithm.taps})" for axis in bilinear.axes)
     return stages(program(x, w, bilinear), names)
 
 
 def stages(y: Node, algorithm: str) -> tuple[Step, ...]:
-    """Return the expressions of V, U, M and Y = f(M), M = MatMul(V, U), whose ``algorithm`` has a name."""
+    """Return the expressions of V, U, M and Y = f(M), M = MatMul(V, U); ``algorithm`` names the algorithm."""
     (m,) = y.inputs
     v, u = m.inputs
     named = ((f"bilinear algorithm {algorithm}: V", v), ("expression splitting: U", u), ("operator matching: M is MatMul", m))
@@ -179,13 +179,13 @@ def transformed_product(batch: int, bilinear: Bilinear) -> Scope:
 
 
 def _grid(sizes: Sequence[int]) -> tuple[tuple[Iterator, ...], tuple[Index, ...]]:
-    """Return iterators over the sizes and the same as indices: 0 where there is one value only."""
+    """Return iterators over the sizes and the same as indices, which are 0 for a size of 1."""
     iterators, indices = grid("i", sizes)
     return iterators, tuple(index(0) if size == 1 else i for size, i in zip(sizes, indices, strict=True))
 
 
 def _tables(matrices: Sequence[Matrix], rows: Sequence[Index], columns: Sequence[Index]) -> list[Scalar]:
-    """Return matrix[row, column] for every axis that has one."""
+    """Return matrix[row, column] for every axis whose matrix is not 1 x 1."""
     read = zip(matrices, rows, columns, strict=True)
     return [table(matrix, row, column) for matrix, row, column in read if (len(matrix), len(matrix[0])) != (1, 1)]
 

@@ -1,4 +1,4 @@
-"""Strides and dilations as rearrangements around a plain convolution, in core operators: the rules for plain convolutions then apply to it.
+"""Strides and dilations as rearrangements around a plain convolution, in core operators, so that the rules for plain convolutions apply.
 
     stride s:    conv(x, w) = conv(phases of x as channels, phases of w as channels)      taps completed to a multiple of s by zeros
     dilation d:  conv(x, w) = phases joined(conv(phases of x as batch, w))                 sizes completed to a multiple of d by zeros
@@ -20,11 +20,11 @@ from egraph.tensor.ops import apply
 LARGEST_COMPLETION = 1.5
 """The largest factor of multiplications that completed taps may cost."""
 FEW_CHANNELS = 16
-"""Channels up to which gathering phases pays: a library's kernel of so few leaves most of its lanes idle."""
+"""The number of channels up to which gathering phases pays off: a library's kernel of so few channels leaves most of its lanes idle."""
 
 
 def rearranged_programs(node: Node) -> Iterable[Derivation]:
-    """Yield the program over phases of a strided or dilated convolution of one layout, channels last."""
+    """Yield the program over phases of a convolution with a stride or a dilation, channels last."""
     x, w = node.inputs
     if node.attribute("layout") != "NHWC":
         return
@@ -41,7 +41,7 @@ def rearranged_programs(node: Node) -> Iterable[Derivation]:
 
 
 def stride_as_channels(x: Node, w: Node, lines: Sequence[Gathered]) -> Node:
-    """Return the convolution of an ungrouped one's phases, s to the power of the axes times as many channels, with stride 1."""
+    """Return the convolution of an ungrouped convolution's phases, with stride 1 and s to the power of the axes times as many channels."""
     taps = [-(-line.taps // line.stride) for line in lines]
     positions = [line.outputs + tap - 1 for line, tap in zip(lines, taps, strict=True)]
     strides = [line.stride for line in lines]
@@ -55,7 +55,7 @@ def stride_as_channels(x: Node, w: Node, lines: Sequence[Gathered]) -> Node:
 
 
 def dilation_as_batch(x: Node, w: Node, lines: Sequence[Gathered], group: int) -> Node:
-    """Return the plain convolution of the phases of a dilated one, joined again."""
+    """Return the plain convolution of the phases of a dilated convolution, its phases joined again."""
     dilations = [line.dilation for line in lines]
     outputs = [-(-line.outputs // line.dilation) for line in lines]
     positions = [q + line.taps - 1 for q, line in zip(outputs, lines, strict=True)]
@@ -76,7 +76,7 @@ def _plain(x: Node, w: Node, spatial: int, group: int) -> Node:
 
 
 def _framed(x: Node, first: int, before: Sequence[int], sizes: Sequence[int]) -> Node:
-    """Return x with zeros before axes from ``first`` on, and zeros behind or an end cut off, so that they have these sizes."""
+    """Return x with axes from ``first`` on of these sizes, by zeros before them, and zeros behind them or an end cut off."""
     actual = x.type.sizes
     low = [0] * len(actual)
     high = list(actual)
@@ -91,7 +91,7 @@ def _framed(x: Node, first: int, before: Sequence[int], sizes: Sequence[int]) ->
 
 
 def _phases(x: Node, start: int, positions: Sequence[int], phases: Sequence[int], *, first: int) -> Node:
-    """Return axes from ``start`` on, of positions times phases, split, with all phases moved to axis ``first`` of the rest."""
+    """Split axes from ``start`` on into positions and phases, and move all phases to axis ``first`` of the other axes."""
     shape = x.type.sizes
     split = [size for pair in zip(positions, phases, strict=True) for size in pair]
     x = apply("Reshape", x, shape=(*shape[:start], *split, *shape[start + len(positions) :]))

@@ -1,9 +1,9 @@
-"""Strassen's product: seven products of half matrices instead of eight, for matrices so large that the sums do not matter.
+"""Strassen's product: seven products of half matrices instead of eight, for matrices so large that the extra sums do not matter.
 
     V[xi, i, k] = sum_q P[xi,q] x[half q // 2 of rows, half q % 2 of columns]      U likewise with Q      M = MatMul(V, U)
     Y[i, j] = sum_xi R[quarter of (i, j),xi] M[xi, i % half, j % half]             sum_xi P Q R = [the halves of a product fit]
 
-The constants are Winograd's variant: fifteen sums where they are shared. Odd sizes are halved upwards; what lies beyond is zero.
+The constants are Winograd's variant: fifteen sums if common ones are shared. Halves of odd sizes are rounded up and filled with zeros.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEFT = ((1, 0, 0, 0), (0, 1, 0, 0), (1, 1, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1),
 _RIGHT = ((1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, -1, -1, 1), (-1, 1, 0, 0), (1, -1, 0, 1), (0, -1, 0, 1))
 _RESULT = ((1, 1, 0, 0, 0, 0, 0), (1, 0, 1, 0, 1, 1, 0), (1, 0, 0, -1, 0, 1, 1), (1, 0, 0, 0, 1, 1, 1))
 WORTH = 1.0
-"""The least estimated speedup over the product itself; no more than 8/7 is possible."""
+"""The least estimated speedup over the product itself; at most 8/7 is possible."""
 
 
 def matrices() -> tuple[Matrix, Matrix, Matrix]:

@@ -1,4 +1,4 @@
-"""Rewrites of bodies that hold for every scope: conditions outward, choices in one order, inner scopes merged or opened."""
+"""Rewrites of bodies that hold for every scope: move conditions outward, order choices, merge or open inner scopes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def replaced(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
 
 
 def ordered(body: Scalar) -> Scalar:
-    """Write the conditions of all choices in one form."""
+    """Write the conditions of all choices in one normal form."""
     match body:
         case Guarded(conditions, then, otherwise):
             kept = tightest(conditions)
@@ -42,7 +42,7 @@ def ordered(body: Scalar) -> Scalar:
 
 
 def merged(scope: Scope) -> Scope:
-    """Return a scope that only reads another one, or reduces as it does, as one scope (traversal merging)."""
+    """Return a scope that only reads another scope, or reduces as it does, as one scope (traversal merging)."""
     conditions, inner, otherwise = hoisted(scope.body)
     if not isinstance(inner, Read) or not isinstance(inner.source, Scope):
         return scope
@@ -53,9 +53,9 @@ def merged(scope: Scope) -> Scope:
 
 
 def opened(scope: Scope) -> Scope:
-    """Return a scope whose inner scopes are open: without a traversal, their bodies use the iterators around them.
+    """Return a scope whose inner scopes are open: they have no traversal, and their bodies use the iterators around them.
 
-    So an iterator is split or joined in all that depends on it.
+    Splitting or joining an iterator then affects everything that depends on it.
     """
     prefix = "u"
     while any(i.name.startswith(prefix) for i in _bound(scope)):

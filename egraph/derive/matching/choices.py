@@ -1,4 +1,4 @@
-"""Factors that choose between tensors, which merged expressions have: one read of the tensors stacked or concatenated.
+"""Factors that choose between tensors, as in merged expressions, written as one read of the tensors stacked or concatenated.
 
     [j == 0 ? A[i] : j == 1 ? B[i] : ...]  =  (A | B | ...)[j, i]        a new axis
     [x < m ? A[x] : B[x - m]]              =  (A ++ B)[x]                the axis that x walks along
@@ -22,7 +22,7 @@ from egraph.tensor.ops import apply
 
 
 def gathered(form: Form, leaves: Sequence[Node]) -> tuple[Form, tuple[Node, ...]]:
-    """Return a form whose factors are reads wherever choices can be, and the tensors with those that this takes."""
+    """Return a form whose factors are reads wherever a choice can be one, and the leaves with the tensors added for that."""
     parts = flattened("mul", form.inner)
     nodes, factors = list(leaves), list[Scalar]()
     for part in parts:
@@ -49,7 +49,7 @@ def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tu
 
 
 def _stack(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
-    """Tensors of one shape, read at the same coordinates, along a new first axis."""
+    """Stack tensors of one shape, read at the same coordinates, along a new first axis."""
     first = _read(pieces[0])
     if any(piece.high - piece.low != 1 or _read(piece).indices != first.indices for piece in pieces):
         return None
@@ -61,7 +61,7 @@ def _stack(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) 
 
 
 def _concatenation(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
-    """Tensors along the one axis where their coordinates differ, each cut to what is read."""
+    """Concatenate tensors along the one axis in which their coordinates differ, each cut to the part that is read."""
     first = _read(pieces[0])
     if any(len(_read(piece).indices) != len(first.indices) for piece in pieces):
         return None

@@ -1,4 +1,4 @@
-"""Conditions of guards in one form, ``0 <= e`` or ``0 == e``, and the bounds that they give one iterator or one axis of a read."""
+"""Conditions of guards in one form, ``0 <= e`` or ``0 == e``, and their bounds of one iterator or of one axis of a read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Piece:
 
 
 def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
-    """Return a choice by ranges of one iterator, from the first position to the last; equal neighbours are one piece."""
+    """Return a choice as pieces by ranges of one iterator, from the first position to the last; equal neighbours become one piece."""
     iterator: Iterator | None = None
     left: list[tuple[int, int]] = []
     pieces: list[Piece] = []
@@ -66,9 +66,9 @@ def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
 
 
 def interval(coordinate: Affine, size: int, conditions: Sequence[Condition]) -> Interval:
-    """Return where a read stands along one axis by the conditions on that very index, within the tensor.
+    """Return the range that a read covers along one axis by the conditions on that very index, within the tensor.
 
-    Where an index takes only some positions, several borders say the same; the tensor's own border is preferred.
+    If an index takes only some positions, several borders are equivalent; the tensor's own border is preferred.
     """
     low, high = 0, size
     for condition in conditions:

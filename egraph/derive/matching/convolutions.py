@@ -1,7 +1,7 @@
-"""Convolutions: sums of products where an output and a summed iterator run along one axis of the data together.
+"""Convolutions: sums of products in which an output iterator and a summed iterator run along one axis of the data together.
 
-Stride and dilation are the two coefficients, padding is what the conditions on that axis leave outside, groups are the iterators in
-both operands and the output. No axis has to stand where the operator wants it: data, weight and result are rearranged.
+Stride and dilation are the two coefficients. Padding is the part that the conditions on that axis exclude. Groups are the iterators in
+both operands and the output. Axes may stand in any order: data, weight and result are rearranged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Spatial:
 def spatial(
     axis: int, coordinate: Index, size: int, conditions: Sequence[Condition], outputs: Sequence[Iterator], taps: Sequence[Iterator]
 ) -> Spatial | None:
-    """Return an axis as a window over it; None where it is read in another way, or outside without a condition."""
+    """Return an axis as a window over it; None if it is read in another way, or outside the tensor without a condition."""
     parts = affine(coordinate)
     if parts is None:
         return None
@@ -66,7 +66,7 @@ def spatial(
 
 
 def flipped(form: Form, data: Read) -> Form:
-    """Run every summed iterator in the direction of the data."""
+    """Reverse summed iterators so that they run in the direction of the data."""
     for coordinate in data.indices:
         parts = affine(coordinate)
         for i, coefficient in parts[1].items() if parts is not None else ():

@@ -1,7 +1,7 @@
-"""The form in which scopes are matched and compared: a flat output of digits, conditions outside, indices affine where they can be.
+"""The form in which scopes are matched and compared: a flat output of digits, conditions outside, indices affine if possible.
 
-Iterators that are divided (``i//7``, ``i%7``) are split into digits, iterators that only occur together (``7*i+j``) are joined, so a
-scope and its program agree although one of them has merged axes. The output is a list of digits in row-major order whose
+Iterators that are divided (``i//7``, ``i%7``) are split into digits, and iterators that only occur together (``7*i+j``) are joined. A
+scope and its program therefore agree even if one of them has merged axes. The output is a list of digits in row-major order whose
 values make up ``shape``: a split or a join over the borders of axes is a reshape of the result.
 """
 
@@ -30,7 +30,7 @@ MOST_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """``reduction`` over ``sums`` of: ``inner`` where all conditions hold, else ``otherwise``; the output is ``digits`` as ``shape``."""
+    """``reduction`` over ``sums`` of ``inner`` where all conditions hold, else ``otherwise``; the output is ``digits`` as ``shape``."""
 
     shape: tuple[int, ...]
     digits: tuple[Iterator, ...]
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def body(self) -> Scalar:
-        """The conditions and what they guard."""
+        """The conditions and the value that they guard."""
         return Guarded(self.conditions, self.inner, self.otherwise) if self.conditions and self.otherwise is not None else self.inner
 
     @property
@@ -52,13 +52,13 @@ class Form:
 
     @property
     def text(self) -> str:
-        """Equal for forms that differ in names and order alone, or in how they write position 0 of an axis of size 1."""
+        """A text that is equal for forms that differ only in names and order, or in how they write position 0 of an axis of size 1."""
         return _text(self)
 
 
 @lru_cache(maxsize=1 << 10)
 def form(scope: Scope, *, keep_strides: bool = False) -> Form:
-    """Return the form of a scope; with ``keep_strides``, iterators that a remainder's condition selects stay whole."""
+    """Return the form of a scope; with ``keep_strides``, iterators that a condition on a remainder selects are not split."""
     scope = opened(merged(replace(scope, body=simpler(scope.body))))
     shape = tuple(length(i) for i in scope.traversal)
     names: dict[Iterator, Size] = {}
@@ -85,7 +85,7 @@ def _text(value: Form) -> str:
 
 
 def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
-    """Write position 0 of axes of size 1 as 0; close every inner scope over the iterators that it depends on, as a form of its own."""
+    """Write position 0 of axes of size 1 as 0, and close every inner scope over the iterators that it depends on, as a form of its own."""
     match body:
         case Read(Scope() as source, _):
             depended_on = used(body)
@@ -116,7 +116,7 @@ def _of(value: Form) -> Form:
 
 
 def simpler(body: Scalar) -> Scalar:
-    """Put inner scopes that reduce nothing in place of their reads, and drop factors and divisors of one."""
+    """Inline inner scopes that reduce nothing, and drop factors and divisors of one."""
     match body:
         case Read(Scope() as source, indices):
             names: dict[Iterator, Size] = {i: i.low for i in source.summation if length(i) == 1}
@@ -126,7 +126,7 @@ def simpler(body: Scalar) -> Scalar:
                 return replaced(within, dict(zip(source.traversal, indices, strict=True)))
             if isinstance(within, Number) and isinstance(within.value, Fraction) and source.reduction == "sum":
                 return Number(within.value * math.prod(map(length, kept)))
-            if not any(True for _ in reads_of(within)):  # how many taps of a window lie inside: one number where all windows agree
+            if not any(True for _ in reads_of(within)):  # the number of taps of a window inside the data: one number if all windows agree
                 counted = form(Scope(source.traversal, kept, source.reduction, within))
                 if not counted.sums and not counted.conditions and isinstance(counted.inner, Number):
                     return counted.inner
@@ -145,7 +145,7 @@ def simpler(body: Scalar) -> Scalar:
 
 
 def _tightened(value: Form) -> Form:
-    """Narrow the ranges of summation iterators to where conditions on them alone hold."""
+    """Narrow the ranges of summation iterators to the values for which conditions on them alone hold."""
     if value.otherwise != value.reduction.identity:
         return value
     for condition in value.conditions:
@@ -164,7 +164,7 @@ def _tightened(value: Form) -> Form:
 
 
 def _directed(value: Form) -> Form:
-    """Run every summed iterator so that the first axis that it walks along, in the order of the operands, is walked upwards."""
+    """Orient every summed iterator so that it runs upwards along the first axis that it indexes, in the order of the operands."""
     reads = [read for read in reads_of(value.inner) if isinstance(read.source, Tensor)]
     reads.sort(key=lambda read: read.source.name if isinstance(read.source, Tensor) else "")
     seen: set[Iterator] = set()
@@ -183,7 +183,7 @@ def substituted(value: Form, names: Mapping[Iterator, Size]) -> Form:
 
 
 def _joined(value: Form) -> Form:
-    """Join x and y where everything depends on ``length(y)*x + y`` alone."""
+    """Join x and y if everything depends on ``length(y)*x + y`` alone."""
     indices = tuple(indices_of(value.body, opened=True))
     pairs = list(zip(value.digits, value.digits[1:], strict=False))
     pairs += [(x, y) for x in value.sums for y in value.sums if x != y]
@@ -210,7 +210,7 @@ def _together(coordinate: Index, x: Iterator, y: Iterator) -> bool:
 
 
 def _split(value: Form, keep_strides: bool) -> Form:
-    """Split an iterator x that is divided by d, which divides its length, into d*x1 + x0."""
+    """Split an iterator x that is divided by d, a divisor of its length, into d*x1 + x0."""
     kept: set[object] = set()
     if keep_strides:
         kept = set().union(*(atoms(c.right) for c in value.conditions if c.operator == "=="), set())

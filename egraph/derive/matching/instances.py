@@ -1,4 +1,4 @@
-"""Instantiation: inner scopes become nodes of their own, and what no operator computes becomes an Expression."""
+"""Instantiation: inner scopes become nodes of their own, and scopes that no operator computes become Expressions."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 
 Instance = Callable[[Scope, Sequence[Node]], Node | None]
-"""Returns a program for a scope over operands."""
+"""A function that returns a program for a scope over operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A scope without inner scopes, over more operands: the values of those that it had."""
+    """A scope without inner scopes; the values of its former inner scopes are additional operands."""
 
     scope: Scope
     operands: tuple[Node, ...]
 
 
 def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Flat | None:
-    """Compute every inner scope by a node of its own; None where one has no program, or depends on what is around it."""
+    """Compute every inner scope by a node of its own; None if an inner scope has no program, or depends on iterators around it."""
     scope = merged(scope.with_body(simpler(scope.body)))
     inner: dict[Scope, Node] = {}
     for source in (read.source for read in reads_of(scope.body) if isinstance(read.source, Scope)):
@@ -44,7 +44,7 @@ def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Fla
 
 
 def expression(flat: Flat) -> Node | None:
-    """Return the Expression that computes a flat scope; None where there is none."""
+    """Return the Expression that computes a flat scope; None if there is none."""
     tensors = {read.source.name for read in reads_of(flat.scope.body) if isinstance(read.source, Tensor)}
     used = [position for position in range(len(flat.operands)) if str(position) in tensors]
     nodes = [flat.operands[position] for position in used]
@@ -64,5 +64,5 @@ def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:
 
 
 def _lowered(source: Scope, indices: Sequence[Index]) -> tuple[Index, ...]:
-    """Count positions from 0, as a node's axes do."""
+    """Return positions that count from 0, as a node's axes do."""
     return tuple(coordinate - i.low for coordinate, i in zip(indices, source.traversal, strict=True))

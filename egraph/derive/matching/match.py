@@ -1,6 +1,6 @@
 """Match a scope as one core operator between layout operators, and check that the program means the scope.
 
-Every program is composed back into a scope and compared as a form with what was to be matched; one that differs is no match.
+Every program is composed back into a scope and compared, as a form, with the original scope; a program that differs is no match.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MATCHERS: tuple[tuple[Matcher, bool], ...] = (
     (products, False), (convolutions, False), (transposed_convolutions, True), (reductions, False), (averages, False),
     (normalizations, False), (movements, False), (elementwise, False), (products_as_convolutions, False),
 )  # fmt: skip
-"""Matchers of forms, and whether iterators that a remainder selects have to be whole."""
+"""Matchers of forms, each with whether iterators that a remainder selects must stay whole."""
 
 
 def match(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
-    """Return programs that compute ``scope``: one core operator each where there are such, then the Expression.
+    """Return programs that compute ``scope``: programs of one core operator each, if there are any, then the Expression.
 
-    Tensors of the scope are named by operand position; the element type of a result is what its operators give. Inner scopes that an
-    operator does not take in are computed first, each by the first of its own matches.
+    Tensors of the scope are named by operand position. The operators determine the element type of a result. Inner scopes that no
+    operator takes in are computed first, each by the first of its own matches.
     """
     programs = dict.fromkeys(operators(scope, operands))
     flat = flattened(scope, operands, instance)
@@ -49,7 +49,7 @@ def instance(scope: Scope, operands: Sequence[Node]) -> Node | None:
 
 
 def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
-    """Return programs of one core operator each between layout operators, those that move the fewest elements first.
+    """Return programs of one core operator each between layout operators; those that move the fewest elements come first.
 
     A matrix product written as a convolution comes last.
     """
@@ -67,7 +67,7 @@ def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
 def proposed(
     scope: Scope, normal: Form, leaves: Sequence[Node], matchers: Sequence[tuple[Matcher, bool]] = MATCHERS
 ) -> Iterator[tuple[Node, Matcher]]:
-    """Yield what matchers make of a scope, of which ``normal`` is the form, over placeholders; what it means is not checked yet."""
+    """Yield the programs that matchers propose for a scope of form ``normal``, over placeholders; their meaning is not yet checked."""
     for matcher, keep_strides in matchers:
         part = boxed(form(scope, keep_strides=True) if keep_strides else normal)
         for node in matcher(*gathered(part.form, leaves)):
@@ -75,12 +75,12 @@ def proposed(
 
 
 def means(program: Node, normal: Form) -> bool:
-    """Return whether a program over placeholders is equal to a form when both are written as forms."""
+    """Return whether a program over placeholders has the given form."""
     return form(fragment_expression(program)).text == normal.text
 
 
 def over(program: Node, leaves: Sequence[Node], operands: Sequence[Node]) -> Node:
-    """Return a program over placeholders as one over operands."""
+    """Return a program over placeholders as a program over operands."""
     names = dict(zip(leaves, operands, strict=True))
     built = rewrite((program,), lambda old, new: names[old] if old in names else make(old.op, new, old.attributes, old.type))
     return built[program]

@@ -1,4 +1,4 @@
-"""Merging: several products or convolutions as one, and each of their results out of it. The cost model decides whether that pays."""
+"""Merging: several products or convolutions as one, with their results cut out of it. The cost model decides whether that pays off."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from egraph.tensor.ops.window import Layout, window_of
 
 
 def stacked(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
-    """Return results of operators on different operands out of one: a batched MatMul, or a Conv with all their groups.
+    """Return the results of operators on different operands out of one: a batched MatMul, or a Conv with all their groups.
 
-    None where they are no products of equal types, or convolutions whose groups differ in size or window.
+    None unless they are products of equal types, or convolutions whose groups agree in size and window.
     """
     if len(nodes) < 2:
         return None
@@ -36,9 +36,9 @@ def stacked(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
 
 
 def beside(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
-    """Return convolutions of one input out of one: in each group the filters of all of them beside each other.
+    """Return convolutions of one input out of one: each group has the filters of all of them side by side.
 
-    None where they are no convolutions of the same input with the same groups and windows.
+    None unless they are convolutions of the same input with the same groups and windows.
     """
     first = nodes[0]
     same = {(node.inputs[0], node.inputs[1].type.sizes[1:], node.attributes) for node in nodes if node.op == "Conv"}
@@ -58,7 +58,7 @@ def beside(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
 
 
 def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
-    """op(x_j, w) = op(x_0 | x_1 | ..., w)_j  along the first axis, of products with one matrix and of convolutions with one weight"""
+    """op(x_j, w) = op(x_0 | x_1 | ..., w)_j  along the first axis, for products with one matrix and for convolutions with one weight"""
     first = nodes[0]
     same = {(node.op, node.inputs[1:], node.attributes, node.inputs[0].type.sizes[1:]) for node in nodes}
     if len(nodes) < 2 or len(same) != 1 or first.op not in ("MatMul", "Conv"):
@@ -71,9 +71,9 @@ def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
 
 
 def merged_expressions(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
-    """{t} f(A_j) = {j, t: f(A_0 | A_1 | ...)}[j, t], where one product or convolution computes all j; None where none does
+    """{t} f(A_j) = {j, t: f(A_0 | A_1 | ...)}[j, t], if one product or convolution computes all j; None if none does
 
-    Only the operators' meanings count: operands that they share are not copied, whichever they are.
+    The operators' meanings alone decide. Shared operands are not copied, whichever they are.
     """
     operands = tuple(dict.fromkeys(operand for node in nodes for operand in node.inputs))
     tensors = {operand: Tensor(str(position), operand.type.sizes, operand.type.dtype) for position, operand in enumerate(operands)}
@@ -90,7 +90,7 @@ def merged_expressions(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
 
 
 def group_signature(node: Node) -> tuple[object, ...]:
-    """Return all that convolutions share whose groups can stand beside each other."""
+    """Return everything that convolutions must have in common for their groups to stand side by side."""
     data, weight = (operand.type.sizes for operand in node.inputs)
     group, channel = node.integer("group"), 1 if node.attribute("layout") == "NCHW" else node.type.rank - 1
     attributes = tuple((key, value) for key, value in node.attributes if key != "group")
@@ -98,7 +98,7 @@ def group_signature(node: Node) -> tuple[object, ...]:
 
 
 def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """{A_j B_j} = (A_0 | A_1 | ...) (B_0 | B_1 | ...) along a batch of its own"""
+    """{A_j B_j} = (A_0 | A_1 | ...) (B_0 | B_1 | ...) along a new batch axis"""
     rank = nodes[0].type.rank
     operands = []
     for side in (0, 1):
@@ -112,7 +112,7 @@ def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _grouped(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Channels beside channels, groups beside groups."""
+    """Return convolutions out of one with their channels and their groups side by side."""
     first = nodes[0]
     channel = Layout(first.string("layout"), first.type.rank - 2).channel
     values = {**dict(first.attributes), "group": sum(node.integer("group") for node in nodes)}
@@ -129,8 +129,8 @@ def _grouped(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     """Return convolutions of one input (1 x k and k x 1, or any windows) out of one product with all their taps.
 
-    The product is M[position, tap and filter]; each result sums its own columns at shifted positions, which is one Expression with
-    channels last, as the product has them. None where they are no ungrouped convolutions of the same input.
+    The product is M[position, tap and filter]. Each result sums its own columns at shifted positions: one Expression with channels last,
+    as in the product. None unless they are ungrouped convolutions of the same input.
     """
     first = nodes[0]
     if any(node.op != "Conv" or node.inputs[0] is not first.inputs[0] or node.attribute("group") != 1 for node in nodes):

@@ -1,4 +1,4 @@
-"""Movements: scopes that only read, rebuilt by layout operators; guards are Pads, choices between tensors are Concats."""
+"""Movements: scopes that only read, rebuilt by layout operators; guards become Pads, choices between tensors become Concats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from egraph.tensor.ops import apply
 
 @dataclass(frozen=True, slots=True)
 class Boxed:
-    """A form whose output is the interior of another's, and the widths of that one's borders."""
+    """A form whose output is the interior of another form's output, and the widths of the border around it."""
 
     form: Form
     before: tuple[int, ...]
@@ -28,14 +28,14 @@ class Boxed:
     value: float
 
     def around(self, node: Node) -> Node:
-        """Return the result of the part with its border."""
+        """Return the interior's result with the border around it."""
         if not any(self.before) and not any(self.after):
             return node
         return apply("Pad", node, before=self.before, after=self.after, mode="constant", value=self.value)
 
 
 def boxed(form: Form) -> Boxed:
-    """Take the conditions on single output iterators that say nothing of an axis of a read out of the form."""
+    """Remove from a form the conditions on single output iterators that do not bound an axis of a read; they become a border."""
     before, after = [0] * len(form.digits), [0] * len(form.digits)
     value = 0.0 if form.otherwise is None else float(form.otherwise.value)
     if form.otherwise is None or value != form.otherwise.value or (form.sums and form.otherwise != form.reduction.identity):
@@ -54,7 +54,7 @@ def boxed(form: Form) -> Boxed:
 
 
 def restricted(form: Form, before: Sequence[int], after: Sequence[int]) -> Form | None:
-    """Return the part of a form's output that is so far from its borders; None where nothing is left."""
+    """Return the part of a form's output at these distances from its borders; None if nothing is left."""
     digits, names = list[Iterator](), {}
     for i, low, high in zip(form.digits, before, after, strict=True):
         if length(i) - low - high < 1:
@@ -74,7 +74,7 @@ def movements(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
 
 
 def moved(form: Form, leaves: Sequence[Node], *, expand: bool = True) -> Node | None:
-    """Return the layout operators that compute a form without arithmetic, one axis a digit; None where there are none.
+    """Return the layout operators that compute a form without arithmetic, one axis per digit; None if there are none.
 
     Without ``expand``, an axis that nothing depends on has size 1.
     """
@@ -96,7 +96,7 @@ def moved(form: Form, leaves: Sequence[Node], *, expand: bool = True) -> Node | 
 
 
 def _joined(form: Form, body: Guarded, leaves: Sequence[Node]) -> Node | None:
-    """Concatenate along the output iterator that the first condition divides."""
+    """Concatenate along the output iterator that the first condition divides into ranges."""
     conditions = tightest(body.conditions)
     if form.conditions or not conditions:
         return None

@@ -1,4 +1,4 @@
-"""Elementwise operators: their meanings as patterns over scalars, unified up to the order of sums, products, maxima and minima."""
+"""Elementwise operators: their meanings are patterns over scalars, unified up to the order of sums, products, maxima and minima."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from egraph.tensor.ops import OPS, apply
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
 NUMBERS = frozenset({"float32", "bool"})
-"""Element types of the operands of what is matched here; operators on bytes are not."""
+"""Element types of the operands that are matched here; operators on bytes are not matched."""
 DRAWS = 32
-"""Samples of an operator from which the values of its attributes that are words are taken."""
+"""Number of samples of an operator from which the values of its string attributes are collected."""
 Binding = Mapping[str, Scalar]
 
 
@@ -42,7 +42,7 @@ class Pattern:
 
 @lru_cache(maxsize=1)
 def patterns() -> tuple[Pattern, ...]:
-    """Return the patterns of all elementwise operators; a float attribute is a symbol, or infinite where that is another meaning."""
+    """Return the patterns of all elementwise operators; a float attribute is a symbol, or infinite if that has another meaning."""
     by_meaning: dict[tuple[str, str], Pattern] = {}
     for name, spec in sorted(OPS.items()):
         if spec.category != "elementwise" or spec.arity is None or not NUMBERS.issuperset(spec.sample_dtypes or ()):
@@ -70,7 +70,7 @@ def patterns() -> tuple[Pattern, ...]:
 
 
 def elementwise(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
-    """Yield the elementwise operators whose meaning the form's body is, each operand arranged to the output's axes."""
+    """Yield the elementwise operators whose meaning equals the form's body, each operand arranged to the output's axes."""
     if form.sums or not isinstance(form.inner, Apply):
         return
     for pattern in patterns():
@@ -97,7 +97,7 @@ def elementwise(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
 
 
 def _axes(form: Form) -> list[list[int]] | None:
-    """Return which digits make up each axis of the shape; None where one is of two axes."""
+    """Return the digits that make up each axis of the shape; None if one digit spans two axes."""
     axes, position = list[list[int]](), 0
     for size in form.shape:
         group: list[int] = []
@@ -116,7 +116,7 @@ def _whole(form: Form, node: Node, group: Sequence[int]) -> bool:
 
 
 def _along(node: Node, axes: Sequence[Sequence[int]]) -> Node:
-    """Return an operand with the axes of the result, or with its own where these broadcast to them."""
+    """Return an operand with the axes of the result, or with its own axes if these broadcast to them."""
     sizes = node.type.sizes
     groups = [[sizes[k] for k in group] for group in axes]
     shape = [math.prod(group) for group in groups]
@@ -133,7 +133,7 @@ def _operand(form: Form, value: Scalar, leaves: Sequence[Node]) -> Node | None:
 
 
 def unified(pattern: Scalar, body: Scalar, binding: Binding) -> Iterable[Binding]:
-    """Yield the bindings of operands (by position) and attributes (``@name``) that make a pattern a body."""
+    """Yield the bindings of operands (by position) and attributes (``@name``) under which a pattern equals a body."""
     match pattern:
         case Read(Tensor(name), ()):
             if isinstance(body, Read | Guarded) and binding.get(name, body) == body:

@@ -17,9 +17,9 @@ from egraph.tensor.ops import apply
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The iterators of a product by where they occur, each group in the order of the output or of the left operand.
+    """The iterators of a product by the tensors they occur in, each group in the order of the output or of the left operand.
 
-    A product of reads matches an operator only where no iterator is anywhere else.
+    A product of reads matches an operator only if every iterator belongs to one of these groups.
     """
 
     batch: tuple[Iterator, ...]
@@ -29,7 +29,7 @@ class Roles:
 
 
 def two_reads(form: Form) -> tuple[Read, Read] | None:
-    """Return the operands where a form is a sum of products of two reads of tensors."""
+    """Return the two operands if a form is a sum of products of two reads of tensors, else None."""
     parts = flattened("mul", form.inner)
     if form.reduction != "sum" or len(parts) != 2 or (form.conditions and form.otherwise is None):
         return None
@@ -40,7 +40,7 @@ def two_reads(form: Form) -> tuple[Read, Read] | None:
 
 
 def roles_of(form: Form, left: Read, right: Read) -> Roles | None:
-    """Return the iterators by role; None where one is in one operand and not in the output, or in the output alone."""
+    """Return the iterators by role; None if one occurs in one operand and not in the output, or in the output alone."""
     first, second = used(left), used(right)
     batch, rows, columns = list[Iterator](), list[Iterator](), list[Iterator]()
     for i in form.digits:
@@ -54,13 +54,13 @@ def roles_of(form: Form, left: Read, right: Read) -> Roles | None:
 
 
 def operand(form: Form, read: Read, leaves: Sequence[Node]) -> Padded | None:
-    """Return the tensor of a read, padded as the conditions on its indices say."""
+    """Return the tensor of a read, padded according to the conditions on its indices."""
     assert isinstance(read.source, Tensor)
     return padded(leaves[int(read.source.name)], read.indices, form.conditions, form.otherwise)
 
 
 def finished(form: Form, node: Node, groups: Sequence[Group]) -> Node:
-    """Return a result with one axis a group as the form's output digits."""
+    """Return a result with one axis per group, rearranged to the form's output digits."""
     order = [i for group in groups for i in group]
     present = [i for i in form.digits if i in order]
     node = transposed(reshaped(node, [length(i) for i in order]), [order.index(i) for i in present])

@@ -1,7 +1,7 @@
-"""Operators of a program that can be computed by one, and the programs that do it.
+"""Operators of a program that one operator can compute together, and the programs that do so.
 
-Members of a group stand on one level (the longest way from the leaves, what is constant on the lowest), so that none depends
-on another. What merge rules do already (operators of one input, of one window) is not offered.
+Members of a group are on one level (the longest path from the leaves; constants are on the lowest), so that none depends on another.
+Merges that other rules find (operators of one input, of one window) are not offered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGEST_GROUP = 32
 
 
 def groups(rule: GroupRule, nodes: Iterable[Node], constants: Container[Node]) -> Iterator[tuple[Node, ...]]:
-    """Yield the groups of a program's nodes (operands before their users) that a rule may compute by one, in their order."""
+    """Yield the groups of nodes (operands before their users) that a rule may compute by one operator, in program order."""
     depth: dict[Node, int] = {}
     members_by_key: dict[tuple[int, object], list[Node]] = {}
     for node in nodes:
@@ -33,12 +33,12 @@ def groups(rule: GroupRule, nodes: Iterable[Node], constants: Container[Node]) -
 
 
 def _apart(nodes: Sequence[Node]) -> Sequence[Node]:
-    """Keep those that share no operand: wide operators, or larger batches, are for the others."""
+    """Keep the operators that share no operand; for the others, wider operators or larger batches are better."""
     return [n for n in nodes if not any(a is b for o in nodes if o is not n for a, b in zip(n.inputs, o.inputs, strict=True))]
 
 
 def _of_windows(nodes: Sequence[Node]) -> Sequence[Node]:
-    """Keep all but where the windows are the same: those are one convolution with all filters."""
+    """Keep the operators unless all their windows are equal: those are one convolution with all filters."""
     return nodes if len({(node.inputs[1].type.sizes[1:], node.attributes) for node in nodes}) > 1 else ()
 
 
@@ -47,12 +47,12 @@ def _types(node: Node) -> object:
 
 
 def _meaning(node: Node) -> object:
-    """Return what nodes share that differ in the tensors they read alone, and may be merged as expressions."""
+    """Return a key that is equal for nodes that differ only in the tensors they read, and may be merged as expressions."""
     return node.op, _types(node), node.attributes
 
 
 def _weights(node: Node) -> object:
-    """Return the operands but the first, and what the operator is besides: None for products whose batches are not the rows."""
+    """Return all operands but the first, with the operator and its attributes; None for products whose batches are not the rows."""
     data, weight = (operand.type for operand in node.inputs)
     if node.op == "MatMul" and (weight.rank != 2 or data.rank < 2):
         return None
@@ -65,7 +65,7 @@ def _grouped(node: Node) -> object:
 
 
 def _windowed(node: Node) -> object:
-    """Group convolutions of one input, ungrouped and with a window: without one it is a product already."""
+    """Group ungrouped convolutions of one input that have a window: without a window they are products already."""
     plain = node.attribute("group") == 1 and set(node.inputs[1].type.sizes[2:]) != {1}
     return (node.inputs[0].digest, node.attribute("layout")) if plain else None
 
@@ -78,7 +78,8 @@ RULES: tuple[GroupRule, ...] = (
     GroupRule("merge_expressions", ("ConvTranspose", "Expression"), _meaning, merged_expressions),
     GroupRule("merge_conv_taps", ("Conv",), _windowed, merged_correlations, _of_windows),
 )
-"""Of different inputs: with the same weights as one of a larger batch, else batched or grouped. Of one input: groups, windows.
+"""Operators of different inputs are merged into a larger batch if they share weights, else they are batched or grouped.
+Operators of one input are merged by groups or windows.
 
-What no other rule covers is merged by its meaning.
+Merging by meaning covers the operators that no other rule covers.
 """

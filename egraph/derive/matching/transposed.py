@@ -1,7 +1,7 @@
-"""Transposed convolutions: sums of products that read the data at ``(output + before - dilation * tap) // stride`` where that divides.
+"""Transposed convolutions: sums of products that read the data at ``(output + before - dilation * tap) // stride`` where stride divides.
 
-The quotient and the condition on the remainder are recognised as they stand, before any iterator is split; with stride 1 there is no
-quotient, and the operator is also a convolution with its taps reversed.
+The quotient and the condition on the remainder are recognised before any iterator is split. With stride 1 there is no quotient, and the
+operator is also a convolution with its taps reversed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Spread:
 
 
 def _whole(coordinate: Index) -> tuple[Index, int] | None:
-    """Return (numerator, divisor) of an index that is one floor division, what stands beside it drawn in; divisor 1 for none."""
+    """Return (numerator, divisor) of an index that is one floor division, other terms moved into it; divisor 1 without a division."""
     floors = [(m, c) for m, c in coordinate.terms if len(m) == 1 and isinstance(m[0], Floor)]
     if not floors:
         return coordinate, 1
@@ -50,7 +50,7 @@ def _whole(coordinate: Index) -> tuple[Index, int] | None:
 def spread(
     axis: int, coordinate: Index, size: int, form: Form, outputs: Sequence[Iterator], taps: Sequence[Iterator]
 ) -> tuple[Spread, list[Condition]] | None:
-    """Return an axis as a transposed window over it, and the conditions that say so."""
+    """Return an axis as a transposed window over it, and the conditions that express that."""
     division = _whole(coordinate)
     parts = affine(division[0]) if division is not None else None
     if division is None or parts is None:
@@ -85,7 +85,7 @@ def _limits(coordinate: Index) -> tuple[int, int]:
 
 
 def _remainder(condition: Condition, numerator: Index, stride: int) -> bool:
-    """Return whether a condition says that the stride divides the numerator."""
+    """Return whether a condition states that the stride divides the numerator."""
     (monomial, coefficient), *more_terms = condition.right.terms or (((), 0),)
     if more_terms or len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Modulo):
         return False
@@ -103,7 +103,7 @@ def transposed_convolutions(form: Form, leaves: Sequence[Node]) -> Iterable[Node
 
 
 def _against(form: Form, first: int) -> Form:
-    """Run every tap against the data, where that axis has an output iterator too."""
+    """Reverse every tap so that it runs against the data, if that axis also has an output iterator."""
     for _ in form.sums:
         reads = two_reads(form)
         if reads is None:
@@ -131,7 +131,7 @@ def _programs(form: Form, first: int, leaves: Sequence[Node]) -> Iterable[Node]:
     for axis, (coordinate, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
         iterators = used(Read(data.source, (coordinate,)))
         if not iterators & set(roles.left):
-            continue  # an axis of the channels
+            continue  # this is an axis of the channels
         plain = iterators <= set(roles.left) and _whole(coordinate) == (coordinate, 1)
         axis_spread = spread(axis, coordinate, size, form, roles.left, roles.summed)
         if axis_spread is not None:
@@ -153,7 +153,7 @@ def _with(case: Operands, windows: Sequence[Spread], conditions: Mapping[int, Se
 
 
 def _attributes(axes: Sequence[Spread]) -> dict[str, AttributeValue] | None:
-    """Return strides, dilations, pads and output padding; None where the data would have to be padded first."""
+    """Return strides, dilations, pads and output padding; None if the data would have to be padded first."""
     pads, extra = list[int](), list[int]()
     for window in axes:
         before = window.before - window.start * window.stride

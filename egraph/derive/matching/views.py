@@ -1,8 +1,8 @@
 """Views: a tensor read at affine indices, rebuilt by Slice, Pad, Reshape, Transpose and Expand so that every iterator is an axis.
 
-Coefficients are compared, nothing is enumerated: along an axis the iterators with coefficients c1 > c2 > ... are the digits of a
-mixed-radix number where each c divides the one before and is passed by no smaller digit, so that a reshape splits the axis. Where an
-axis is no such number, or two axes share an iterator, the flat tensor is tried: that finds leading dimensions and diagonals.
+Coefficients are compared and nothing is enumerated. Along an axis, the iterators with coefficients c1 > c2 > ... are the digits of a
+mixed-radix number if each c divides the one before and no smaller digit exceeds it; a reshape then splits the axis. If an axis is no
+such number, or two axes share an iterator, the flat tensor is tried instead, which finds leading dimensions and diagonals.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from egraph.tensor.expr.scope import Number
 from egraph.tensor.ops import apply
 
 Group = Sequence[Iterator]
-"""Iterators that are one axis together, row-major."""
+"""Iterators that form one axis together, row-major."""
 
 
 def arrange(source: Node, indices: Sequence[Index], groups: Sequence[Group], *, expand: bool = False) -> Node | None:
-    """Return ``source[indices]`` with one axis a group; a group that is not read has size 1 (or is repeated: ``expand``).
+    """Return ``source[indices]`` with one axis per group; a group that is not read has size 1 (or is repeated: ``expand``).
 
-    None where the indices are no view of the tensor, or leave it.
+    None if the indices are no view of the tensor, or leave it.
     """
     coordinates = [affine(tidy(coordinate)) for coordinate in indices]
     unfolded = None if None in coordinates else _unfolded(source, [coordinate for coordinate in coordinates if coordinate is not None])
@@ -52,7 +52,7 @@ def arrange(source: Node, indices: Sequence[Index], groups: Sequence[Group], *, 
 
 
 def axes_in_order(indices: Sequence[Index]) -> tuple[Iterator, ...]:
-    """Return the iterators of affine indices in the order in which the tensor holds them."""
+    """Return the iterators of affine indices in the order of the tensor's memory."""
     ordered: dict[Iterator, None] = {}
     for coordinate in indices:
         parts = affine(coordinate)
@@ -68,14 +68,14 @@ def _inside(source: Node, indices: Sequence[Index]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """A tensor cut and padded along each axis to where its indices lead, and these indices in it."""
+    """A tensor cut and padded along each axis to the range of its indices, and these indices in it."""
 
     node: Node
     indices: tuple[Index, ...]
 
 
 def padded(source: Node, indices: Sequence[Index], conditions: Sequence[Condition], fill: Number | None) -> Padded | None:
-    """Return a tensor that holds ``fill`` where the conditions on its indices fail; None where it would be read outside."""
+    """Return a tensor that holds ``fill`` where the conditions on its indices fail; None if it would be read outside."""
     sizes = source.type.sizes
     starts, ends, before, after, moved = list[int](), list[int](), list[int](), list[int](), list[Index]()
     for size, coordinate in zip(sizes, indices, strict=True):
@@ -110,7 +110,7 @@ def _flat(sizes: Sequence[int], indices: Sequence[Index]) -> Index:
 
 
 def _unfolded(source: Node, coordinates: Sequence[Affine]) -> tuple[Node, tuple[Iterator, ...]] | None:
-    """Return the tensor with one axis an iterator, in the tensor's own order."""
+    """Return the tensor with one axis per iterator, in the tensor's own order."""
     starts, ends, steps, after = list[int](), list[int](), list[int](), list[int]()
     split: list[int] = []
     cut: list[tuple[int, int, int]] = []
@@ -146,7 +146,7 @@ def _unfolded(source: Node, coordinates: Sequence[Affine]) -> tuple[Node, tuple[
 
 
 def _radices(terms: Sequence[tuple[int, int]]) -> list[int] | None:
-    """Return the sizes of the axes that (length, coefficient) terms split an axis into; None where they overlap."""
+    """Return the sizes of the axes that (length, coefficient) terms split an axis into; None if they overlap."""
     radices = [terms[0][0]] if terms else []
     for (_, upper), (count, lower) in pairwise(terms):
         if upper % lower or count * lower > upper:
@@ -156,14 +156,14 @@ def _radices(terms: Sequence[tuple[int, int]]) -> list[int] | None:
 
 
 def reshaped(node: Node, shape: Sequence[int]) -> Node:
-    """Reshape, unless the shape is the node's own; a reshape of a reshape is one."""
+    """Reshape, unless the node has this shape; a reshape of a reshape becomes one."""
     if node.op == "Reshape":
         return reshaped(node.inputs[0], shape)
     return node if node.type.sizes == tuple(shape) else apply("Reshape", node, shape=tuple(shape))
 
 
 def transposed(node: Node, perm: Sequence[int]) -> Node:
-    """Transpose; a reshape where only axes of size 1 move."""
+    """Transpose, by a reshape if only axes of size 1 move."""
     sizes = node.type.sizes
     moved = [axis for axis in perm if sizes[axis] != 1]
     if moved == sorted(moved):
@@ -172,19 +172,19 @@ def transposed(node: Node, perm: Sequence[int]) -> Node:
 
 
 def sliced(node: Node, starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> Node:
-    """Slice, unless everything is taken."""
+    """Slice, unless the slice is the whole tensor."""
     if list(zip(starts, ends, steps, strict=True)) == [(0, size, 1) for size in node.type.sizes]:
         return node
     return apply("Slice", node, starts=tuple(starts), ends=tuple(ends), steps=tuple(steps))
 
 
 def expanded(node: Node, shape: Sequence[int]) -> Node:
-    """Expand, unless the shape is the node's own."""
+    """Expand, unless the node has this shape."""
     return node if node.type.sizes == tuple(shape) else apply("Expand", node, shape=tuple(shape))
 
 
 def moved_elements(program: Node) -> int:
-    """Return how many elements the movements of a program write; constants are moved before it runs."""
+    """Return the number of elements that the movements of a program write; movements of constants do not count."""
     constant: dict[Node, bool] = {}
     total = 0
     for node in walk((program,)):

@@ -1,4 +1,4 @@
-"""The common part of convolutions and their transposes: operands and result around windows along axes of the data."""
+"""The common part of convolutions and transposed convolutions: operands and result around windows along axes of the data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ W = TypeVar("W", bound=Window)
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The two reads of a convolution, what their iterators do, and the tensors by name."""
+    """The two reads of a convolution, the roles of their iterators, and the tensors by name."""
 
     form: Form
     data: Read
@@ -64,9 +64,9 @@ class Operands:
 
 
 def settled(sliding: Sequence[W], still: Sequence[W], programs: Callable[[Sequence[W]], Iterable[Node]]) -> Iterable[Node]:
-    """Yield the programs of the windows alone, and those with windows of one element that move less.
+    """Yield the programs of the sliding windows, and those with additional windows of one element that move fewer elements.
 
-    Such windows are the axes that only the output walks along, all or all but a first, the batch.
+    Such windows are the axes that only the output iterates over: all of them, or all but the first, the batch.
     """
     plain = list(programs(sliding))
     yield from plain
@@ -80,9 +80,9 @@ def settled(sliding: Sequence[W], still: Sequence[W], programs: Callable[[Sequen
 def convolved(
     case: Operands, operator: str, windows: Sequence[Window], unused: Sequence[Condition], values: Mapping[str, AttributeValue]
 ) -> Iterable[Node]:
-    """Yield the operator in both layouts; without any window the rows of a product are the one spatial axis.
+    """Yield the operator in both layouts; without any window, the rows of a product are the one spatial axis.
 
-    ``unused`` are the conditions on other axes; ``values`` the operator's attributes but the layout.
+    ``unused`` are the conditions on other axes; ``values`` are the operator's attributes except the layout.
     """
     sliding = [i for w in windows for i in (w.output, w.tap) if i is not None]
     plain = [coordinate for axis, coordinate in enumerate(case.data.indices) if axis not in [w.axis for w in windows]]

@@ -1,7 +1,7 @@
 """Pools and reductions: one read, reduced over summed iterators that either slide with an output iterator or span an axis.
 
-Softmax and LogSoftmax, under any layout, normalise along the axes that their inner sums do not depend on. Their meanings nest scopes,
-so a candidate is built from what is read and compared as a whole, as every match is.
+Softmax and LogSoftmax, in any layout, normalise along the axes that their inner sums do not depend on. Their meanings nest scopes,
+so a candidate is built from the tensor that is read and compared as a whole, like every match.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from egraph.tensor.ops import OPS, apply
 
 
 def reductions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
-    """Yield ReduceSum and its kin, and MaxPool."""
+    """Yield ReduceSum and the other plain reductions, and MaxPool."""
     read = form.inner
     if not form.sums or not isinstance(read, Read) or not isinstance(read.source, Tensor):
         return
@@ -38,7 +38,7 @@ def reductions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
 
 
 def averages(outer: Form, leaves: Sequence[Node]) -> Iterable[Node]:
-    """Yield ReduceMean and AveragePool: a sum divided by how many elements it has, or by how many of them are not padding."""
+    """Yield ReduceMean and AveragePool: a sum divided by the number of its elements, or of those that are not padding."""
     if outer.sums or outer.conditions or not isinstance(outer.inner, Apply) or outer.inner.function != "div":
         return
     total, count = outer.inner.arguments
@@ -84,7 +84,7 @@ def pooled(form: Form, read: Read, leaves: Sequence[Node], operator: str, **coun
             windows.append(window)
     sliding = [i for window in windows for i in (window.output, window.tap) if i is not None]
     if all(window.output is None and not window.before + window.after for window in windows):
-        return  # whole axes are reduced
+        return  # whole axes are reductions
     if not 1 <= len(windows) <= 3 or len(set(sliding)) != len(sliding) or not set(form.sums) <= set(sliding):
         return
     positions = [Iterator(f"p{window.axis}", 0, window.end - window.start) for window in windows]
@@ -137,7 +137,7 @@ def normalizations(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     if not spanned or set(order) != set(form.digits):
         return
     groups: list[Group] = []
-    for coordinate in data.indices:  # the tensor's own axes where they are kept or spanned whole
+    for coordinate in data.indices:  # keep the tensor's own axes if they are kept or spanned whole
         iterators = axes_in_order((coordinate,))
         groups += [iterators] if kept.issuperset(iterators) else [[i] for i in iterators if i in kept]
     axis = sum(1 for group in groups if group and order.index(group[0]) < order.index(spanned[0]))

@@ -1,5 +1,5 @@
-"""Derivation rules on scopes, as in EinNet's Table 1, general: each returns an equal scope, or why it does not apply.
+"""Derivation rules on scopes, generalised from EinNet's Table 1: each returns an equal scope, or the reason why it does not apply.
 
-``summation`` splits sums and merges traversals, ``substitution`` changes variables, ``indices`` substitutes what indices say,
-``instances`` makes factors tensors of their own, ``boundary`` relaxes and tightens ranges, ``expressions`` splits, merges and fuses.
+``summation`` splits sums and merges traversals, ``substitution`` changes variables, ``indices`` replaces indices by variables,
+``instances`` turns factors into tensors, ``boundary`` relaxes and tightens ranges, ``expressions`` splits, merges and fuses.
 """

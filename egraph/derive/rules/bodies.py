@@ -1,4 +1,4 @@
-"""Walk and rebuild the bodies of scopes: iterators replaced, guards gathered in front, factors listed."""
+"""Walk and rebuild the bodies of scopes: replace iterators, hoist guards, list factors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Replacement = Mapping[Iterator, Size]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a rule does not apply."""
+    """The reason why a rule does not apply."""
 
     reason: str
 
 
 def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:
-    """Return a body with every index changed; conditions that ranges then decide are gone, guards of one alternative are one."""
+    """Return a body with every index changed; conditions that ranges then decide are dropped, guards of one alternative are joined."""
     return bodies.mapped(body, change, _choice)
 
 
@@ -42,7 +42,7 @@ def replaced(body: Scalar, names: Replacement) -> Scalar:
 
 
 def replaced_index(value: Index, names: Replacement) -> Index:
-    """Return an index with iterators replaced by indices, divisions that are affine over their ranges written so."""
+    """Return an index with iterators replaced by indices; divisions that are affine over their ranges are written as affine."""
     full = dict[Iterator | Symbol, Size](names.items())
 
     def read(inner: Read) -> Read:
@@ -52,7 +52,7 @@ def replaced_index(value: Index, names: Replacement) -> Index:
 
 
 def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
-    """Return the conditions under which a body is not one number, what it is there, and that number."""
+    """Return the conditions under which a body is not one fixed number, its value there, and that number."""
     match body:
         case Guarded(conditions, then, Number() as otherwise):
             inner, value, number = hoisted(then)
@@ -76,7 +76,7 @@ def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Sca
 
 
 def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> Scalar:
-    """[conditions ? body : the reduction's identity], conditions that ranges decide left out."""
+    """[conditions ? body : the reduction's identity], without conditions that ranges decide"""
     left = undecided(conditions)
     if left is None:
         return reduction.identity
@@ -98,7 +98,7 @@ def every(scope: Scope) -> tuple[Iterator, ...]:
 
 
 def counted(scope: Scope) -> Refusal | None:
-    """Refuse a scope whose ranges are symbolic or do not start at 0 (canonical scopes do)."""
+    """Return a refusal for a scope whose ranges are symbolic or do not start at 0 (those of canonical scopes do)."""
     for iterator in every(scope):
         if index(iterator.low).constant != 0 or index(iterator.high).constant is None:
             return Refusal(f"the range of {iterator.name} must be known and start at 0")

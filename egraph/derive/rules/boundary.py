@@ -1,4 +1,4 @@
-"""Boundary relaxing and tightening: ranges grow where what is added is ignored, and shrink where nothing is lost."""
+"""Boundary relaxing and tightening: grow ranges if the added values are ignored, and shrink them if nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from egraph.tensor.expr.scope import Guarded, Read, Scope, inside
 def relax(scope: Scope, iterator: Iterator, before: int, after: int) -> Scope | Refusal:
     """sum(x < n) body  =  sum(x' < before + n + after) [0 <= x < n ? body : 0] at x = x' - before, for a summation iterator;
 
-    {x < n} body  =  {x < n} {x': body at x = x' - before}[x + before], for a traversal iterator, the inner body guarded like the
-    sum's where a read would leave its tensor otherwise.
+    {x < n} body  =  {x < n} {x': body at x = x' - before}[x + before], for a traversal iterator. The inner body is guarded like the sum's
+    if a read would leave its tensor otherwise.
     """
     if refusal := counted(scope):
         return refusal

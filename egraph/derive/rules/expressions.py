@@ -1,4 +1,4 @@
-"""Expressions split and merged: one scope as several, several of one form as one."""
+"""Split and merge expressions: one scope as several, several of one form as one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def split_terms(scope: Scope) -> Scope | Refusal:
 def merge_expressions(scopes: Sequence[Scope]) -> tuple[Scope, ...] | Refusal:
     """{t} f(A_j)  =  {j, t: f([j == 0 ? A_0 : A_1 ...])}[j, t] for scopes that differ in tensors alone: one scope with one more iterator
 
-    Where no tensor is shared, two matmuls are one batched matmul.
+    If they share no tensor, two matmuls become one batched matmul.
     """
     patterns = {_pattern(scope) for scope in scopes}
     if len(scopes) < 2 or len(patterns) != 1:
@@ -63,7 +63,7 @@ def merge_expressions(scopes: Sequence[Scope]) -> tuple[Scope, ...] | Refusal:
 
 
 def _pattern(scope: Scope) -> str:
-    """Return the text of a scope with its tensors numbered by their first occurrence; what is one tensor in one is one in all."""
+    """Return the text of a scope with its tensors numbered by first occurrence; scopes of one text repeat tensors at the same places."""
     numbers: dict[str, Scope | Tensor] = {}
     for tensor in _tensors(scope.body):
         numbers.setdefault(tensor.name, Tensor(f"t{len(numbers)}", tensor.shape, tensor.dtype))

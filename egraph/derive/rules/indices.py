@@ -1,4 +1,4 @@
-"""Variable substitution read off the indices: what depends on iterators through indices alone, is computed once per index."""
+"""Variable substitution read off the indices: a value that depends on iterators through indices alone is computed once per index."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Guards = Literal["outward", "inward"]
 def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "outward") -> Scope | Refusal:
     """{t, u} sum [g(t) ? body(e(t), u) : 0]  =  {t, u} [g(t) ? {y, u: sum body(y, u)}[e(t), u] : 0]
 
-    if an iterator of t occurs in the body in the indices e alone; y ranges over the values of e that g allows. A guard of
-    iterators of the traversal stands outside; ``inward``, a guard that is one of e alone stays with the body.
+    if an iterator of t occurs in the body in the indices e alone; y ranges over the values of e that g allows. A guard of traversal
+    iterators is moved outside. With ``inward``, a guard that depends on e alone stays with the body.
     """
     if refusal := counted(scope) or _objection(scope, parts):
         return refusal
@@ -72,7 +72,7 @@ def _objection(scope: Scope, parts: Sequence[Index]) -> Refusal | None:
 def _placed(
     traversal: tuple[Iterator, ...], gone: frozenset[Iterator], parts: Sequence[Index], names: Sequence[Iterator], lows: Sequence[int]
 ) -> tuple[tuple[Iterator, ...], tuple[Index, ...]]:
-    """Return the new traversal and where it is read: an index stands where the first of its vanished iterators stood."""
+    """Return the new traversal and the indices at which it is read: an index takes the place of the first iterator that it replaces."""
     order: list[Iterator] = []
     coordinates: list[Index] = []
     done: set[int] = set()
@@ -93,7 +93,7 @@ def _placed(
 
 
 def _by(value: Index, part: Index, name: Iterator) -> Index:
-    """Return ``value`` with the largest multiple of ``part`` in it written by ``name``, inside divisions too."""
+    """Return ``value`` with its largest multiple of ``part`` written by ``name``, inside divisions too."""
     pivot, step = next((m, c) for m, c in part.terms if m)
     coefficient = dict(value.terms).get(pivot, 0)
     if coefficient and coefficient % step == 0:
@@ -105,6 +105,6 @@ def _by(value: Index, part: Index, name: Iterator) -> Index:
 
 
 def _shared(value: Index, part: Index) -> bool:
-    """Return whether a monomial of ``part`` is left in ``value``."""
+    """Return whether a monomial of ``part`` remains in ``value``."""
     left = dict(value.terms)
     return any(m in left for m, _ in part.terms if m)

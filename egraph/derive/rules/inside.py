@@ -1,4 +1,4 @@
-"""Whether reads stay inside their tensors, and where guards can hold at all: by intervals, else by trying all values."""
+"""Decide whether reads stay inside their tensors, and where guards can hold at all: by intervals, else by trying all values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Scope
 
 MOST_POINTS = 1 << 16
-"""The most positions that are tried where intervals do not decide."""
+"""The most positions that are tried if intervals do not decide."""
 
 
 def reads_inside(scope: Scope) -> bool:
-    """Return whether every read of the body is seen to lie inside its tensor wherever its guards hold."""
+    """Return whether every read of the body provably lies inside its tensor wherever its guards hold."""
     for read, conditions in guarded_reads(scope.body):
         shape = read.source.shape if isinstance(read, Read) else read.shape
         if not all(_follows_inside(coordinate, size, conditions) for coordinate, size in zip(read.indices, shape, strict=True)):
@@ -60,7 +60,7 @@ def _everywhere(iterators: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
 
 
 def feasible_range(iterator: Iterator, conditions: Iterable[Compare]) -> tuple[int, int] | None:
-    """Return the smallest [low, high) outside which some condition fails for every value of the other iterators; None when empty."""
+    """Return the smallest [low, high) outside which some condition fails for every value of the other iterators; None if it is empty."""
     about = [c for c in conditions if iterator in iterators_of(c.left, c.right)]
     low, high = known(iterator.low), known(iterator.high)
 

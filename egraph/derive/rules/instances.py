@@ -16,7 +16,7 @@ from egraph.tensor.expr.scope import Apply, Guarded, Read, Reduction, Scalar, Sc
 def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: Sequence[Iterator] = ()) -> Scope | Refusal:
     """{t} sum(i) [g ? a(x) * b : 0]  =  {t} sum(i) {x: [g ? a(x) : 0]}[x] * b, with the guards of x alone: im2col, layouts, padding
 
-    By ``parts`` the instance is made per value of these indices of x. ``order`` is the order of its iterators.
+    With ``parts``, the instance has one element per value of these indices of x. ``order`` is the order of its iterators.
     """
     conditions, summand = pulled(scope.body, scope.reduction)
     iterators_of_part = used(part)
@@ -29,13 +29,13 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
         return Refusal("a read leaves its tensor under the guards of its own iterators")
     read = Read(inner, tuple(map(index, iterators)))
     if parts:
-        if isinstance(part, Read):  # reads are guarded again, since indices will take more values
+        if isinstance(part, Read):  # reads are guarded again, because the indices will take more values
             limits = [c for size, at in zip(part.source.shape, part.indices, strict=True) for c in inside(at, 0, size)]
             inner = Scope.pointwise(iterators, where((*near, *limits), part, Reduction.SUM))
         made = substitute_indices(inner, parts, "inward")
         if isinstance(made, Refusal):
             return made
-        outside = made.body.conditions if isinstance(made.body, Guarded) else ()  # they hold iterators that are gone inside
+        outside = made.body.conditions if isinstance(made.body, Guarded) else ()  # they contain iterators that are gone inside
         near = tuple(c for c in near if c not in outside)
         value = made.body.then if isinstance(made.body, Guarded) else made.body
         assert isinstance(value, Read)
@@ -46,7 +46,7 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     result = scope.with_body(where(conditions, changed, scope.reduction))
     if scope.reduction != "sum" or not _is_factor(summand, part):
         return result
-    for dropped in (near, *((c,) for c in near)):  # a factor 0 does what its guard did, but for reads of the others
+    for dropped in (near, *((c,) for c in near)):  # a factor of 0 replaces its guard, except for reads of the other factors
         left, factors = pulled(result.body, Reduction.SUM)
         fewer = tuple(c for c in left if c not in dropped)
         less = Scope(scope.traversal, scope.summation, Reduction.SUM, where(fewer, factors, Reduction.SUM))
@@ -61,7 +61,7 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
 def sum_within(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     """{t} sum(i, b) [g, c ? a * w(b) : 0]  =  {t} sum(i) [c ? a * {x: sum(b) [g ? w(b) : 0]}[x] : 0], if b occurs in w and in g alone
 
-    and g in nothing that w does not have.
+    and every iterator of g occurs in w.
     """
     if refusal := counted(scope):
         return refusal
@@ -104,5 +104,5 @@ def _is_factor(body: Scalar, part: Scalar) -> bool:
 
 
 def _exchange(body: Scalar, part: Scalar, new: Scalar) -> Scalar:
-    """Return ``body`` with the one object ``part`` exchanged; itself where that does not occur."""
+    """Return ``body`` with the object ``part`` exchanged, or ``body`` itself if it does not contain that object."""
     return new if body is part else rebuilt(body, lambda inner: _exchange(inner, part, new))

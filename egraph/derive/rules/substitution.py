@@ -1,4 +1,4 @@
-"""Variable substitution: iterators split into digits, merged, mapped by unimodular matrices, or solved from an equation."""
+"""Variable substitution: split iterators into digits, merge them, map them by unimodular matrices, or solve for them in an equation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope, in
 
 
 def split_iterator(scope: Scope, iterator: Iterator, factor: int) -> Scope | Refusal:
-    """x = factor q + p with p < factor, if factor divides the range of x; a traversal iterator by an outer scope that reads at digits"""
+    """x = factor q + p with p < factor, if factor divides the range of x; for a traversal iterator, an outer scope reads at the digits"""
     if refusal := counted(scope):
         return refusal
     size = length(iterator)
@@ -28,7 +28,7 @@ def split_iterator(scope: Scope, iterator: Iterator, factor: int) -> Scope | Ref
 
 
 def merge_iterators(scope: Scope, major: Iterator, minor: Iterator) -> Scope | Refusal:
-    """x = |minor| major + minor, for two iterators that are both of the traversal or both summed"""
+    """x = |minor| major + minor, for two traversal iterators or two summation iterators"""
     if refusal := counted(scope):
         return refusal
     if major == minor or (major in scope.summation) != (minor in scope.summation):
@@ -40,7 +40,7 @@ def merge_iterators(scope: Scope, major: Iterator, minor: Iterator) -> Scope | R
 
 
 def _merged(value: Index, major: Iterator, minor: Iterator, merged: Index, size: int) -> Index:
-    """Replace major and minor by the digits of ``merged``, their multiples in the right proportion by a multiple of it."""
+    """Replace major and minor by the digits of ``merged``, and their multiples in the right proportion by a multiple of ``merged``."""
     linear = {m[0]: c for m, c in value.terms if len(m) == 1}
     step = linear.get(minor, 0)
     together = step != 0 and linear.get(major) == step * size
@@ -53,8 +53,8 @@ def _merged(value: Index, major: Iterator, minor: Iterator, merged: Index, size:
 def unimodular(scope: Scope, iterators: Sequence[Iterator], matrix: Matrix) -> Scope | Refusal:
     """y = U x for an integer matrix U with determinant 1 or -1, y in the smallest box, guarded by x = U^-1 y in its ranges
 
-    Skews (h' = h + r), exchanges and reversals (up to a shift) are such maps. Of a traversal, an outer scope reads at U x, and the
-    guard is left out where the reads stay inside without it.
+    Skews (h' = h + r), exchanges and reversals (up to a shift) are such maps. For traversal iterators, an outer scope reads at U x, and
+    the guard is dropped if the reads stay inside without it.
     """
     if refusal := counted(scope):
         return refusal
@@ -88,7 +88,7 @@ def _row(row: Sequence[int], iterators: Sequence[Iterator]) -> Index:
 def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     """sum(x < g) [(a - x) % g == 0 ? body : 0]  =  body at x = a % g, likewise for (a + x) % g and for an equation x == a
 
-    where x occurs in the equation with the coefficient 1 or -1, and its range is one period. Two bounds may make an equation.
+    if x occurs in the equation with the coefficient 1 or -1, and its range is one period. Two bounds may make an equation.
     """
     conditions, summand = pulled(scope.body, scope.reduction)
     conditions = _equations(conditions)
@@ -133,7 +133,7 @@ def _solution(condition: Compare, iterator: Iterator) -> tuple[Index, tuple[Comp
 
 
 def _without(value: Index, iterator: Iterator) -> Index | None:
-    """Return a with value = 0 exactly where iterator = a, where its coefficient is 1 or -1."""
+    """Return a with value = 0 exactly where iterator = a, if the iterator's coefficient is 1 or -1; else None."""
     sign = dict(value.terms).get((iterator,))
     if sign not in (1, -1):
         return None
@@ -142,7 +142,7 @@ def _without(value: Index, iterator: Iterator) -> Index | None:
 
 
 def _names(iterator: Iterator, scope: Scope, sizes: Sequence[int]) -> tuple[Iterator, ...]:
-    """Return new iterators over [0, size), named after an old one."""
+    """Return new iterators over [0, size), named after an old iterator."""
     taken = {i.name for i in every(scope)}
     names = (f"{iterator.name}_{k}" for k in range(len(taken) + len(sizes)))
     free = [name for name in names if name not in taken]
@@ -150,7 +150,7 @@ def _names(iterator: Iterator, scope: Scope, sizes: Sequence[int]) -> tuple[Iter
 
 
 def _exchanged(scope: Scope, old: Sequence[Iterator], new: Sequence[Iterator], body: Scalar, coordinates: Sequence[Index]) -> Scope:
-    """Return ``scope`` with iterators exchanged, its new body given; of a traversal, as an outer scope that reads at ``coordinates``."""
+    """Return ``scope`` with iterators exchanged and a new body; for traversal iterators, an outer scope reads at ``coordinates``."""
     if old[0] in scope.summation:
         at = scope.summation.index(old[0])
         kept = [i for i in scope.summation if i not in old]
@@ -167,7 +167,7 @@ def _exchanged(scope: Scope, old: Sequence[Iterator], new: Sequence[Iterator], b
 def skew(scope: Scope, iterator: Iterator, by: Index) -> Scope | Refusal:
     """sum(x < n) body  =  sum(y) [0 <= x < n ? body : 0] at x = y - by, for any index ``by`` of other iterators
 
-    y ranges over all values of x + by: a summation iterator is moved along with others, of the traversal too.
+    y ranges over all values of x + by: a summation iterator moves along with other iterators, including traversal iterators.
     """
     if refusal := counted(scope):
         return refusal
@@ -184,7 +184,7 @@ def skew(scope: Scope, iterator: Iterator, by: Index) -> Scope | Refusal:
 
 
 def reverse(scope: Scope, iterator: Iterator) -> Scope | Refusal:
-    """x = n - 1 - y, for a summation iterator; for one of the traversal an outer scope reads at n - 1 - x"""
+    """x = n - 1 - y, for a summation iterator; for a traversal iterator, an outer scope reads at n - 1 - x"""
     if refusal := counted(scope):
         return refusal
     if iterator not in used(scope.body):
@@ -198,7 +198,7 @@ Matrix = Sequence[Sequence[int]]
 
 
 def inverse_of(matrix: Matrix) -> tuple[tuple[int, ...], ...] | None:
-    """Return the inverse of a square matrix where it is an integer matrix, which is where the determinant is 1 or -1."""
+    """Return the inverse of a square matrix if it is an integer matrix, that is, if the determinant is 1 or -1; else None."""
     size = len(matrix)
     if any(len(row) != size for row in matrix):
         return None

@@ -1,4 +1,4 @@
-"""Summation splitting and traversal merging: an outer scope that reduces, or only reads, an inner one; and back into one scope."""
+"""Summation splitting and traversal merging: make an outer scope that reduces or only reads an inner one, and merge them again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def split_summation(scope: Scope, outward: Collection[Iterator]) -> Scope | Refu
 def merge_traversal(scope: Scope) -> Scope | Refusal:
     """{t} sum(o) [g ? {u: sum(i) body}[e] : 0]  =  {t} sum(o, i) [g ? body at u = e : 0]
 
-    if both reduce alike or one of them does not, and 0 is what the inner reduction ignores, or anything where it does not reduce.
+    if both reduce alike or one of them does not reduce, and 0 is the identity of the inner reduction, or anything if it does not reduce.
     """
     inner = inner_read(scope)
     if inner is None:
@@ -53,7 +53,7 @@ def merge_traversal(scope: Scope) -> Scope | Refusal:
 
 
 def inner_read(scope: Scope) -> tuple[Scope, tuple[Index, ...]] | None:
-    """Return the inner scope and where it is read, where the body is that read alone, under guards or not."""
+    """Return the inner scope and its indices if the body is that read alone, under guards or not; else None."""
     body = scope.body.then if isinstance(scope.body, Guarded) else scope.body
     if isinstance(body, Read) and isinstance(body.source, Scope):
         return body.source, body.indices

@@ -27,12 +27,12 @@ def export(exported: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | N
 
 
 def serialized(exported: Graph | Program) -> bytes:
-    """Return the model as bytes that onnxruntime runs exactly, the same for equal graphs."""
+    """Return the model as bytes that onnxruntime runs exactly; equal graphs give equal bytes."""
     return separate_file(export(exported).SerializeToString(deterministic=True))
 
 
 def parts(exported: Graph | Program) -> tuple[bytes, dict[str, np.ndarray]]:
-    """Return the model as bytes, and apart from it the large constants that it names."""
+    """Return the model as bytes, and separately the large constants that it names."""
     store = Apart()
     return _build(exported, store, {}).SerializeToString(deterministic=True), store.constants
 
@@ -41,9 +41,9 @@ def save(
     exported: Graph | Program, path: str | Path, *, rules: Mapping[Node, Sequence[str]] | None = None,
     external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
 ) -> tuple[Path, ...]:  # fmt: skip
-    """Write the model, and its constants beside it when they exceed the limit; return the files, the model first.
+    """Write the model, and its constants beside it if they exceed the limit; return the files, the model first.
 
-    Files are written under another name and renamed when complete, so nothing half-written is ever seen.
+    Files are written under another name and renamed when complete, so that no reader ever sees half a file.
     """
     path = Path(path)
     graph = exported.graph if isinstance(exported, Program) else exported
@@ -74,7 +74,7 @@ def save(
 
 
 def _flush(descriptor: int) -> None:
-    """Make sure that a full disk is noticed before the rename."""
+    """Flush a file to disk, so that a full disk is noticed before the rename."""
     os.fsync(descriptor)
 
 

@@ -21,9 +21,9 @@ from egraph.tensor import Graph, Kernel, Node, OnnxContext, format_fragment, ins
 
 DOMAIN = "ai.einsat"
 OLDEST_OPSET = 18
-"""The oldest opset that the exporter writes where opaque nodes allow it."""
+"""The oldest opset that the exporter writes, unless opaque nodes require another."""
 NEWEST_OPSET = 26
-"""Runtimes refuse models of an opset that they know only as under development."""
+"""The newest opset that the exporter writes: runtimes refuse opsets that they only know as under development."""
 
 
 def _inner_names(node: onnx.NodeProto) -> set[str]:
@@ -33,7 +33,7 @@ def _inner_names(node: onnx.NodeProto) -> set[str]:
 
 @dataclass
 class Builder:
-    """One model in the making."""
+    """A model under construction."""
 
     graph: Graph
     store: Store
@@ -48,7 +48,7 @@ class Builder:
 
     @staticmethod
     def start(graph: Graph, nodes: Sequence[Node], store: Store, rules: Mapping[Node, Sequence[str]]) -> Builder:
-        """Reserve the names that are given: inputs, outputs, what subgraphs define, the source's tensors."""
+        """Reserve the given names: inputs, outputs, names defined in subgraphs, the source's tensors."""
         opaque = [opaque_proto(node) for node in walk(nodes) if node.op == "Opaque"]
         names = Names(name for proto in opaque for name in _inner_names(proto))
         builder = Builder(graph, store, Emitter(target_opset(graph.context, opaque), names), rules)
@@ -65,7 +65,7 @@ class Builder:
         return builder
 
     def name_for(self, node: Node) -> str:
-        """Return the name that a value is about to get."""
+        """Return the name that a value will get."""
         return self.preferred_names.get(node) or self.emitter.names.fresh(f"{self.emitter.label or node.op.lower()}_out")
 
     def describe(self, nodes: Sequence[Node], rules: Sequence[str]) -> None:
@@ -115,7 +115,7 @@ class Builder:
                 return name
 
     def restore(self, node: Node, key: Node, operands: Sequence[str]) -> None:
-        """Append an opaque node as it was, over the given operand names; ``key`` is how its results are found."""
+        """Append an opaque node unchanged, over the given operand names; its results are recorded under ``key``."""
         proto = opaque_proto(node)
         named = {r.integer("index"): name for r, name in self.preferred_names.items() if r.op == "OpaqueOutput" and r.inputs[0] is key}
         results = {}
@@ -135,7 +135,7 @@ class Builder:
         self.describe([*(inside[node] for node in inside if node.op != "Placeholder"), kernel.output], kernel.rules)
         fragment = kernel.fragment
         if fragment.op == "Opaque":
-            by_position = [operands[leaf.integer("index")] for leaf in fragment.inputs]  # the same tensor may stand at two of them
+            by_position = [operands[leaf.integer("index")] for leaf in fragment.inputs]  # two operands may be the same tensor
             self.restore(fragment, kernel.output, by_position)
             self.values[kernel.output] = ""
             return
@@ -155,7 +155,7 @@ class Builder:
         self.values[kernel.output] = output
 
     def _function(self, fragment: Node, count: int) -> onnx.FunctionProto:
-        """Return the function of a fragment, one a distinct fragment."""
+        """Return the function of a fragment; equal fragments share one."""
         text = format_fragment(fragment)
         name = f"Fused{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         if name not in self.functions:

@@ -14,7 +14,7 @@ from egraph.onnx.types import to_tensor
 
 
 class Names:
-    """Hand out names that nothing else in the model has."""
+    """Hand out names that are unique in the model."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = {"", *taken}
@@ -24,7 +24,7 @@ class Names:
         self._taken.add(name)
 
     def fresh(self, preferred: str) -> str:
-        """Return ``preferred``, with a number after it where it is taken."""
+        """Return ``preferred``, with a number appended if it is taken."""
         name, count = preferred, self._next.get(preferred, 0)
         while name in self._taken:
             count += 1
@@ -44,12 +44,12 @@ class Emitter:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
     label: str = ""
-    """Name of the nodes that are being made."""
+    """The name of the nodes that are being made."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     _constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
 
     def add(self, op_type: str, inputs: Sequence[str], *, output: str = "", domain: str = "", **attributes: Any) -> str:
-        """Append a node of one result and return the result's name."""
+        """Append a node with one result and return the result's name."""
         result = output or self.names.fresh(f"{self.label or op_type.lower()}_out")
         proto = helper.make_node(op_type, list(inputs), [result], domain=domain, **attributes)
         self.append(proto)
@@ -65,7 +65,7 @@ class Emitter:
         self.nodes.append(proto)
 
     def constant(self, value: Any, dtype: str) -> str:
-        """Return the name of a constant, one a value."""
+        """Return the name of a constant; equal values share one."""
         array = np.asarray(value, dtype=dtype)
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constants:

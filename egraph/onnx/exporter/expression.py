@@ -1,8 +1,8 @@
-"""Expressions as standard ONNX nodes: gathered operands, constant tables and Einsum; elementwise operators where that does not fit.
+"""Expressions as standard ONNX nodes: gathered operands, constant tables and Einsum, or elementwise operators if that does not fit.
 
 Iterators are split into digits first. A read is one Gather for each group of axes that share iterators, its guards a border of
-zeros; a sum of products is an Einsum, which contracts factor by factor; anything else is computed element by element over the
-whole grid and reduced. What is longer than the result is cut at the end.
+zeros. A sum of products is an Einsum, which contracts factor by factor. Everything else is computed element by element over the
+whole grid and reduced. Results that are too long are cut at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOGIC = {"and_": "And", "or_": "Or", "not_": "Not"}
 
 @dataclass(frozen=True)
 class Part:
-    """A value by name, with an axis for each of its iterators."""
+    """A named value with one axis for each of its iterators."""
 
     name: str
     iterators: tuple[Iterator, ...]
@@ -61,7 +61,7 @@ def expression(e: Emitter, node: Node, operands: Sequence[str], output: str) -> 
 
 @dataclass
 class _Writer:
-    """Writes one expression; ``grid`` holds all iterators, those of the result first."""
+    """A writer of one expression; ``grid`` holds all iterators, those of the result first."""
 
     e: Emitter
     operands: tuple[str, ...]
@@ -121,7 +121,7 @@ class _Writer:
         return self.e.add(op, [name], axes=axes, keepdims=0)
 
     def scalar(self, body: Scalar, conditions: tuple[Compare, ...]) -> str:
-        """Return a scalar of the body as a value with one axis an iterator of the grid, of size 1 where it does not depend on it."""
+        """Return a scalar of the body as a value with one axis per iterator of the grid, of size 1 if it does not depend on it."""
         e = self.e
         match body:
             case Number(value):
@@ -166,7 +166,7 @@ class _Writer:
         return self.e.add("Cast", [name], to=element_type(self.dtype))
 
     def read(self, read: Read, conditions: list[Compare]) -> Part:
-        """Return the elements that a read meets; takes out those conditions that a border of zeros grants."""
+        """Return the elements of a read. Remove from ``conditions`` those that a border of zeros enforces."""
         assert isinstance(read.source, Tensor)
         name, sizes = self.operands[int(read.source.name)], [known(size) for size in read.source.shape]
         groups = self._groups(read.indices)
@@ -240,7 +240,7 @@ class _Writer:
         return part.name if perm == list(range(len(perm))) else self.e.add("Transpose", [part.name], perm=perm)
 
     def aligned(self, part: Part) -> str:
-        """Return a part with one axis an iterator of the grid, of size 1 where it does not depend on it."""
+        """Return a part with one axis per iterator of the grid, of size 1 if it does not depend on the iterator."""
         name = self.ordered(part, [i for i in self.grid if i in part.iterators])
         return self.e.add("Reshape", [name, self.e.integers([length(i) if i in part.iterators else 1 for i in self.grid])])
 

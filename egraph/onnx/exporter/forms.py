@@ -28,7 +28,7 @@ PLAIN = (
     *(spec.name for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,)),
     "Transpose", "Concat", "Gather", "GatherElements", "GatherND", "InstanceNormalization",
 )  # fmt: skip
-"""Operators whose operands and attributes are ONNX's own, in every opset that has them."""
+"""Operators that have ONNX's operands and attributes in every opset that defines them."""
 
 
 def emit(emitter: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
@@ -52,7 +52,7 @@ def _equal(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None
 
 
 def _same(e: Emitter, node: Node, operands: Sequence[str], output: str = "") -> str:
-    """Write x = y; before opset 11, which compares no numbers: neither less nor greater, and both numbers."""
+    """Write x = y. Before opset 11, Equal does not compare numbers: write neither less nor greater, and both are numbers."""
     dtype = node.inputs[0].type.dtype
     if e.opset >= 11 or not dtype.startswith("float"):
         return e.add("Equal", operands, output=output)
@@ -77,7 +77,7 @@ def _cast(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
 
 
 def _matmul(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    """Write a product; signed bytes on the right as unsigned ones, 128 greater, with that zero point.
+    """Write a product. Signed bytes on the right become unsigned bytes, 128 greater, with a zero point that is 128 greater.
 
     onnxruntime's sums of products by signed bytes saturate on processors without instructions for them.
     """
@@ -113,7 +113,7 @@ def _dequantize(e: Emitter, node: Node, operands: Sequence[str], output: str) ->
 
 
 def _numbers(e: Emitter, name: str, bits: int, shape: Sequence[int]) -> str:
-    """Return the numbers that stand side by side in bytes of this shape, the lowest bits first, in float32."""
+    """Return the numbers that are packed in bytes of this shape, the lowest bits first, in float32."""
     if bits < 8:
         parts = []
         for shift in range(0, 8, bits):
@@ -126,7 +126,7 @@ def _numbers(e: Emitter, name: str, bits: int, shape: Sequence[int]) -> str:
 
 
 def _dequantize_blocks(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    """(numbers - zero points) * scales in blocks, less what fills the last one"""
+    """(numbers - zero points) * scales in blocks, without the padding of the last block"""
     bits, (*lead, blocks, width), zeros_shape = node.integer("bits"), node.inputs[0].type.sizes, node.inputs[2].type.sizes
     packed, scales, zeros = operands
     one_a_block, last = e.integers([*lead, blocks, 1]), e.integers([-1])
@@ -152,7 +152,7 @@ def _mish(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
 
 
 def _gelu(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    """x/2 (1 + erf(x / sqrt 2)), or its tanh approximation, where opset 20's Gelu is missing"""
+    """x/2 (1 + erf(x / sqrt 2)), or its tanh approximation, if opset 20's Gelu is missing"""
     if e.opset >= 20:
         return _plain(e, node, operands, output)
     x, dtype = operands[0], node.type.dtype
@@ -210,7 +210,7 @@ def _pad(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
 
 
 def _gives(size: int, scale: np.float32, result: int) -> bool:
-    """Return whether a scale gives a size, in whatever precision a reader computes it."""
+    """Return whether a scale yields a size, in whatever precision a reader computes it."""
     return math.floor(np.float32(size) * scale) == math.floor(size * float(scale)) == result
 
 
@@ -221,7 +221,7 @@ def _resize(e: Emitter, node: Node, operands: Sequence[str], output: str) -> Non
         return
     by_scale = all(_gives(n, np.float32(s), m) for n, s, m in zip(sizes, a["scales"], a["sizes"], strict=True))
     bounds = ["", e.constant(a["scales"], "float32")] if by_scale else ["", "", e.integers(a["sizes"])]
-    if e.opset < 13:  # the region of interest may not be left out yet
+    if e.opset < 13:  # the region of interest is not optional yet
         bounds[0] = e.constant([], "float32")
         if not by_scale:
             bounds[1] = bounds[0]
@@ -273,7 +273,7 @@ def _layer_normalization(e: Emitter, node: Node, operands: Sequence[str], output
 
 def _place(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
     a = attributes_of(node)
-    last: dict[str, Any] = {"select_last_index": 1} if a["select_last_index"] else {}  # an older opset cannot say it
+    last: dict[str, Any] = {"select_last_index": 1} if a["select_last_index"] else {}  # an older opset has no such attribute
     e.add(node.op, operands, axis=a["axis"], keepdims=1, **last, output=output)
 
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN as ONNX: a Scan over the products of the inputs with their weights, which ONNX's own operators compute themselves."""
+"""LSTM, GRU and RNN as ONNX: a Scan over the products of the inputs with their weights, which ONNX's own operators compute internally."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLDEST_SCAN = 9
 
 
 def recurrence(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    """One Scan a direction, then all states side by side."""
+    """Write one Scan per direction, and then concatenate all states."""
     if e.opset < OLDEST_SCAN:
         raise LowerError(f"{node.op} has no ONNX form before opset {OLDEST_SCAN}", where=str(node.type), fix="give the model a newer opset")
     products, packed = operands[:2]
@@ -54,7 +54,7 @@ def _part(e: Emitter, name: str, axis: int, low: int, high: int) -> str:
 
 
 def _body(outer: Emitter, node: Node, matrix: str, late: str) -> tuple[GraphProto, int]:
-    """Return one step: states and a row of products to new states and what is kept of them; and how many states there are."""
+    """Return the body of one step (states and a row of products to new states and their kept parts), and the number of states."""
     _, batch, units = node.inputs[2].type.sizes
     columns = GATES[node.op] * units
     e = Emitter(outer.opset, outer.names, in_function=True)

@@ -1,4 +1,4 @@
-"""Where an exported model's constants go: into the model, streamed into a file beside it, or apart from it in memory."""
+"""The places of an exported model's constants: in the model, streamed into a file beside it, or separately in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from egraph.onnx.types import array_type, element_type, to_tensor
 
 ALIGNMENT_BYTES = 4096
 INLINE_BYTES = 1024
-"""Tensors up to this size always stay in the model: shape inference and people read them."""
+"""Tensors up to this size in bytes always stay in the model, because shape inference and people read them."""
 CHUNK_ELEMENTS = 1 << 22
 
 
@@ -37,20 +37,20 @@ class External:
         offset = -(-self._file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self._file.write(b"\0" * (offset - self._file.tell()))
         flat = array.reshape(-1)
-        for start in range(0, flat.size, CHUNK_ELEMENTS):  # by chunks: a memory map larger than memory works
+        for start in range(0, flat.size, CHUNK_ELEMENTS):  # in chunks, so that a memory map may be larger than memory
             part = np.ascontiguousarray(flat[start : start + CHUNK_ELEMENTS])
             self._file.write(part.view(np.uint8).data)
         return _elsewhere(array, name, self._location, offset)
 
 
 class Apart:
-    """Keep large constants out of the model, for a session that is given them: nothing is copied or written."""
+    """Keep large constants out of the model, for a session that receives them: they are neither copied nor written."""
 
     def __init__(self) -> None:
         self.constants: dict[str, np.ndarray] = {}
 
     def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
-        """Return a tensor that names what is kept; small ones, and those of element types that numpy lacks, are in the model."""
+        """Return a tensor that names a kept array. Small arrays, and those of element types that numpy lacks, are stored in the model."""
         if array.nbytes <= INLINE_BYTES or not array.dtype.isbuiltin or array.dtype.kind not in "biuf":
             return to_tensor(array, name)
         self.constants[name] = np.ascontiguousarray(array)
@@ -61,7 +61,7 @@ Store = Inline | External | Apart
 
 
 def _elsewhere(array: np.ndarray, name: str, location: str, offset_bytes: int) -> onnx.TensorProto:
-    """Return a tensor that says where its data is."""
+    """Return a tensor that states where its data is."""
     data_type = element_type(array_type(array).dtype)
     proto = onnx.TensorProto(name=name, data_type=data_type, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", offset_bytes), ("length", array.nbytes)):
@@ -74,5 +74,5 @@ def total_bytes(arrays: dict[str, np.ndarray]) -> int:
 
 
 def beside(path: Path) -> Path:
-    """Return the name that a file is written under before it is renamed."""
+    """Return the name under which a file is written before it is renamed."""
     return path.with_name(f".{path.name}.partial")

@@ -1,4 +1,4 @@
-"""Convolutions and pools as ONNX nodes: NHWC between transposes, padding beyond a window's size as an explicit Pad."""
+"""Convolutions and pools as ONNX nodes: NHWC between transposes, padding that is not smaller than the window as an explicit Pad."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from egraph.onnx.exporter.emitter import Emitter
 from egraph.tensor import Node
 
 LEAST = {"int8": -128, "uint8": 0}
-"""The smallest number of each type of bytes, which loses every maximum."""
+"""The smallest number of each type of bytes, which never changes a maximum."""
 Body = Callable[[Emitter, Node, dict[str, Any], Sequence[str], str], None]
 
 
 def _channels_first(body: Body) -> Callable[[Emitter, Node, Sequence[str], str], None]:
-    """Run ``body`` on NCHW data, between transposes where the node's layout is NHWC."""
+    """Run ``body`` on NCHW data, between transposes if the node's layout is NHWC."""
 
     def form(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
         a = {name: list(value) if isinstance(value, tuple) else value for name, value in node.attributes}
@@ -53,7 +53,7 @@ def _padded(e: Emitter, name: str, pads: list[int], value: float, dtype: str) ->
 
 
 def _too_wide(a: dict[str, Any]) -> bool:
-    """Return whether a padding is not smaller than the window, which onnxruntime refuses."""
+    """Return whether a padding is at least as large as the window, which onnxruntime refuses."""
     return any(pad >= size for pad, size in zip(a["pads"], a["kernel_shape"] * 2, strict=True))
 
 
@@ -84,7 +84,7 @@ def _average_pool(e: Emitter, node: Node, a: dict[str, Any], operands: Sequence[
 
 
 def _share_inside(space: Sequence[int], pads: list[int], a: dict[str, Any]) -> np.ndarray:
-    """Return which share of every window's taps lies inside the data, as [1, 1, spatial ...]."""
+    """Return the share of every window's taps that lies inside the data, as [1, 1, spatial ...]."""
     result = np.ones((1, 1))
     dilations = a.get("dilations") or [1] * len(space)
     for axis, size in enumerate(space):

@@ -1,4 +1,4 @@
-"""Read an ONNX model into a Graph: constants folded, composite operators taken apart, everything else kept opaque."""
+"""Read an ONNX model into a Graph: fold constants, decompose composite operators, keep all other operators opaque."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
 """The handlers of a domain's operators."""
 
 TAKES_EMPTY_PARTS = frozenset({"Concat"})
-"""Operators of which the first operand may have no elements, as long as another one has."""
+"""Operators whose first operand may have no elements, as long as another operand has some."""
 
 FOLD_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class ImportResult:
-    """A graph with what a person should know: ``notes`` on what was done, ``hints`` of flags that would do more."""
+    """A graph with messages for the user: ``notes`` on what was done, ``hints`` of flags that would do more."""
 
     graph: Graph
     notes: tuple[str, ...]
@@ -72,9 +72,9 @@ class ImportResult:
 def load(
     source: str | Path | onnx.ModelProto, *, shapes: Mapping[str, tuple[int, ...]] | None = None, fold_limit_bytes: int = FOLD_LIMIT_BYTES
 ) -> ImportResult:
-    """Return the model as a Graph; raise ModelError with what to do when it cannot be read.
+    """Return the model as a Graph; raise ModelError with advice if it cannot be read.
 
-    ``shapes`` gives inputs their sizes: dynamic ones, others in place of what the file fixes, and initializers that are also listed as
+    ``shapes`` gives sizes of inputs: of dynamic ones, in place of sizes that the file fixes, and of initializers that are also listed as
     inputs, which are constants otherwise. A constant expression whose value would exceed ``fold_limit_bytes``
     stays an expression, with a note.
     """
@@ -112,7 +112,7 @@ def load(
 
 
 def widened(model: onnx.ModelProto, folder: Path | None, fed: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return a model of float16 or bfloat16 in float32, itself where it has none or has to stay, and what to say."""
+    """Return a model of float16 or bfloat16 in float32, or the same model if it has neither or must stay, and notes."""
     types = " and ".join(half_types(model))
     if not types:
         return model, ()
@@ -137,7 +137,7 @@ def _constant(digest: str, data: np.ndarray) -> Node:
 
 
 def _bind_inputs(state: Importing, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Node, ...]:
-    """Give every input and initialiser its value; an initialiser listed as an input is a constant, unless it is given sizes."""
+    """Bind every input and initialiser to a value; an initialiser listed as an input is a constant unless ``shapes`` gives its sizes."""
     graph = model.graph
     listed = {value.name for value in graph.input}
     initialised = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
@@ -168,7 +168,7 @@ def _dense(sparse: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
 def _value(state: Importing, name: str) -> Node:
     """Return the node of a tensor name, reading an initialiser at its first use."""
     if name not in state.values:
-        if name not in state.lazy:  # an operand of a function that the node leaves out
+        if name not in state.lazy:  # an operand of a function that the node omits
             raise NotCore(f"nothing gives {name}")
         state.values[name] = state.constant(to_array(state.lazy[name], state.folder))
     return state.values[name]
@@ -185,7 +185,7 @@ def _import_node(state: Importing, node: onnx.NodeProto, name: str) -> None:
 
 
 def _chosen_branch(call: Call) -> list[Node | None] | None:
-    """Return the results of an If whose condition is known, importing the branch in its place."""
+    """Return the results of an If with a known condition by importing the branch in its place."""
     condition = call.data(0) if call.node.op_type == "If" and call.node.domain == "" else None
     branch: onnx.GraphProto | None = None
     if condition is not None and condition.size == 1:
@@ -201,7 +201,7 @@ def _chosen_branch(call: Call) -> list[Node | None] | None:
 
 
 def _defined(call: Call) -> list[Node | None] | None:
-    """Return the results of an operator that the standard defines by others, where each of those is a core operator."""
+    """Return the results of an operator that the standard defines by others, if each of those is a core operator."""
     body = body_of(call)
     if body is None:
         return None
@@ -209,7 +209,7 @@ def _defined(call: Call) -> list[Node | None] | None:
     for position, node in enumerate(function.node):
         try:
             _import_node(state, node, f"{call.label}/{label(node, position)}")
-        except (ModelError, NotCore):  # onnxruntime has a kernel for the operator, whatever is wrong with its function
+        except (ModelError, NotCore):  # onnxruntime has a kernel for the operator even if its function cannot be read
             return None
         if any(name in state.values and state.values[name].op == "OpaqueOutput" for name in node.output):
             return None
@@ -217,7 +217,7 @@ def _defined(call: Call) -> list[Node | None] | None:
 
 
 def _handlers(node: onnx.NodeProto) -> list[elementwise.Handler]:
-    """Return what may read a node: as it stands, or else as an operator of numbers where its integers are known to be small."""
+    """Return the handlers that may read a node: by its operator, or as an operator of numbers if its integers are known to be small."""
     tables = [DOMAINS.get(node.domain, {}), integers.HANDLERS if node.domain in ("", "ai.onnx") else {}]
     return [table[node.op_type] for table in tables if node.op_type in table]
 
@@ -243,7 +243,7 @@ def _results(call: Call) -> list[Node | None]:
                 results = handler(call)
                 return results if isinstance(results, list) else [results]
             except UNREADABLE:
-                pass  # the opaque form below checks the types and runs as onnxruntime runs it
+                pass  # the opaque form below checks the types and runs as in onnxruntime
         folded, _ = fold(call, core=False)
         if folded is not None:
             return folded

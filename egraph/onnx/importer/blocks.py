@@ -1,4 +1,4 @@
-"""Weights of four or eight bits with scales in blocks: products by them, and what dequantises them."""
+"""Weights of four or eight bits with scales in blocks: products by them, and their dequantisation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from egraph.tensor import Node
 from egraph.tensor.ops.blocks import BITS
 
 AS_BYTES = 4
-"""The accuracy level of a product from which on onnxruntime rounds activations to bytes as well."""
+"""The accuracy level of a product from which onnxruntime also rounds activations to bytes."""
 WIDTHS: Mapping[str, int] = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
-"""Bits of the element types that blocks are made of."""
+"""The number of bits of the element types of blocks."""
 
 
 def packed(values: np.ndarray, bits: int) -> np.ndarray:
-    """Return unsigned numbers side by side in bytes along the last axis, the first in the lowest bits, zeros behind the last."""
+    """Return unsigned numbers packed into bytes along the last axis, the first in the lowest bits, zeros behind the last."""
     a_byte = 8 // bits
     missing = -values.shape[-1] % a_byte
     whole = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]).astype(np.uint8)
@@ -61,7 +61,7 @@ def _matmul_n_bits(call: Call) -> Node:
 
 
 def dequantized_blocks(call: Call) -> Node:
-    """(x - zero point) * scale, one of both for each block of neighbours along an axis; of weights alone"""
+    """(x - zero point) * scale, one of both for each block of neighbours along an axis, for weights alone"""
     dtype, block, shape = call[0].type.dtype, int(call.required("block_size")), call.shape(0)
     axis = axis_of(int(call.attribute("axis", 1)), len(shape))
     bits = WIDTHS.get(dtype)
@@ -87,4 +87,4 @@ def dequantized_blocks(call: Call) -> Node:
 
 
 ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {"MatMulNBits": _matmul_n_bits}
-"""Operators of the domain com.microsoft."""
+"""Handlers of operators of the domain com.microsoft."""

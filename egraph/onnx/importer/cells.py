@@ -1,9 +1,9 @@
-"""Loop and Scan whose body is the cell of an LSTM, a GRU or an RNN: one product of all inputs, and the fold that ONNX's operators become.
+"""Loop and Scan with the cell of an LSTM, a GRU or an RNN as body: one product of all inputs, and the fold of ONNX's operators.
 
-Exporters that write no recurrent operator repeat its step. One run of the body is imported over placeholders; the form of its new state
-says which cell it is and which values its gates are functions of. Each of these is split into ``sum_v v W_v + rest``: the state's W is
-the recurrent weights, and everything else is computed for all runs at once, as is a body that reads nothing of the run before. Bodies of
-other forms are left to be unrolled.
+Exporters without recurrent operators repeat their step. One run of the body is imported over placeholders. The form of its new state
+determines the cell and the arguments of its gates. Each argument is split into ``sum_v v W_v + rest``. The W of the state are the recurrent
+weights. Everything else is computed for all runs at once, as is a body that reads nothing of the previous run. Bodies of other forms are
+left to be unrolled.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.tensor import Node, TensorType, walk
 
 LEAST_RUNS = 4
-"""Shorter loops are unrolled: what is beside their products is fused with what is around them."""
+"""The least number of runs: shorter loops are unrolled, so that operators beside their products are fused with those around them."""
 MOST_RUNS = 1 << 16
-"""Runs up to which it is decided whether a loop goes on."""
+"""The number of runs up to which it is decided whether a loop continues."""
 Body = Callable[[Sequence[Node]], list[Node]]
-"""Imports a run of a body: the values of its inputs to those of its outputs."""
+"""A function that imports one run of a body: it maps the values of its inputs to those of its outputs."""
 
 
 def folded_loop(call: Call, run: Body) -> list[Node | None]:
-    """Return the results of a Loop whose body is a cell; raises NotCore for others."""
+    """Return the results of a Loop whose body is a cell; raise NotCore for others."""
     bound = MOST_RUNS if not call.has(0) else min(int(call.known(0).reshape(())), MOST_RUNS)
     if bound < LEAST_RUNS or (call.has(1) and not bool(call.known(1).reshape(()))):
         raise NotCore("few runs, or none")
@@ -52,7 +52,7 @@ def folded_loop(call: Call, run: Body) -> list[Node | None]:
 
 
 def folded_scan(call: Call, run: Body) -> list[Node | None]:
-    """Return the results of a Scan whose body is a cell; raises NotCore for others."""
+    """Return the results of a Scan whose body is a cell; raise NotCore for others."""
     initial, scanned = scan_operands(call)
     times = scanned[0].steps
     if times < LEAST_RUNS:
@@ -80,7 +80,7 @@ def _if_used(call: Call, position: int, result: Callable[[], Node]) -> Node | No
 
 
 def _times(call: Call, goes_on: np.ndarray) -> int:
-    """Return how often a Loop runs: up to the first run after which none follows, or to its bound."""
+    """Return the number of runs of a Loop: up to the first run that no other follows, or its bound."""
     if goes_on.all():
         if not call.has(0) or int(call.known(0).reshape(())) != len(goes_on):
             raise NotCore("how often it runs is not known")
@@ -92,7 +92,7 @@ def _times(call: Call, goes_on: np.ndarray) -> int:
 
 
 def _finals(runs: Runs, body: OneRun, ends: Mapping[Node, int]) -> list[Node | None]:
-    """Return what the states end with, those that count the runs with ``ends``; give ``runs`` the cell's new state in all runs."""
+    """Return the final states, with ``ends`` for those that count the runs. Record in ``runs`` the cell's new state in all runs."""
     call = runs.call
     cells = [k for k, state in enumerate(body.states) if state in body.placeholders and state not in ends]
     if not cells:
@@ -115,7 +115,7 @@ def _finals(runs: Runs, body: OneRun, ends: Mapping[Node, int]) -> list[Node | N
 
 
 def _final_states(call: Call, body: OneRun, counted: Mapping[Node, int]) -> list[Node | None]:
-    """Return what states end with that count the runs or stay as they are."""
+    """Return the final values of states that count the runs or do not change; None for others."""
     finals: list[Node | None] = []
     for first, state in zip(body.initial, body.states, strict=True):
         end = call.reshape(call.constant(counted[state], state.type.dtype), state.type.sizes) if state in counted else None
@@ -125,7 +125,7 @@ def _final_states(call: Call, body: OneRun, counted: Mapping[Node, int]) -> list
 
 @dataclass(frozen=True)
 class Affine:
-    """``sum_v v W_v + rest``: ``factors`` has the W of each v; a rest is absent or a value of the same columns."""
+    """``sum_v v W_v + rest``: ``factors`` has the W of each v; the rest is absent or a value with the same columns."""
 
     factors: Mapping[Node, Node]
     rest: Node | None
@@ -133,12 +133,12 @@ class Affine:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell by what its gates are functions of, in ONNX's order; ``hidden``: which of the states the gates read."""
+    """A cell by the arguments of its gates, in ONNX's order; ``hidden`` is the number of the state that the gates read."""
 
     name: str
     gates: tuple[Affine, ...]
     state: tuple[Node, ...]
-    """What the recurrent weights of each gate are multiplied with."""
+    """The factor of the recurrent weights of each gate."""
     hidden: int = 0
     linear: int = 0
     activation: str = "tanh"
@@ -163,7 +163,7 @@ def _folded(runs: Runs, cell: Cell, initial: Sequence[Node], *, keeps_cell: bool
 
 
 def _given(runs: Runs, gates: Sequence[Affine], rows: int, units: int) -> Node:
-    """Return what gates are given apart from the state, in all runs: [times, rows, gates * units]."""
+    """Return the part of the gates that does not depend on the state, in all runs: [times, rows, gates * units]."""
     call, shape = runs.call, (runs.times, rows, len(gates) * units)
     terms = []
     for node in dict.fromkeys(node for gate in gates for node in gate.factors):
@@ -184,7 +184,7 @@ def _given(runs: Runs, gates: Sequence[Affine], rows: int, units: int) -> Node:
 
 
 def _rows(runs: Runs, node: Node, rows: int, width: int) -> Node:
-    """Return a value in all runs as [times, rows, width]; one for all rows is repeated."""
+    """Return a value in all runs as [times, rows, width]; a value of one row is repeated."""
     shape = node.type.sizes
     if shape[-1:] != (width,) or node.type.elements not in (width, rows * width):
         raise NotCore("other rows than the state's")
@@ -210,7 +210,7 @@ def _cell(runs: Runs, states: Sequence[Node], following: Sequence[Node]) -> Cell
 
 
 def _without_reshapes(node: Node) -> Node:
-    """Return a value before reshapes that keep its last axis, and so the order of its rows."""
+    """Return a value without reshapes that keep its last axis, and therefore the order of its rows."""
     while node.op == "Reshape" and node.type.rank > 0 and node.inputs[0].type.sizes[-1:] == node.type.sizes[-1:]:
         node = node.inputs[0]
     return node
@@ -226,7 +226,7 @@ def _operands_of(node: Node, op: str) -> Iterator[tuple[Node, Node]]:
 
 
 def _lstm(memory: Node, new_hidden: Node, new_memory: Node) -> Iterator[tuple[Node, Node, Node, Node]]:
-    """Yield what the gates i, o, f and c are functions of: c' = s(f) c + s(i) tanh(c), h' = s(o) tanh(c')"""
+    """Yield the arguments of the gates i, o, f and c: c' = s(f) c + s(i) tanh(c), h' = s(o) tanh(c')"""
     for output, shown in _operands_of(new_hidden, "Mul"):
         if output.op == "Sigmoid" and shown.op == "Tanh" and _without_reshapes(shown.inputs[0]) is _without_reshapes(new_memory):
             for kept, made in _operands_of(new_memory, "Add"):
@@ -237,7 +237,7 @@ def _lstm(memory: Node, new_hidden: Node, new_memory: Node) -> Iterator[tuple[No
 
 
 def _interpolated(call: Call, state: Node, new: Node) -> Iterator[tuple[Node, bool, Node]]:
-    """Yield what the gate z of h' = z h + (1 - z) n is a function of, whether it keeps h or is that of 1 - z, and n."""
+    """Yield the argument of the gate z of h' = z h + (1 - z) n, whether it is that of z (and not of 1 - z), and n."""
     for first, second in _operands_of(new, "Add"):
         for gate, kept in _operands_of(first, "Mul"):
             for other, fresh in _operands_of(second, "Mul"):
@@ -262,7 +262,7 @@ def _is_complement_of(call: Call, node: Node, gate: Node) -> bool:
 
 
 def _gru(runs: Runs, state: Node, gate: Node, fresh: Node, *, is_kept: bool) -> Cell:
-    """Return a GRU's cell by what its gate z is a function of and its new values n: the reset gate scales the state, or its product."""
+    """Return a GRU's cell by the argument of its gate z and its new values n; the reset gate scales the state, or its product."""
     z = _affine(runs, gate, state)
     if not is_kept:
         z = _times_minus_one(runs.call, z)
@@ -296,7 +296,7 @@ def _addends(node: Node) -> Iterator[Node]:
 
 
 def _affine(runs: Runs, node: Node, state: Node) -> Affine:
-    """Split a value into products by matrices that no run changes, and a rest: what reads the state there has no value in all runs."""
+    """Split a value into products by matrices that no run changes, and a rest. A rest that reads the state has no value in all runs."""
     node, call = _without_reshapes(node), runs.call
     columns = node.type.sizes[-1:]
     if node.op in ("Add", "Sub") and all(operand.type.sizes[-1:] == columns for operand in node.inputs):
@@ -313,7 +313,7 @@ def _affine(runs: Runs, node: Node, state: Node) -> Affine:
 
 
 def _sliced_columns(node: Node) -> tuple[int, int] | None:
-    """Return which columns a slice takes that takes all rows."""
+    """Return the columns of a slice that takes all rows; None for other nodes."""
     if node.op != "Slice":
         return None
     starts, ends, steps = (node.integers(name) for name in ("starts", "ends", "steps"))
@@ -323,7 +323,7 @@ def _sliced_columns(node: Node) -> tuple[int, int] | None:
 
 
 def _product(call: Call, left: Node, weight: Node, state: Node) -> Affine:
-    """Split a product: the rows of a matrix that values side by side are multiplied with are matrices of their own."""
+    """Split a product: if values are concatenated, the rows of the matrix for each value are a matrix of their own."""
     left = _without_reshapes(left)
     if left.op == "Concat" and left.integer("axis") == left.type.rank - 1 and state in set(walk((left,))):
         terms, start = [], 0

@@ -11,7 +11,7 @@ from egraph.tensor import Node
 
 
 def _matmul(call: Call) -> Node:
-    """x @ y, with a vector as a matrix of one row (x) or one column (y) that the result is without"""
+    """x @ y, with a vector as a matrix of one row (x) or one column (y), which the result drops"""
     left, right = call.shape(0), call.shape(1)
     if not left or not right:
         raise NotCore("an operand has no axis")

@@ -18,7 +18,7 @@ Term = tuple[Node, str]
 
 
 def _einsum(call: Call) -> Node:
-    """Sum over the letters that the result is without, from the left, each as soon as no other operand has it"""
+    """Sum over the letters that the result lacks, from the left, each as soon as no other operand has it"""
     texts, result = _letters(call)
     sizes: dict[str, int] = {}
     for number, text in enumerate(texts):
@@ -33,7 +33,7 @@ def _einsum(call: Call) -> Node:
 
 
 def _letters(call: Call) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result, an ellipsis written out in letters that the equation is without."""
+    """Return the letters of each operand and of the result, an ellipsis written as letters that the equation does not use."""
     equation = str(call.attribute("equation", "")).replace(" ", "")
     source, arrow, result = equation.partition("->")
     texts = source.split(",")
@@ -56,7 +56,7 @@ def _letters(call: Call) -> tuple[list[str], str]:
 
 
 def _without_repeats(call: Call, term: Term) -> Term:
-    """x_ii = the (n + 1) i-th element of x whose two axes are one"""
+    """x_ii = element (n + 1) i of x with its two axes flattened into one"""
     node, text = term
     while repeated := next((letter for letter in text if text.count(letter) > 1), ""):
         first, second = [axis for axis, letter in enumerate(text) if letter == repeated][:2]
@@ -76,7 +76,7 @@ def _summed(call: Call, term: Term, kept: Collection[str]) -> Term:
 
 
 def _product(call: Call, left: Term, right: Term, kept: Collection[str], sizes: Mapping[str, int]) -> Term:
-    """Multiply two terms and sum over the letters of both that are not kept: a batched matrix product, or none where nothing is summed"""
+    """Multiply two terms and sum over common letters that are not kept: a batched matrix product, elementwise if there are none"""
     (x, a), (y, b) = _summed(call, left, {*kept, *right[1]}), _summed(call, right, {*kept, *left[1]})
     batch = [letter for letter in a if letter in b and letter in kept]
     summed = [letter for letter in a if letter in b and letter not in kept]

@@ -18,7 +18,7 @@ from egraph.tensor.ops.quantisation import WHOLE
 Handler = Callable[[Call], Node | list[Node | None]]
 
 ONE_TO_ONE = tuple(spec for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,))
-"""Operators that are ONNX's own: same operands, same attributes, all of them floats."""
+"""Operators that equal ONNX's own: same operands, same attributes, all of them floats."""
 
 
 def _plain(call: Call) -> Node:
@@ -47,7 +47,7 @@ def _mean(call: Call) -> Node:
 
 
 def _clip(call: Call) -> Node:
-    """min(max(x, low), high), as an operator where both bounds are known"""
+    """min(max(x, low), high), as an operator if both bounds are known"""
     if call.opset < 11:
         bounds = call.attribute("min", -math.inf), call.attribute("max", math.inf)
         return call.apply("Clip", call[0], min=float(bounds[0]), max=float(bounds[1]))
@@ -65,7 +65,7 @@ def _gelu(call: Call) -> Node:
 
 
 def _pow(call: Call) -> Node:
-    """x ^ y, an exponent of another type taken as a number of x's"""
+    """x ^ y, an exponent of another type converted to x's type"""
     to, exponent = call[0].type.dtype, call.data(1)
     if call[1].type.dtype == to or exponent is None or to not in FLOATS:
         return call.apply("Pow", call[0], call[1])
@@ -76,7 +76,7 @@ def _pow(call: Call) -> Node:
 
 
 def _is_inf(call: Call) -> Node:
-    """|x| = inf, or x = inf or -inf where one of them is asked for"""
+    """|x| = inf, or x = inf or x = -inf if only one of them is requested"""
     positive, negative = (int(call.attribute(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
     if not positive and not negative:
         raise NotCore("nothing is asked for")
@@ -85,7 +85,7 @@ def _is_inf(call: Call) -> Node:
 
 
 def _where(call: Call) -> Node:
-    """One operand where the condition is the same everywhere and known, of any type"""
+    """One operand, of any type, if the condition is known and the same everywhere"""
     condition = call.data(0)
     if condition is None or not condition.size or bool(condition.any()) != bool(condition.all()):
         return call.apply("Where", call[0], call[1], call[2])
@@ -136,7 +136,9 @@ def _cast_like(call: Call) -> Node:
 
 
 def as_type(call: Call, node: Node, dtype: str) -> Node:
-    """The operand itself, a number for an integer, an integer for a number, 1 and 0 for true and false, or whether it is not zero"""
+    """Return an operand as another type: unchanged, an integer as a number, a number as an integer, a truth value as 1 or 0, or whether
+    it is not zero.
+    """
     source_dtype = node.type.dtype
     if dtype == source_dtype:
         return node

@@ -1,4 +1,4 @@
-"""Inputs that are given a value for good: constants of the model from then on."""
+"""Inputs that are fixed to a value and become constants of the model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TRUTH = {"true": True, "false": False, "1": True, "0": False}
 def fix_inputs(
     model: onnx.ModelProto, values: Mapping[str, Sequence[str]], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Make constants of inputs, in place. One number fills the whole input; ``shapes`` has sizes that the model leaves open.
+    """Turn inputs into constants, in place. One number fills the whole input; ``shapes`` has sizes that the model leaves open.
 
-    Raises ModelError where there is no such input, or it cannot have such a value.
+    Raise ModelError if there is no such input, or it cannot have such a value.
     """
     for name, numbers in values.items():
         given = next((each for each in model.graph.input if each.name == name), None)
@@ -38,7 +38,7 @@ def fix_inputs(
 
 
 def constant_hints(graph: Graph) -> tuple[str, ...]:
-    """Return one line with the ``--constant`` flags that decide which branches are taken; empty where inputs alone decide none."""
+    """Return one line with the ``--constant`` flags that decide which branches are taken; empty if inputs alone decide none."""
     deciding: dict[Node, None] = {}
     for node in walk(graph.roots):
         if node.op == "Opaque" and (proto := opaque_proto(node)).op_type == "If" and proto.domain == "":

@@ -14,9 +14,9 @@ from egraph.onnx.types import is_tensor
 from egraph.tensor import Node, TensorType
 
 HALVES = ("float16", "bfloat16")
-"""Element types whose numbers are all numbers of float32."""
+"""Element types whose values float32 holds exactly."""
 EAGER_BYTES = 65536
-"""Floating-point values up to this size are folded at once; larger ones stay expressions of core operators."""
+"""Floating-point values up to this size in bytes are folded at once; larger ones stay expressions of core operators."""
 
 
 def fold_shape(call: Call) -> list[Node | None] | None:
@@ -38,7 +38,7 @@ def fold_shape(call: Call) -> list[Node | None] | None:
 
 
 def _range(call: Call) -> list[Node | None] | None:
-    """start + i delta; one-element operands of any rank, as onnxruntime takes them"""
+    """start + i delta; operands with one element may have any rank, as in onnxruntime"""
     operands = [call.data(k) for k in range(3)]
     if any(v is None or v.size != 1 for v in operands):
         return None
@@ -67,14 +67,14 @@ def _constant_value(call: Call) -> np.ndarray | None:
 
 
 def _widened(call: Call) -> np.ndarray | None:
-    """Return a weight of 16 bits in float32, where a cast asks for that: the same numbers, however many there are."""
+    """Return a weight of 16 bits in float32 if the node is a cast to it: the same numbers, so no size limit applies."""
     if call.node.op_type != "Cast" or call.attribute("to") != onnx.TensorProto.FLOAT or call[0].type.dtype not in HALVES:
         return None
     return np.asarray(call.known(0), np.float32)
 
 
 def fold(call: Call, *, core: bool) -> tuple[list[Node | None] | None, list[TensorType] | None]:
-    """Return (the node's constant results or None, its result types where they were inferred on the way)."""
+    """Return (the node's constant results or None, its result types if they were inferred on the way)."""
     if not call.operands or not may_fold(call):
         return None, None
     if (wide := _widened(call)) is not None:

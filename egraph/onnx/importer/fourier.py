@@ -1,4 +1,4 @@
-"""DFT and STFT of lengths that are known, as products with the matrix of the transform or with those of its two factors."""
+"""DFT and STFT of known lengths, as products with the matrix of the transform or with those of its two factors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.tensor import Node
 
 MOST_ELEMENTS = 1 << 20
-"""Elements of a matrix: longer transforms are left to onnxruntime."""
+"""The largest number of elements of a matrix; longer transforms are left to onnxruntime."""
 LEAST_GAIN = 3
-"""How many times fewer multiplications two products need, to be worth the three changes of layout around them."""
+"""The least factor of saved multiplications for which two products are worth the three changes of layout around them."""
 
 
 def _as_real(matrix: np.ndarray, parts: int) -> np.ndarray:
-    """Return [..., n * parts, k * 2] of complex [..., n, k]: what each real (and imaginary) part adds to both parts of the result."""
+    """Return [..., n * parts, k * 2] of complex [..., n, k]: the addend of each real (and imaginary) part to both parts of the result."""
     rows = [np.stack([matrix.real, matrix.imag], -1), np.stack([-matrix.imag, matrix.real], -1)][:parts]
     *lead, count, results = matrix.shape
     return np.stack(rows, -3).reshape(*lead, count * parts, results * 2)
@@ -29,7 +29,7 @@ def _roots(rows: np.ndarray, columns: np.ndarray, length: int, *, inverse: bool)
 
 
 def _factors(length: int, parts: int, results: int) -> tuple[int, int] | None:
-    """Return p and q, p q = length, for the fewest multiplications by two products; None where one product is as good."""
+    """Return p and q, p q = length, with the fewest multiplications by two products; None if one product is as good."""
     multiplications = {
         (p, length // p): length * p * parts * 2 + length * min(length // p, -(-results // p)) * 4
         for p in range(2, length) if length % p == 0
@@ -88,7 +88,7 @@ def _by_two_products(call: Call, x: Node, window: np.ndarray, results: int, fact
 
 
 def _dft(call: Call) -> Node:
-    """sum_n x_n exp(-+ 2 pi i k n / N), of N numbers along an axis, cut or filled up with zeros"""
+    """sum_n x_n exp(-+ 2 pi i k n / N), of N numbers along an axis, truncated or padded with zeros"""
     shape, inverse, onesided = call.shape(0), bool(call.attribute("inverse", 0)), bool(call.attribute("onesided", 0))
     rank, parts = len(shape), shape[-1]
     given = call.attribute("axis", 1) if call.opset < 20 else int(call.known(2).reshape(())) if call.has(2) else -2
@@ -107,7 +107,7 @@ def _dft(call: Call) -> Node:
 
 
 def _stft(call: Call) -> Node:
-    """The transforms of overlapping frames, each times the window"""
+    """The transforms of overlapping frames, each multiplied by the window"""
     shape, step = call.shape(0), int(call.known(1).reshape(()))
     window = call.known(2) if call.has(2) else None
     length = int(call.known(3).reshape(())) if call.has(3) else len(window) if window is not None else 0

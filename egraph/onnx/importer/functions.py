@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by others: the function that stands in the standard, read in the operator's place."""
+"""Operators that ONNX defines by others: the standard's function is read in the operator's place."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from egraph.onnx.types import to_proto
 
 
 def _attention_differs(call: Call) -> bool:
-    """Return whether the scores are an output, where masked ones are other numbers, or a factor is none that has a root."""
+    """Return whether the scores are an output, which differ at masked positions, or a factor has no finite root."""
     factors = [float(call.attribute(name, 1.0)) for name in ("scale", "softcap")]
     return any(name in call.state.used for name in call.node.output[3:]) or not all(0 <= factor < math.inf for factor in factors)
 
 
 DIFFERS: Mapping[str, Callable[[Call], bool]] = {"Attention": _attention_differs}
-"""Where onnxruntime computes something else than an operator's function in the standard."""
+"""Tests by operator for nodes that onnxruntime computes differently from the operator's function in the standard."""
 
 
 def body_of(call: Call) -> tuple[Importing, onnx.FunctionProto] | None:
-    """Return the state in which an operator's function is read, and the function; None where the standard has none of it."""
+    """Return the state in which an operator's function is read, and the function; None if the standard has none."""
     node, state = call.node, call.state
     if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
         return None
@@ -34,7 +34,7 @@ def body_of(call: Call) -> tuple[Importing, onnx.FunctionProto] | None:
         return None
     try:
         function = _function(call, onnx.defs.get_schema(node.op_type, call.opset))
-    except ValueError:  # the node lacks what its function reads
+    except ValueError:  # the node lacks an attribute or operand that its function reads
         return None
     if function is None:
         return None
@@ -46,7 +46,7 @@ def body_of(call: Call) -> tuple[Importing, onnx.FunctionProto] | None:
 
 
 def _function(call: Call, schema: onnx.defs.OpSchema) -> onnx.FunctionProto | None:
-    """Return the function of the operator as this node uses it, with its attributes put in."""
+    """Return the function of the operator as this node uses it, with its attributes inserted."""
     node = onnx.NodeProto()
     node.CopyFrom(call.node)
     given = {attribute.name for attribute in node.attribute}
@@ -67,12 +67,12 @@ def _function(call: Call, schema: onnx.defs.OpSchema) -> onnx.FunctionProto | No
 
 
 def _version(versions: list[int], opset: int) -> int:
-    """Return the newest version that is no newer than the model's opset, else the oldest: its nodes are read as that version says."""
+    """Return the newest version that is no newer than the model's opset, else the oldest: its nodes have the meaning of that version."""
     return max((version for version in versions if version <= opset), default=min(versions))
 
 
 def _put_in(node: onnx.NodeProto, values: Mapping[str, onnx.AttributeProto]) -> None:
-    """Replace the attributes that are those of the function by their values, in subgraphs too, in place."""
+    """Replace the attributes that refer to attributes of the function by their values, in subgraphs too, in place."""
     for graph in subgraphs(node):
         for inner in graph.node:
             _put_in(inner, values)

@@ -1,4 +1,4 @@
-"""Operators that onnxruntime's own optimiser fuses: taken apart again, so that the search sees their parts."""
+"""Operators that onnxruntime's own optimiser fuses: decomposed again, so that the search sees their parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from egraph.onnx.importer.state import Call, NotCore
 from egraph.tensor import Node
 
 MASKED = -10_000.0
-"""What is added to the scores of masked keys where a node does not say."""
+"""The number that is added to the scores of masked keys unless a node states another."""
 ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Fused activations without parameters."""
 
@@ -55,7 +55,7 @@ def _simplified_layer_normalization(call: Call) -> list[Node | None]:
 
 
 def _skipped(call: Call, bias: int) -> Node:
-    """input + skip + bias"""
+    """Return input + skip + bias."""
     total = call.apply("Add", call[0], call[1])
     return call.apply("Add", total, call[bias]) if call.has(bias) else total
 
@@ -117,7 +117,7 @@ def _heads(call: Call, x: Node, heads: int) -> Node:
 
 
 def _attended(call: Call, query: Node, key: Node, value: Node, bias: Node | None) -> Node:
-    """softmax(scale q k' + bias) v of [batch, heads, length, size], with the heads side by side again"""
+    """softmax(scale q k' + bias) v of [batch, heads, length, size], with the heads joined again"""
     if int(call.attribute("unidirectional", 0)):
         raise NotCore("later keys are masked")
     size = query.type.sizes[-1]
@@ -132,7 +132,7 @@ def _attended(call: Call, query: Node, key: Node, value: Node, bias: Node | None
 
 
 def _mask_bias(call: Call, index: int, rows: tuple[int, ...], dtype: str) -> Node | None:
-    """Return what a mask of keys (1 where one is seen), or how many are seen in each row, adds to the scores."""
+    """Return the addend of the scores for a mask of keys (1 for visible keys), or for the number of visible keys in each row."""
     if not call.has(index):
         return None
     (batch, keys), shape = rows, call.shape(index)
@@ -164,7 +164,7 @@ def _attention(call: Call) -> list[Node | None]:
 
 
 def _multi_head_attention(call: Call) -> list[Node | None]:
-    """Attention of queries, keys and values that lie apart, each [batch, length, heads * size]"""
+    """Attention of separate queries, keys and values, each [batch, length, heads * size]"""
     if any(call.has(index) for index in range(6, 10)) or not (call.has(1) and call.has(2)):
         raise NotCore("keys of the past, or packed ones")
     if any(name in call.state.used for name in call.node.output[1:]):
@@ -185,7 +185,7 @@ def _multi_head_attention(call: Call) -> list[Node | None]:
 
 
 def _with_activation(op: str) -> Handler:
-    """Return what reads an operator of ONNX's with an activation behind it."""
+    """Return the handler of an ONNX operator followed by an activation."""
 
     def handler(call: Call) -> Node:
         name, result = str(call.attribute("activation", "")), contraction.HANDLERS[op](call)
@@ -197,7 +197,7 @@ def _with_activation(op: str) -> Handler:
 
 
 STANDARD_HANDLERS: Mapping[str, Handler] = {"SimplifiedLayerNormalization": _simplified_layer_normalization}
-"""Operators that onnxruntime writes into ONNX's own domain."""
+"""Operators that onnxruntime adds to ONNX's own domain."""
 HANDLERS: Mapping[str, Handler] = {
     "Gelu": _gelu("none"),
     "BiasGelu": _gelu("none"),
@@ -212,4 +212,4 @@ HANDLERS: Mapping[str, Handler] = {
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,
 }
-"""Operators of the domain com.microsoft."""
+"""Handlers of operators of the domain com.microsoft."""

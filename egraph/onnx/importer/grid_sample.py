@@ -1,4 +1,4 @@
-"""GridSample: pixels read at computed places, between four neighbours in proportion."""
+"""GridSample: read pixels at computed places, interpolated between four neighbours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from egraph.tensor import Node
 
 
 def _grid_sample(call: Call) -> Node:
-    """Bilinear sampling of images, channels last: each place reads a run of channels at each of its neighbours"""
+    """Sample images bilinearly, channels last: each place reads a run of channels at each of its neighbours."""
     images, height, width = call.shape(0)[0], *call.shape(0)[2:]
     _, rows, columns, _ = call.shape(1)
     padding = str(call.attribute("padding_mode", "zeros"))
@@ -22,7 +22,7 @@ def _grid_sample(call: Call) -> Node:
         raise NotCore("float32 does not hold every place")
     channels, is_padded = call.shape(0)[1], padding == "zeros"
     pixels = call.reshape(call.transpose(call[0], (0, 2, 3, 1)), (images, height * width, channels))
-    if is_padded:  # a row of zeros behind the others: it is read wherever the image ends, so that no infinity there meets a share of 0
+    if is_padded:  # a row of zeros, read beyond the image's borders, so that no infinity there meets a share of 0
         pixels = pad_node(call, pixels, (0, 0, 0), (0, 1, 0))
     across, down = (_neighbours(call, axis, size, padding) for axis, size in enumerate((width, height)))
     parts = []
@@ -32,7 +32,7 @@ def _grid_sample(call: Call) -> Node:
             if is_padded:
                 is_inside = call.apply("And", _is_inside(call, y, height), _is_inside(call, x, width))
                 place = call.apply("Where", is_inside, place, call.constant(height * width, "float32"))
-            else:  # NaN is no place: any pixel will do, as its share is NaN
+            else:  # NaN is no place: any pixel will do because its share is NaN
                 place = call.apply("Where", call.apply("IsNaN", place), call.constant(0, "float32"), place)
             pixel = call.apply("GatherND", pixels, call.apply("Truncate", place, to="int64"), batch_dims=1)
             parts.append(call.apply("Mul", pixel, call.apply("Mul", y_share, x_share)))
@@ -41,10 +41,10 @@ def _grid_sample(call: Call) -> Node:
 
 
 def _neighbours(call: Call, axis: int, size: int, padding: str) -> list[tuple[Node, Node]]:
-    """Return the whole places on both sides of where the grid points along an axis, each with its share: [images, places, 1]"""
+    """Return the whole places on both sides of the grid's position along an axis, each with its share: [images, places, 1]."""
     images, rows, columns, _ = call.shape(1)
     at = call.reshape(slice_axis(call, call[1], 3, axis, axis + 1), (images, rows * columns, 1))
-    is_between_centres = bool(call.attribute("align_corners", 0))  # -1 and 1 are centres of pixels, not the image's borders
+    is_between_centres = bool(call.attribute("align_corners", 0))  # then -1 and 1 are centres of pixels, not the image's borders
     at = _shifted(call, at, 1)
     at = call.apply("Mul", at, call.constant((size - 1 if is_between_centres else size) / 2, "float32"))
     at = at if is_between_centres else _shifted(call, at, -0.5)

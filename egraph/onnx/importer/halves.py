@@ -1,8 +1,8 @@
 """Read a model that computes in float16 or bfloat16 as the same model in float32.
 
-Every value between its inputs and its outputs becomes float32, casts between the types become nothing, and inputs and outputs keep their
-types: one cast each. That is the model with fewer roundings, each of which moves a number by at most the unit roundoff of its type (2^-11
-in float16, 2^-8 in bfloat16). Numbers beyond 65504 do not overflow in between, where float16 has infinities.
+Every value between its inputs and its outputs becomes float32, and casts between the types disappear. Inputs and outputs keep their types,
+with one cast each. The result is the model with fewer roundings, each of which moves a number by at most the unit roundoff of its type
+(2^-11 in float16, 2^-8 in bfloat16). Intermediate numbers beyond 65504 do not overflow, whereas float16 has infinities there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STANDARD = ("", "ai.onnx")
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "softmax_precision", "stash_type"})
 """Attributes whose integer names an element type."""
 _OF_BITS = frozenset({"BitCast"})
-"""Operators of which the meaning follows from the width of an element."""
+"""Operators whose meaning depends on the width of an element."""
 _WIDE_NAME = "{}/float32"
 
 
 def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return which types of 16 bits a model has, those of its values that state none apart."""
+    """Return the types of 16 bits that a model has, except those of its values without a stated type."""
     elements = {t.elem_type for value in (*model.graph.input, *model.graph.output) for t in _tensor_types(value.type)}
     elements |= {tensor.data_type for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -39,7 +39,7 @@ def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def refusal(model: onnx.ModelProto, is_widened: Callable[[str, str], bool]) -> str | None:
-    """Return why a model is not read in float32, None where it can be; ``is_widened``: of another domain's operator."""
+    """Return the reason why a model cannot be read in float32, or None if it can. ``is_widened`` decides on operators of other domains."""
     for node in (inner for outer in model.graph.node for inner in nodes_inside(outer)):
         if node.op_type in _OF_BITS or (node.domain not in STANDARD and not is_widened(node.domain, node.op_type)):
             return f"{node.domain or 'ai.onnx'}.{node.op_type} may mean something else in float32"
@@ -59,9 +59,9 @@ def refusal(model: onnx.ModelProto, is_widened: Callable[[str, str], bool]) -> s
 
 
 def in_float32(model: onnx.ModelProto, folder: Path | None, fed: frozenset[str] = frozenset()) -> onnx.ModelProto:
-    """Return a model with float32 in place of all types of 16 bits, but for its inputs and outputs.
+    """Return a model with float32 in place of all types of 16 bits, except for its inputs and outputs.
 
-    ``fed``: initialisers that are inputs nonetheless.
+    ``fed``: initialisers that are nevertheless inputs.
     """
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
@@ -106,7 +106,7 @@ def _tensor_types(type: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor]:
 
 
 def _widen_graph(graph: onnx.GraphProto, folder: Path | None, names: Mapping[str, str], kept_values: frozenset[str] = frozenset()) -> None:
-    """Widen a graph in place; ``names``: new ones of values that nodes use, ``kept_values``: inputs and outputs that keep theirs."""
+    """Widen a graph in place; ``names``: new names of values that nodes use; ``kept_values``: inputs and outputs that keep their types."""
     for tensor in graph.initializer:
         _widen_tensor(tensor, folder)
     for value in (*graph.input, *graph.output, *graph.value_info):

@@ -1,4 +1,4 @@
-"""Types and values of single nodes: shape inference by onnx, folding by onnxruntime (onnx.reference where it cannot)."""
+"""Types and values of single nodes: shape inference by onnx, folding by onnxruntime (by onnx.reference if it cannot)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from egraph.onnx.types import from_proto, is_tensor, to_proto, to_tensor
 from egraph.tensor import Dim, Node, TensorType, numpy_dtype
 
 _DATA_LIMIT_BYTES = 65536
-"""Constants up to this size are shown to shape inference; those that hold shapes are smaller."""
+"""Constants up to this size in bytes are shown to shape inference; those that hold shapes are smaller."""
 _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
-"""Operators whose result has an unknown size, but never more elements than a small multiple of their operands'."""
+"""Operators whose result has an unknown size, but at most a small multiple of their operands' elements."""
 _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-"""Operators on constants that say how a weight is stored, so folding them would only make the model bigger."""
+"""Operators on constants that state how a weight is stored; folding them would only enlarge the model."""
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"})
 NEWEST_IR = 13
 """The newest IR version that onnxruntime reads."""
@@ -32,7 +32,7 @@ STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 
 
 def is_random(node: onnx.NodeProto) -> bool:
-    """Return whether two runs of the node may differ, in its subgraphs too; unknown domains may."""
+    """Return whether two runs of the node may differ, subgraphs included; operators of unknown domains may."""
     training = node.op_type == "Dropout" and (len(node.input) > 2 and bool(node.input[2]))
     inner = (n for graph in subgraphs(node) for n in graph.node)
     return node.domain not in STANDARD_DOMAINS or node.op_type in _RANDOM or training or any(is_random(n) for n in inner)
@@ -56,10 +56,10 @@ def one_node_model(call: Call, *, embed: int, other_operands: Mapping[str, Node]
 
 
 def infer(call: Call) -> list[TensorType]:
-    """Return the type of each result ('undefined' where nothing is known); raise ModelError when ill-typed."""
+    """Return the type of each result ('undefined' if nothing is known); raise ModelError for an ill-typed node."""
     _refuse_if_incomplete(call)
     model = one_node_model(call, embed=_DATA_LIMIT_BYTES)
-    if call.node.domain == "" and not onnx.defs.has(call.node.op_type):  # an early onnx operator, or a mistake
+    if call.node.domain == "" and not onnx.defs.has(call.node.op_type):  # an operator of an early onnx version, or a mistake
         _refuse_if_ill_typed(call, model, f"there is no operator {call.node.op_type}")
     try:
         inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
@@ -75,7 +75,7 @@ def infer(call: Call) -> list[TensorType]:
 
 
 def _refuse_if_incomplete(call: Call) -> None:
-    """Raise ModelError for an operand that is missing: shape inference in C++ may read what is not there."""
+    """Raise ModelError for a missing operand, because shape inference in C++ may read beyond the operands."""
     node, domain = call.node, "" if call.node.domain == "ai.onnx" else call.node.domain
     version = call.state.opsets.get(domain, 0)
     if not onnx.defs.has(node.op_type, version, domain):
@@ -86,13 +86,13 @@ def _refuse_if_incomplete(call: Call) -> None:
 
 
 def _refuse_other_counts(call: Call, result: TensorType) -> None:
-    """Raise ModelError for a Reshape to another number of elements: shape inference believes a shape that is given."""
+    """Raise ModelError for a Reshape to another number of elements, because shape inference trusts the given shape."""
     if call[0].type.elements != result.elements:
         _refuse(call, f"{call[0].type.elements} elements cannot have the constant shape {list(result.sizes)}")
 
 
 def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the types that onnxruntime finds: it knows operators of its own that shape inference does not."""
+    """Return the model with the types that onnxruntime finds: it knows its own operators, which shape inference does not."""
     try:
         session = open_plainly(model.SerializeToString())
     except Exception:  # onnxruntime's exceptions share no narrower base class
@@ -105,7 +105,7 @@ def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
         output_type = outputs[value.name]
         element = elements.get(output_type.type.removeprefix("tensor(").removesuffix(")").upper())
         if element is not None:
-            shape = output_type.shape or None  # no sizes: a scalar, or nothing is known
+            shape = output_type.shape or None  # without sizes it is a scalar, or nothing is known
             value.type.CopyFrom(helper.make_tensor_type_proto(element, shape))
     return typed
 
@@ -137,7 +137,7 @@ def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:
         return TensorType(inferred.dtype, declared.shape if declared.dtype == inferred.dtype else None)
     sizes: list[Dim] = []
     for axis, size in enumerate(inferred.shape):
-        if isinstance(size, str) and size not in names_of_operands:  # inference invents names anew in each one-node model
+        if isinstance(size, str) and size not in names_of_operands:  # inference invents new names in each one-node model
             size = f"{call.state.inside}{name}_{axis}"
             if declared.shape is not None and len(declared.shape) == len(inferred.shape):
                 size = declared.shape[axis]
@@ -171,12 +171,12 @@ def folded_size_bytes(call: Call, types: Sequence[TensorType]) -> int | None:
 
 
 def evaluate(call: Call, other_operands: Mapping[str, Node] = _NOTHING) -> list[np.ndarray] | None:
-    """Return the node's results, on other operands where names have such; None when neither onnxruntime nor onnx.reference can run it."""
+    """Return the node's results, with ``other_operands`` by name; None if neither onnxruntime nor onnx.reference can run it."""
     model = one_node_model(call, embed=1 << 62, other_operands=other_operands)
     try:
         session = open_plainly(model.SerializeToString())
         return [np.asarray(value) for value in session.run(None, {})]
-    except Exception:  # whatever onnxruntime lacks, the reference may have
+    except Exception:  # onnx.reference may have operators that onnxruntime lacks
         return _evaluate_by_reference(model)
 
 
@@ -185,14 +185,14 @@ def _evaluate_by_reference(model: onnx.ModelProto) -> list[np.ndarray] | None:
 
     try:
         return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, {})]
-    except Exception:  # an operator without a reference stays opaque
+    except Exception:  # an operator without a reference implementation stays opaque
         return None
 
 
 def open_plainly(model: bytes, constants: Mapping[str, np.ndarray] = MappingProxyType({})) -> Any:
-    """Open a model in onnxruntime to compute constants: with one thread and no optimisation, so that values are always the same.
+    """Open a model in onnxruntime to compute constants, with one thread and without optimisation, so that values are always the same.
 
-    ``constants`` are those that the model names and does not hold; the session reads them where they lie.
+    ``constants`` are those that the model names but does not hold; the session reads them in place.
     """
     import onnxruntime
 
@@ -205,7 +205,7 @@ def open_plainly(model: bytes, constants: Mapping[str, np.ndarray] = MappingProx
 
 
 def give_constants(options: Any, constants: Mapping[str, np.ndarray]) -> None:
-    """Have a session take constants from memory, which has to stay until it is closed."""
+    """Let a session take constants from memory, which must stay valid until the session is closed."""
     import onnxruntime
 
     if constants:

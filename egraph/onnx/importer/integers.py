@@ -1,7 +1,7 @@
-"""Integers whose ranges are known, computed as numbers: float32 holds every whole number up to 2^24.
+"""Integers with known ranges, computed as numbers: float32 holds every whole number up to 2^24.
 
-Masks, positions, places and counts are such: what compares, adds up or selects them needs no operators of integers. A comparison is
-exact as soon as one side is known to lie below 2^24: rounding moves no greater number past it.
+Examples are masks, positions, places and counts: operators that compare, add or select them then need no integer kernels. A comparison is
+exact if one side is known to lie below 2^24, because rounding moves no greater number past it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from egraph.tensor.ops.quantisation import WHOLE
 EXACT_TO = 1 << 24
 """float32 holds every whole number up to this one."""
 DIVIDED_TO = 1 << 20
-"""Numbers up to this one are divided exactly: half a unit above the dividend, no rounding of the quotient reaches another whole number."""
+"""Numbers up to this one are divided exactly: half a unit is added to the dividend, and no rounding of the quotient reaches another whole
+number.
+"""
 MOST_STEPS = 60
-"""Operators that a range is followed through from a value."""
+"""The number of operators through which a range is traced back from a value."""
 
 # Ranges
 
 
 def range_of(state: Importing, node: Node, steps: int = MOST_STEPS) -> Interval:
-    """Return the least and the largest value that a node can have, as far as that is known; conditions are 0 or 1."""
+    """Return the least and the largest possible value of a node, as far as they are known; conditions are 0 or 1."""
     if node not in state.ranges:
         state.ranges[node] = _range(state, node, steps - 1)
     return state.ranges[node]
 
 
 def _range(state: Importing, node: Node, steps: int) -> Interval:
-    """Return what follows from an operator and the ranges of its operands, within the limits of the element type."""
+    """Return the range that follows from an operator and the ranges of its operands, within the limits of the element type."""
     limits = RANGES.get(node.type.dtype, EVERYTHING)
     data = state.data(node)
     if data is not None:
@@ -56,11 +58,11 @@ def _range(state: Importing, node: Node, steps: int) -> Interval:
         return limits
     operands = node.inputs[: 1 if node.op in MOVES else None]
     low, high = carry(node, [range_of(state, operand, steps) for operand in operands])
-    return (low, high) if limits[0] <= low and high <= limits[1] else limits  # integers that grow beyond their type wrap around
+    return (low, high) if limits[0] <= low and high <= limits[1] else limits  # integers that exceed their type wrap around
 
 
 def _range_of_places(node: Node) -> Interval | None:
-    """Return the range of the places that a TopK gives."""
+    """Return the range of the indices that a TopK returns; None for other results."""
     proto = opaque_proto(node.inputs[0])
     data = node.inputs[0].inputs[0].type if node.inputs[0].inputs else None
     is_place = (proto.domain, proto.op_type, node.integer("index")) in (("", "TopK", 1), ("ai.onnx", "TopK", 1))
@@ -99,7 +101,7 @@ def _padded(node: Node, known: Sequence[Interval]) -> Interval:
 
 
 MOVES = ("Reshape", "Transpose", "Slice", "Expand", "Gather", "GatherElements", "GatherND", "Pad")
-"""Operators of which operand 0 alone holds the values."""
+"""Operators of which only operand 0 holds the values."""
 CARRIES: Mapping[str, Callable[[Node, Sequence[Interval]], Interval]] = {
     **dict.fromkeys((*MOVES, "Cast", "ReduceMax", "ReduceMin", "Concat"), _union),
     "Pad": _padded,
@@ -119,7 +121,7 @@ CARRIES: Mapping[str, Callable[[Node, Sequence[Interval]], Interval]] = {
     "Clip": _clipped,
     "ReduceSum": _sum,
 }
-"""What is known of an operator's result from what is known of its operands."""
+"""Functions by operator that return the range of a result from the ranges of its operands."""
 
 # Integers as numbers
 
@@ -130,7 +132,7 @@ def _is_below(interval: Interval, limit: float = EXACT_TO) -> bool:
 
 
 def _number(call: Call, node: Node) -> Node:
-    """Return integers or conditions as numbers: those that they were made of, where these are whole."""
+    """Return integers or conditions as numbers: the whole numbers that they were made of, if these are known."""
     data = call.state.data(node)
     if data is not None:
         return call.constant(data, "float32")
@@ -138,7 +140,7 @@ def _number(call: Call, node: Node) -> Node:
 
 
 def _exact(call: Call, node: Node, limit: float = EXACT_TO) -> Node:
-    """Return integers as numbers, each of which float32 holds."""
+    """Return integers as numbers that float32 holds exactly."""
     if node.type.dtype not in INTEGERS and node.type.dtype != "bool":
         raise NotCore("no integers")
     if not _is_below(range_of(call.state, node), limit):
@@ -147,14 +149,14 @@ def _exact(call: Call, node: Node, limit: float = EXACT_TO) -> Node:
 
 
 def _integer(call: Call, number: Node, dtype: str) -> Node:
-    """Return whole numbers as integers of a type, which stand for these numbers from then on."""
+    """Return whole numbers as integers of a type, and record the numbers as those of the integers."""
     result = _cut(call, number, dtype)
     call.state.wholes[result] = number
     return result
 
 
 def _cut(call: Call, number: Node, dtype: str) -> Node:
-    """Return numbers as integers of a type that holds them, cut towards 0."""
+    """Return numbers as integers of a type that holds them, truncated towards 0."""
     interval = range_of(call.state, number)
     low, high = RANGES[dtype] if dtype in (*WHOLE, *BYTES) else (0, -1)
     if not _is_below(interval) or interval[0] < low or interval[1] > high:
@@ -165,7 +167,7 @@ def _cut(call: Call, number: Node, dtype: str) -> Node:
 
 
 def _as_numbers(read: Handler, *, indices: Sequence[int] | None = None) -> Handler:
-    """Return what reads an operator of integers as one of numbers; ``indices``: of the operands that are converted, all by default."""
+    """Return a handler that reads an operator of integers as one of numbers. ``indices``: operands that are converted, default all."""
 
     def handler(call: Call) -> Node:
         chosen = range(len(call.operands)) if indices is None else indices
@@ -183,7 +185,7 @@ def _as_numbers(read: Handler, *, indices: Sequence[int] | None = None) -> Handl
 
 
 def _compared(call: Call) -> Node:
-    """A comparison of which one side lies below 2^24; of conditions, whether they differ"""
+    """A comparison with one side below 2^24; of conditions, whether they differ"""
     if call.node.op_type == "Equal" and call[0].type.dtype == "bool":
         return call.apply("Not", _differs(call))
     if call[0].type.dtype not in INTEGERS:
@@ -206,7 +208,7 @@ def _divisor(call: Call) -> Node:
 
 
 def _quotient_of_integers(call: Call) -> Node:
-    """a / b, cut towards 0: (a + 1/2) / b, or (a - 1/2) / b below 0, is never a whole number, nor near to one"""
+    """a / b, truncated towards 0: (a + 1/2) / b, or (a - 1/2) / b below 0, is never a whole number, nor near to one"""
     x, divisor = _exact(call, call[0], DIVIDED_TO), _divisor(call)
     half = call.constant(0.5, "float32")
     if range_of(call.state, x)[0] < 0:
@@ -235,7 +237,7 @@ def _cast(call: Call) -> Node:
 
 
 def _any_or_all(call: Call) -> Node:
-    """Whether some or all conditions hold"""
+    """Return whether some or all conditions hold."""
     numbers = replace(call, operands=(_exact(call, call[0]), *call.operands[1:]))
     result = REDUCTIONS[call.node.op_type](numbers)
     assert isinstance(result, Node)
@@ -255,13 +257,13 @@ def _place(call: Call) -> Node:
 
 
 def _one_hot(call: Call) -> Node:
-    """on where a place is the index, or the index counted from the end, else off"""
+    """on if a place equals the index, or the index counted from the end, else off"""
     depth, values = int(call.known(1).reshape(())), call[2]
     if call[0].type.dtype not in INTEGERS or depth < 1 or values.type.shape != (2,):
         raise NotCore("no integers, or no places")
     shape = call.shape(0)
     axis = axis_of(int(call.attribute("axis", -1)), len(shape) + 1)
-    # of an input nothing is known: the operator stays, as which indices the model expects is read off it
+    # nothing is known of an input: the operator stays, because the expected indices are inferred from it
     index = call.reshape(_exact(call, call[0]), (*shape[:axis], 1, *shape[axis:]))
     places = np.arange(depth).reshape(depth, *[1] * (len(shape) - axis))
     is_on = call.apply("Equal", index, call.constant(places, "float32"))
@@ -275,7 +277,7 @@ def _one_hot(call: Call) -> Node:
 
 
 def _between(call: Call) -> Node:
-    """max(low, min(x, high)), the other way round"""
+    """min(max(x, low), high)"""
     result = call.apply("Max", call[0], call[1]) if call.has(1) else call[0]
     return call.apply("Min", result, call[2]) if call.has(2) else result
 
@@ -294,4 +296,4 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), _place),
     "OneHot": _one_hot,
 }
-"""Operators of integers and conditions that have no form as they stand."""
+"""Handlers of operators of integers and conditions that have no core form as they stand."""

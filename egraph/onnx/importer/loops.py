@@ -1,4 +1,4 @@
-"""Loop and Scan that run a known number of times: recurrent cells as folds, small bodies one after the other."""
+"""Loop and Scan with a known number of runs: recurrent cells become folds, small bodies are unrolled."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from egraph.onnx.importer.state import UNREADABLE, Call, Importing, NotCore
 from egraph.tensor import Node
 
 MOST_NODES = 3000
-"""Nodes that the bodies of all loops of a model may have together, a body counted as often as it runs: more are left to onnxruntime."""
+"""The most nodes of the bodies of all loops of a model together, each body counted once per run; larger loops are left to onnxruntime."""
 MOST_RUNS = 128
-"""How often one body is written out at most."""
+"""The most copies of one body."""
 ImportNode = Callable[[Importing, onnx.NodeProto, str], None]
 
 
 def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
-    """Return the results of a loop of which the number of runs is known; None for other nodes."""
+    """Return the results of a loop with a known number of runs; None for other nodes."""
     if call.node.domain not in ("", "ai.onnx") or call.node.op_type not in ("Loop", "Scan"):
         return None
     try:
@@ -36,12 +36,12 @@ def unrolled(call: Call, import_node: ImportNode) -> list[Node | None] | None:
             return (folded_loop if is_loop else folded_scan)(call, lambda inputs: _run(call, body, inputs, 0, import_node))
         except (*UNREADABLE, EinsatError, RecursionError):  # a body may be thousands of operators deep
             return (_loop if is_loop else _scan)(call, body, import_node)
-    except (*UNREADABLE, ModelError):  # onnxruntime runs the loop as a whole, whatever is wrong with a part of it
+    except (*UNREADABLE, ModelError):  # onnxruntime runs the loop as a whole, even if a part of it cannot be read
         return None
 
 
 def _most_runs(call: Call, body: onnx.GraphProto) -> int:
-    """Return how often a body may be written out beside those that were."""
+    """Return how many more copies of a body fit beside those already written."""
     return min(MOST_RUNS, (MOST_NODES - sum(call.state.unrolled)) // max(len(body.node), 1))
 
 
@@ -79,7 +79,7 @@ def _loop(call: Call, body: onnx.GraphProto, import_node: ImportNode) -> list[No
 
 
 def _ends_itself(body: onnx.GraphProto) -> bool:
-    """Return whether a body computes whether it runs again, as that of a loop whose number of runs is only a bound."""
+    """Return whether a body computes whether it runs again, so that the number of runs of its loop is only a bound."""
     again = body.output[0].name
     maker = next((node.op_type for node in body.node if again in node.output), "")
     return maker not in ("", "Identity", "Constant", "Cast")

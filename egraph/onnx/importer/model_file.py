@@ -1,4 +1,4 @@
-"""Read a model file, bring it to a supported opset, and map its external data, refusing anything outside the model's folder."""
+"""Read a model file, convert it to a supported opset, and map its external data, refusing files outside the model's folder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from egraph.onnx.importer.order import nodes_inside, subgraphs
 from egraph.onnx.types import dtype_name
 
 OLDEST = 7
-"""The oldest opset that is read as it is: broadcasting is numpy's from here on."""
+"""The oldest opset that is read without conversion: from this opset on, broadcasting is numpy's."""
 _PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
 
 
 def read_model(source: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
-    """Return the model (external data left where it is) and the folder that its external data lies in."""
+    """Return the model (external data is not loaded) and the folder of its external data."""
     if isinstance(source, onnx.ModelProto):
         model, folder, where = onnx.ModelProto(), None, "the given ModelProto"
         model.CopyFrom(source)
@@ -118,14 +118,14 @@ def tensors_inside(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a graph, those in its nodes too."""
+    """Yield every tensor of a graph, including those in its nodes."""
     yield from graph.initializer
     for node in graph.node:
         yield from tensors_inside(node)
 
 
 def embed_external(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> None:
-    """Copy external data into the tensors themselves, so that they mean the same in any folder."""
+    """Copy external data into the tensors themselves, so that they are valid in any folder."""
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             data = numpy_helper.from_array(np.array(to_array(tensor, folder)), tensor.name)
@@ -133,7 +133,7 @@ def embed_external(tensors: Iterable[onnx.TensorProto], folder: Path | None) -> 
 
 
 def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the model at a supported opset with its functions inlined where onnx can, and notes on what was done."""
+    """Return the model at a supported opset, its functions inlined if onnx can do it, and notes on the changes."""
     notes: list[str] = []
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
     newest = onnx.defs.onnx_opset_version()
@@ -146,7 +146,7 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     if 0 < version < OLDEST:
         try:
             model = onnx.version_converter.convert_version(model, OLDEST)
-        except Exception as error:  # the converter raises what its C++ raises
+        except Exception as error:  # the converter raises any exception of its C++
             raise ModelError(
                 f"opset {version} is older than {OLDEST} and cannot be converted: {' '.join(str(error).split())[:200]}",
                 where="the model's opset_import", fix="export the model again with opset 9 or newer",
@@ -155,7 +155,7 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     if model.functions:
         try:
             inlined = onnx.inliner.inline_local_functions(model)
-        except Exception as error:  # the inliner raises what its C++ raises
+        except Exception as error:  # the inliner raises any exception of its C++
             notes.append(f"the model's functions are kept as they are: {' '.join(str(error).split())[:200]}")
         else:
             model = inlined

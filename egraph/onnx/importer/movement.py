@@ -13,7 +13,7 @@ from egraph.onnx.importer.state import Call, NotCore, axis_of, usable
 from egraph.tensor import Node
 
 MOST_PARTS = 64
-"""Parts of one Concat: each is a case inside of the next, and expressions are written and read by recursion."""
+"""The most parts of one Concat: each part is a case nested in the next, and expressions are written and read by recursion."""
 
 
 def _reshape(call: Call) -> Node:
@@ -61,7 +61,7 @@ def _transpose(call: Call) -> Node:
 
 
 def _concat(call: Call) -> Node:
-    """Concat of the parts that have elements"""
+    """Concatenate the parts that have elements."""
     operands = [call[k] for k in range(len(call.operands))]
     operands = [part for part in operands if not part.type.is_static or part.type.elements]
     if not all(usable(part.type) for part in operands):
@@ -71,7 +71,7 @@ def _concat(call: Call) -> Node:
 
 
 def concatenated(call: Call, parts: Sequence[Node], axis: int) -> Node:
-    """Return values side by side, many of them in groups: what each part means is nested in what those after it mean."""
+    """Return values concatenated, many of them in groups, because the meaning of each part is nested in those of the parts after it."""
     while len(parts) > MOST_PARTS:
         groups = (parts[start : start + MOST_PARTS] for start in range(0, len(parts), MOST_PARTS))
         parts = [concatenated(call, group, axis) for group in groups]
@@ -79,7 +79,7 @@ def concatenated(call: Call, parts: Sequence[Node], axis: int) -> Node:
 
 
 def stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
-    """Return values of one shape side by side along a new axis."""
+    """Return values of one shape stacked along a new axis."""
     shapes = {part.type.shape for part in parts}
     if len(shapes) != 1 or not all(usable(part.type) for part in parts):
         raise NotCore("values of several sizes, or none")
@@ -90,12 +90,12 @@ def stacked(call: Call, parts: Sequence[Node], axis: int) -> Node:
 
 
 def slice_axis(call: Call, node: Node, axis: int, start: int, end: int) -> Node:
-    """node[..., start:end, ...] with everything normalised"""
+    """node[..., start:end, ...], start and end already normalised"""
     return slice_axes(call, node, {axis: (start, end, 1)})
 
 
 def slice_axes(call: Call, node: Node, cuts: Mapping[int, tuple[int, int, int]]) -> Node:
-    """Slice with numpy's clamping; an empty result is left to onnxruntime."""
+    """Slice with numpy's clamping; a node with an empty result is left to onnxruntime."""
     starts, ends, steps = [], [], []
     for axis, size in enumerate(node.type.sizes):
         start, end, step = cuts.get(axis, (0, size, 1))
@@ -150,7 +150,7 @@ def _split(call: Call) -> list[Node | None]:
 
 
 def pad_node(call: Call, node: Node, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: float = 0.0) -> Node:
-    """Pad where sizes are positive, cut where they are negative."""
+    """Pad by positive sizes and cut by negative ones."""
     if any(n < 0 for n in (*before, *after)):
         if mode != "constant":
             raise NotCore("negative padding that is not constant")
@@ -186,7 +186,7 @@ def _expand(call: Call) -> Node:
 
 
 def expanded(call: Call, node: Node, shape: Sequence[int]) -> Node:
-    """Expand, or nothing where the shape is the same."""
+    """Expand, unless the node has this shape."""
     return node if tuple(shape) == node.type.shape else call.apply("Expand", node, shape=tuple(int(n) for n in shape))
 
 
@@ -227,7 +227,7 @@ def _gather(call: Call) -> Node:
 
 
 def _gather_nd(call: Call) -> Node:
-    """Gather along one axis: of rows where an index has one number, of all indexed axes as one where indices are known"""
+    """Gather along one axis: rows if an index has one number, or all indexed axes merged into one if the indices are known"""
     shape, (*positions, depth), batches = call.shape(0), call.shape(1), int(call.attribute("batch_dims", 0))
     indexed = shape[batches : batches + depth]
     value = call.data(1)
@@ -246,7 +246,7 @@ def _gather_nd(call: Call) -> Node:
 
 
 def _reverse_sequence(call: Call) -> Node:
-    """A slice backwards where every row is reversed as a whole"""
+    """A reversed slice, if every row is reversed as a whole"""
     shape = call.shape(0)
     time, batch = (axis_of(int(call.attribute(f"{name}_axis", default)), len(shape)) for name, default in (("time", 0), ("batch", 1)))
     if not np.array_equal(call.known(1), np.full(shape[batch], shape[time])):

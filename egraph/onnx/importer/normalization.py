@@ -1,4 +1,4 @@
-"""Normalisations: softmax, batch, layer, group and instance normalisation, and their kin."""
+"""Normalisations: softmax, batch, layer, group and instance normalisation, and related operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from egraph.tensor import Node
 
 
 def _softmax(call: Call) -> Node:
-    """Softmax over one axis; before opset 13 over everything from that axis on, as one"""
+    """Softmax over one axis; before opset 13 over all axes from that axis on, merged into one"""
     shape, name = call.shape(0), call.node.op_type
     axis = axis_of(int(call.attribute("axis", -1 if call.opset >= 13 else 1)), len(shape))
     if call.opset >= 13 or axis == len(shape) - 1:
@@ -36,7 +36,7 @@ def _batch_normalization(call: Call) -> list[Node | None]:
     values = [call.data(k) for k in range(1, 5)]
     if all(v is not None for v in values):
         scale, bias, mean, variance = (np.asarray(v, dtype=np.float64) for v in values)
-        with np.errstate(all="ignore"):  # of a variance below -epsilon the result is NaN, as in onnxruntime
+        with np.errstate(all="ignore"):  # a variance below -epsilon gives NaN, as in onnxruntime
             factor = scale / np.sqrt(variance + epsilon)
             shift = bias - mean * factor
         multiplier, offset = call.like(factor.reshape(column)), call.like(shift.reshape(column))
@@ -50,7 +50,7 @@ def _batch_normalization(call: Call) -> list[Node | None]:
 
 
 def _by_its_statistics(call: Call, epsilon: float) -> Node:
-    """Instance normalisation of all samples as one: the batch becomes an axis within each channel"""
+    """Instance normalisation of all samples together: the batch becomes an axis within each channel"""
     batch, channels, *sizes = call.shape(0)
     one = call.apply("Transpose", call.reshape(call[0], (batch, channels, math.prod(sizes))), perm=(1, 0, 2))
     grouped = call.reshape(one, (1, channels, batch * math.prod(sizes)))
@@ -74,7 +74,7 @@ def _instance_normalization(call: Call) -> Node:
 
 
 def _group_normalization(call: Call) -> Node:
-    """Instance normalisation of every group as one channel, then scale and bias a channel (a group before opset 21)"""
+    """Instance normalisation of every group as one channel, then scale and bias per channel (per group before opset 21)"""
     shape, groups = call.shape(0), int(call.required("num_groups"))
     if int(call.attribute("stash_type", 1)) != 1 or shape[1] % groups:
         raise NotCore("groups do not divide the channels")
@@ -100,7 +100,7 @@ def _rms_normalization(call: Call) -> Node:
 
 
 def root_mean_square_normalized(call: Call, x: Node, scale: Node, axis: int, epsilon: float) -> Node:
-    """x / sqrt(mean x^2 + epsilon) * scale, with means over all axes from one on"""
+    """x / sqrt(mean x^2 + epsilon) * scale, with means over ``axis`` and all axes after it"""
     axes = tuple(range(axis_of(axis, x.type.rank), x.type.rank))
     mean = call.apply("ReduceMean", call.apply("Mul", x, x), axes=axes)
     deviation = call.apply("Sqrt", call.apply("Add", mean, call.like(epsilon)))
@@ -117,7 +117,7 @@ def _mean_variance(call: Call) -> Node:
 
 
 def _lp_normalization(call: Call) -> Node:
-    """x / norm of x along an axis, 0 where that is 0"""
+    """x / norm of x along an axis, 0 if the norm is 0"""
     axis, order = axis_of(int(call.attribute("axis", -1)), len(call.shape(0))), int(call.attribute("p", 2))
     if order not in (1, 2):
         raise NotCore(f"the norm {order}")

@@ -26,7 +26,7 @@ def result_name(index: int) -> str:
 
 
 def rename_outer(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename the outer values that a subgraph reads, in place; what the subgraph defines itself hides outer names."""
+    """Rename, in place, the outer values that a subgraph reads; names that the subgraph defines itself hide outer names."""
     defined = defined_names(graph)
     outer = {old: new for old, new in names.items() if old not in defined}
     for node in graph.node:

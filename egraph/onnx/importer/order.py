@@ -1,4 +1,4 @@
-"""Put a graph's nodes in running order and name what makes that impossible."""
+"""Sort a graph's nodes into running order, and report why that is impossible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from egraph.errors import ModelError
 
 
 def label(node: onnx.NodeProto, position: int) -> str:
-    """Return the node's name, made up as ``op_type_position`` where it has none."""
+    """Return the node's name, or ``op_type_position`` if it has none."""
     return str(node.name) or f"{node.op_type}_{position}"
 
 
@@ -36,7 +36,7 @@ def nodes_inside(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def graphs_inside(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all that its nodes hold."""
+    """Yield a graph and all graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for inner in subgraphs(node):
@@ -49,7 +49,7 @@ def initial_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def defined_names(graph: onnx.GraphProto) -> set[str]:
-    """Return every name that a graph gives a value of its own."""
+    """Return every name that a graph defines."""
     return initial_names(graph) | {name for node in graph.node for name in node.output}
 
 
@@ -70,7 +70,7 @@ def used_names(graph: onnx.GraphProto) -> frozenset[str]:
 def ordered(graph: onnx.GraphProto) -> list[tuple[int, onnx.NodeProto]]:
     """Return (position in the file, node) with operands before users.
 
-    Raises ModelError for a name defined twice, a tensor that nothing defines, and a cycle (naming its nodes).
+    Raise ModelError for a name defined twice, a tensor that nothing defines, and a cycle (naming its nodes).
     """
     producer: dict[str, int] = {}
     initial = initial_names(graph)

@@ -1,4 +1,4 @@
-"""Elements and rows read from places, or written to those that are known at compile time: GatherElements, ScatterElements, ScatterND."""
+"""Reads of elements and rows at places, and writes to places known at compile time: GatherElements, ScatterElements, ScatterND."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.tensor import Node
 
 MOST_RUNS = 16
-"""Rows that lie one after the other in at most so many runs are cut out and joined, not gathered one by one."""
+"""The most runs of consecutive rows that are cut out and joined; rows in more runs are gathered one by one."""
 
 
 def _flat(places: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
@@ -28,7 +28,7 @@ def _flat(places: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
 
 
 def _elements(call: Call) -> np.ndarray:
-    """Return where in the flattened data each index of a GatherElements or ScatterElements points."""
+    """Return the position in the flattened data that each index of a GatherElements or ScatterElements refers to."""
     shape, indices = call.shape(0), call.known(1)
     axis = axis_of(int(call.attribute("axis", 0)), len(shape))
     if indices.ndim != len(shape) or any(n > size for k, (n, size) in enumerate(zip(indices.shape, shape, strict=True)) if k != axis):
@@ -58,7 +58,7 @@ def _scatter_nd(call: Call) -> Node:
 
 
 def _replaced(call: Call, places: np.ndarray, rows: int) -> Node:
-    """Return the data with some of its rows replaced by the updates'; of several updates of one row the last one stays"""
+    """Return the data with some rows replaced by those of the updates; the last of several updates of one row wins."""
     if str(call.attribute("reduction", "none")) != "none":
         raise NotCore("updates are added")
     shape = call.shape(0)

@@ -1,7 +1,7 @@
-"""Quantised operators: ONNX's own, and those that onnxruntime's quantiser writes, as integer products and roundings.
+"""Quantised operators of ONNX and of onnxruntime's quantiser, as integer products and roundings.
 
-An integer product is taken of the bytes as they stand; what the zero points take away from it is computed apart, in int32,
-where everything is exact as long as the true sum fits. Then float32 numbers follow in onnxruntime's order.
+An integer product is computed of the bytes themselves. The contribution of the zero points is computed separately, in int32, where
+everything is exact as long as the true sum fits. The float32 operations follow in onnxruntime's order.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from egraph.tensor import Node
 from egraph.tensor.ops.dtypes import BYTES
 
 MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
-"""Products of two bytes without their zero points that surely add up to an int32."""
+"""The number of products of two bytes, without their zero points, whose sum always fits an int32."""
 
 
 HALF_BYTES: Mapping[str, str] = {"int4": "int8", "uint4": "uint8"}
-"""The bytes that hold weights of four bits, one each."""
+"""The byte types that hold weights of four bits, one weight per byte."""
 COMBINE: Mapping[str, Callable[..., np.ndarray]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 # Scales and zero points
 
 
 def _along(call: Call, node: Node, axis: int, rank: int) -> Node:
-    """Return one number, or one for each place along an axis, in a shape that broadcasts."""
+    """Return one number, or one per place along an axis, in a shape that broadcasts."""
     if node.type.elements == 1:
         return _shaped(call, node, ())
     if node.type.rank != 1:
@@ -42,7 +42,7 @@ def _along(call: Call, node: Node, axis: int, rank: int) -> Node:
 
 
 def _shaped(call: Call, node: Node, shape: tuple[int, ...]) -> Node:
-    """Return a node in another shape; a constant stays one, whose value can be asked for."""
+    """Return a node in another shape; a constant remains a constant, whose value is available."""
     data = call.state.data(node)
     return call.reshape(node, shape) if data is None else call.constant(data.reshape(shape), node.type.dtype)
 
@@ -54,7 +54,7 @@ def _scale(call: Call, index: int, axis: int, rank: int) -> Node:
 
 
 def _zero_point(call: Call, index: int, axis: int, rank: int, dtype: str) -> Node:
-    """Return the zero point as numbers of a type, 0 where it is absent."""
+    """Return the zero point as numbers of a type; 0 if it is absent."""
     data = call.data(index)
     if not call.has(index) or (data is not None and not data.any()):
         return call.constant(0, dtype)
@@ -62,7 +62,7 @@ def _zero_point(call: Call, index: int, axis: int, rank: int, dtype: str) -> Nod
 
 
 def _as(call: Call, node: Node, dtype: str) -> Node:
-    """Return integers as numbers of another type; of constants, the numbers themselves."""
+    """Return integers as numbers of another type; constants are converted at once."""
     data = call.state.data(node)
     if node.type.dtype == dtype:
         return node
@@ -75,7 +75,7 @@ def _is_zero(call: Call, node: Node) -> bool:
 
 
 def _combined(call: Call, op: str, left: Node, right: Node) -> Node:
-    """Return a product, quotient, sum or difference of scales, computed at once in float32 where both are known."""
+    """Return a product, quotient, sum or difference of scales; it is computed at once, in float32, if both are known."""
     x, y = call.state.data(left), call.state.data(right)
     if x is None or y is None:
         return call.apply(op, left, right)
@@ -117,7 +117,7 @@ def _dequantize_linear(call: Call) -> Node:
 
 
 def _dynamic_quantize_linear(call: Call) -> list[Node | None]:
-    """Scale and zero point from the least and the largest number, zero between them"""
+    """Return the bytes with scale and zero point from the least and the largest number, with zero between them."""
     x = call[0]
     axes = tuple(range(len(call.shape(0))))
     zero = call.constant(0, "float32")
@@ -155,14 +155,14 @@ def _bytes_of(call: Call, *indices: int) -> None:
 
 
 def _minus(call: Call, total: Node, *factors: Node) -> Node:
-    """Return total - factor * factor in int32, without what is zero."""
+    """Return total - factor * factor in int32, without factors that are zero."""
     if any(_is_zero(call, factor) for factor in factors):
         return total
     return call.apply("Sub", total, call.apply("Mul", *factors))
 
 
 def _signed(call: Call, weights: Node, zero: Node) -> tuple[Node, Node]:
-    """Return constant bytes as signed ones with their zero point, w - y = (w - 128) - (y - 128): libraries multiply by such."""
+    """Return constant bytes as signed ones with their zero point, w - y = (w - 128) - (y - 128): libraries multiply by signed bytes."""
     data, offset = call.state.data(weights), call.state.data(zero)
     if data is None or offset is None or weights.type.dtype != "uint8":
         return weights, zero
@@ -187,7 +187,7 @@ def _product(call: Call, left: Node, right: Node, left_zero: Node, right_zero: N
 
 
 def _row_and_column(call: Call, left: int, left_zero: int, right_zero: int) -> tuple[Node, Node]:
-    """Return the zero points of both operands of a product: one number, one a row on the left, one a column on the right."""
+    """Return the zero points of both operands of a product: one number, one per row on the left, one per column on the right."""
     rows = call[left].type.rank
     zeros = [call.constant(0, "int32") if not call.has(index) else _as(call, call[index], "int32") for index in (left_zero, right_zero)]
     if zeros[0].type.elements > 1:
@@ -208,7 +208,7 @@ def _matmul_integer(call: Call) -> Node:
 
 
 def _convolution(call: Call, data: int, weight: int, data_zero: int, weight_zero: int) -> Node:
-    """sum (x - z) (w - y) over the taps that meet data = sum x w - z sum w - y sum (x - z)"""
+    """sum (x - z) (w - y) over the taps inside the data = sum x w - z sum w - y sum (x - z)"""
     _bytes_of(call, data, weight)
     x, w = call[data], call[weight]
     rank, group = w.type.rank, int(call.attribute("group", 1))
@@ -284,11 +284,11 @@ def _ql_conv(call: Call) -> Node:
     return _requantized(call, total, scale, _zero_point(call, 7, 0, 0, "float32"), _result_type(call, 7))
 
 
-# What onnxruntime's quantiser writes beside ONNX's own operators: float32 between a Dequantize and a Quantize
+# Operators of onnxruntime's quantiser beside ONNX's own: float32 between a Dequantize and a Quantize
 
 
 def _dequantized(call: Call, data: int) -> Node:
-    """Return the numbers of (bytes, scale, zero point), the operands from ``data`` on."""
+    """Return the numbers of (bytes, scale, zero point), starting at operand ``data``."""
     _bytes_of(call, data)
     return call.apply("Dequantize", call[data], _scale(call, data + 1, 0, 0), _zero_point(call, data + 2, 0, 0, call[data].type.dtype))
 
@@ -307,14 +307,14 @@ def _ql_mul(call: Call) -> Node:
 
 
 def _centred(call: Call, data: int) -> Node:
-    """Return what bytes exceed their zero point by, as float32."""
+    """Return bytes minus their zero point, as float32."""
     zero = _zero_point(call, data + 2, 0, 0, "float32")
     number = _as(call, call[data], "float32")
     return number if _is_zero(call, zero) else call.apply("Sub", number, zero)
 
 
 def _shifted(call: Call, scaled: Node, zero_point: int) -> Node:
-    """Return saturate(x + zero point), with a sum that no compiler fuses with the product that x is."""
+    """Return saturate(x + zero point), by a sum that no compiler fuses with the product x."""
     zero = _zero_point(call, zero_point, 0, 0, "float32")
     if not _is_zero(call, zero):
         clipped = call.apply("Clip", scaled, min=-FAR, max=FAR)
@@ -323,11 +323,11 @@ def _shifted(call: Call, scaled: Node, zero_point: int) -> Node:
 
 
 FAR = 1024.0
-"""Beyond this every number saturates, whatever the zero point."""
+"""Every number beyond this bound saturates, whatever the zero point is."""
 
 
 def _ql_add(call: Call) -> Node:
-    """saturate(a s/u + (b t/u + (v - (z s/u + y t/u)))): fused multiplications and additions, as onnxruntime adds bytes"""
+    """saturate(a s/u + (b t/u + (v - (z s/u + y t/u)))): by fused multiply-adds, as in onnxruntime's addition of bytes"""
     _bytes_of(call, 0, 3)
     order = (3, 0) if _repeats_left(call.shape(0), call.shape(3)) else (0, 3)
     result = _scale(call, 6, 0, 0)
@@ -340,7 +340,7 @@ def _ql_add(call: Call) -> Node:
 
 
 def _repeats_left(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Return whether one element of the left meets a run of the right's: onnxruntime then adds right and left."""
+    """Return whether one element of the left is added to a run of the right's elements: onnxruntime then adds right and left."""
     rank = max(len(left), len(right))
     pairs = zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True)
     inner = [pair for pair in pairs if max(pair) > 1]
@@ -348,7 +348,7 @@ def _repeats_left(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
 
 
 def _ql_sigmoid(call: Call) -> Node:
-    """table(x), of what onnxruntime makes of each byte: its approximation of the function decides which way ties go"""
+    """table(x) of onnxruntime's result for each byte, because its approximation of the function decides how ties are rounded"""
     dtype = call[0].type.dtype
     _bytes_of(call, 0)
     if not call.has(4) or any(call.data(k) is None for k in range(1, 5)):
@@ -405,7 +405,8 @@ def _ql_average(call: Call) -> Node:
 def _ql_softmax(call: Call) -> Node:
     """saturate(round(e(x) * floor(1 / u) / sum e(x)) + v), for whole numbers e(x) in a table, whose sum is below 2^28
 
-    The sum is exact. onnxruntime adds in float32, one after the other, so that a quotient that is nearly a tie may go the other way.
+    This sum is exact. onnxruntime adds in float32, one number after the other, so a quotient that is nearly a tie may be rounded
+    differently.
     """
     _bytes_of(call, 0)
     if not call.has(4):
@@ -430,11 +431,11 @@ def _ql_softmax(call: Call) -> Node:
 
 
 MOST_STEPS = 2.0**24
-"""Steps of a softmax's result up to which their number with a zero point is exact in float32."""
+"""The number of steps of a softmax's result up to which the sum with a zero point is exact in float32."""
 
 
 def _exponentials(scale: float, count: int) -> np.ndarray:
-    """Return e^(-scale k) of every byte k as whole numbers, of which ``count`` together stay below 2^32 / e^3."""
+    """Return e^(-scale k) for every byte k as scaled whole numbers, of which ``count`` together stay below 2^32 / e^3."""
     if not 0 < scale < math.inf:
         raise NotCore(f"a scale of {scale}")
     room = max(0.0, math.log((2**32 - 1) // count) - 3.0) / scale
@@ -442,7 +443,7 @@ def _exponentials(scale: float, count: int) -> np.ndarray:
 
 
 def _ql_concat(call: Call) -> Node:
-    """Concat of (bytes, scale, zero point) each, the result's scale and zero point before all"""
+    """Concat of (bytes, scale, zero point) each; the result's scale and zero point are the first operands"""
     if (len(call.operands) - 2) % 3:
         raise NotCore("operands do not come in threes")
     parts = [_dequantized(call, k) for k in range(2, len(call.operands), 3)]
@@ -451,7 +452,7 @@ def _ql_concat(call: Call) -> Node:
 
 
 def _q_gemm(call: Call) -> Node:
-    """alpha * scale * scale * (A' B' + C), quantised where a scale is given"""
+    """alpha * scale * scale * (A' B' + C), quantised if a scale of the result is given"""
     _bytes_of(call, 0, 3)
     left = call.transpose(call[0], (1, 0)) if call.attribute("transA", 0) else call[0]
     right = call.transpose(call[3], (1, 0)) if call.attribute("transB", 0) else call[3]
@@ -500,4 +501,4 @@ ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {
     "QGemm": _q_gemm,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
 }
-"""Operators of the domain com.microsoft."""
+"""Handlers of operators of the domain com.microsoft."""

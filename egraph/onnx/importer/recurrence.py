@@ -52,9 +52,9 @@ def fold(
     call: Call, name: str, products: Node, weights: Node, initial: Sequence[Node], late: Node, direction: str = "forward", *,
     linear: int = 0, activation: str = "tanh", keeps_cell: bool = False,
 ) -> Node:  # fmt: skip
-    """Return the fold over ``products[t, b, (d * G + g) * H + j]`` by recurrent weights [d, g * H + j, i], as the core operators have it.
+    """Return the fold over ``products[t, b, (d * G + g) * H + j]`` by recurrent weights [d, g * H + j, i], as a core operator.
 
-    ``late[d, j]`` is what a GRU's reset gate scales together with its product.
+    ``late[d, j]`` is the bias that a GRU's reset gate scales together with its product.
     """
     directions, _, units = initial[0].type.sizes
     packed = _packed(call, weights, directions, GATES[name], units)
@@ -70,7 +70,7 @@ def _backward(direction: str) -> tuple[bool, ...]:
 
 
 def _activation(call: Call) -> str:
-    """Return an RNN's activation; others than ONNX's defaults have no form here."""
+    """Return an RNN's activation; activations other than ONNX's defaults have no core form."""
     name = call.node.op_type
     declared = [each.decode() if isinstance(each, bytes) else str(each) for each in call.attribute("activations", [])]
     count = DIRECTIONS.get(str(call.attribute("direction", "forward")), 1)
@@ -83,7 +83,7 @@ def _activation(call: Call) -> str:
 
 
 def _biases(call: Call, directions: int, gates: int, units: int, *, is_split: bool, late: Node) -> tuple[Node, Node]:
-    """Return what is added to the products, and what a GRU adds before its reset gate scales."""
+    """Return the addend of the products, and the bias that a GRU adds before its reset gate scales."""
     pair = call.reshape(call[3], (directions, 2, gates, units))
     input_bias, recurrent_bias = (call.reshape(slice_axis(call, pair, 1, part, part + 1), (directions, gates, units)) for part in range(2))
     if is_split:

@@ -15,13 +15,13 @@ from egraph.tensor import Node
 
 
 def reduce(call: Call, op: str, node: Node, axes: tuple[int, ...], *, keep: bool) -> Node:
-    """Reduce axes; drop them where they are not kept."""
+    """Reduce axes; drop them unless ``keep`` is true."""
     result = call.apply(op, node, axes=tuple(sorted(axes)))
     return result if keep else call.reshape(result, [n for k, n in enumerate(node.type.sizes) if k not in axes])
 
 
 def _axes(call: Call) -> tuple[int, ...] | None:
-    """Return the reduced axes, or None where the node reduces nothing."""
+    """Return the reduced axes, or None if the node reduces nothing."""
     rank = len(call.shape(0))
     declared = call.integers("axes", 1)
     if not declared and int(call.attribute("noop_with_empty_axes", 0)) == 1:
@@ -45,7 +45,7 @@ def _square(call: Call, node: Node) -> Node:
 
 
 def _log_sum_exp(call: Call) -> Node:
-    """m + log sum exp(x - m), with m the largest, which is kept finite: inf - inf is no number"""
+    """m + log sum exp(x - m), with m the largest x, made finite, because inf - inf is NaN"""
     axes, keep = _axes(call), int(call.attribute("keepdims", 1)) == 1
     if axes is None:
         return call[0]
@@ -57,7 +57,7 @@ def _log_sum_exp(call: Call) -> Node:
 
 
 def _place(call: Call) -> Node:
-    """The place of the largest or smallest element along an axis: the first one, or the last one where that is asked for"""
+    """Return the place of the largest or smallest element along an axis: the first, or the last if the node requests it."""
     axis = axis_of(int(call.attribute("axis", 0)), len(call.shape(0)))
     result = call.apply(call.node.op_type, call[0], axis=axis, select_last_index=int(call.attribute("select_last_index", 0)))
     is_kept = int(call.attribute("keepdims", 1)) == 1
@@ -72,7 +72,10 @@ def _global_pool(op: str) -> Handler:
 
 
 def _pool_window(call: Call) -> Window:
-    """Return a pool's window; onnxruntime forgets dilations where it finds the padding itself, and gives other sizes than ONNX says"""
+    """Return a pool's window.
+
+    onnxruntime ignores dilations if it computes the padding itself, and returns other sizes than ONNX; such pools have no core form.
+    """
     window = window_of(call, call.attribute("kernel_shape", []), call.shape(0)[2:])
     if str(call.attribute("auto_pad", "NOTSET")).startswith("SAME") and max(window.dilations) > 1:
         raise NotCore("dilations with padding that is not stated")
@@ -91,7 +94,7 @@ def _max_pool(call: Call) -> list[Node | None]:
 
 
 def _average_pool(call: Call) -> Node:
-    """Average; with ``ceil_mode`` and counted padding only the stated padding counts, so it must become data"""
+    """Average. With ``ceil_mode`` and counted padding, only the stated padding counts, so it is added to the data."""
     space, window = call.shape(0)[2:], _pool_window(call)
     count, growth = len(space), ceil_growth(call, window, space)
     counted, data, pads = int(call.attribute("count_include_pad", 0)), call[0], window.pads
@@ -121,11 +124,11 @@ def _lp_pool(call: Call) -> Node:
 
 
 MOST_SUMMED = 128
-"""Elements of an axis that are summed up cumulatively by a sum for each of them: more take longer than onnxruntime's one pass."""
+"""The most elements of an axis whose cumulative sum is computed by one sum per element; for more, onnxruntime's one pass is faster."""
 
 
 def _cumulative_sum(call: Call) -> Node:
-    """y_i = sum_k (x_k where k <= i, else 0): 0 in place of a product with 0, as infinities and NaN stay where they are"""
+    """y_i = sum_k (x_k if k <= i, else 0): a choice of 0 instead of a product with 0, so that infinities and NaN do not spread"""
     shape = call.shape(0)
     axis = axis_of(int(call.known(1).reshape(())), len(shape))
     count = shape[axis]

@@ -1,4 +1,4 @@
-"""One run of a loop's body over placeholders, and its values in all runs at once: a leading axis counts the runs."""
+"""One run of a loop's body over placeholders, and the values of all its runs at once: a leading axis counts the runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from egraph.tensor.ops.dtypes import INTEGERS
 from egraph.tensor.ops.reference import evaluate
 
 COUNTS = (-float(1 << 20), float(1 << 20))
-"""The least and the largest value that integers which count runs may have, well within what float32 holds."""
+"""The least and the largest value of integers that count runs, well within the range that float32 holds exactly."""
 REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean")
 
 
 def placeholder(call: Call, role: str, type: TensorType) -> Node:
-    """Return a stand-in for a value that differs from run to run; its name is no input's."""
+    """Return a stand-in for a value that differs from run to run; its name differs from those of all inputs."""
     node = make("Input", (), attributes(name=f"{call.label}: {role} of one run"), type)
     if type.dtype in INTEGERS and type.elements == 1:
         call.state.ranges[node] = COUNTS
@@ -30,7 +30,7 @@ def placeholder(call: Call, role: str, type: TensorType) -> Node:
 
 @dataclass(frozen=True)
 class Scanned:
-    """A sequence of which each run of a Scan gets a row."""
+    """A sequence of which each run of a Scan receives one row."""
 
     node: Node
     axis: int
@@ -68,15 +68,15 @@ def scan_outputs(call: Call, count: int) -> tuple[list[int], list[bool]]:
 
 @dataclass(frozen=True)
 class OneRun:
-    """What a body computes in one run from the states of the run before."""
+    """The results of a body in one run, from the states of the previous run."""
 
     initial: tuple[Node, ...]
     states: tuple[Node, ...]
-    """Placeholders; the initial value of a state that no run changes."""
+    """Placeholders, or initial values for states that no run changes."""
     following: tuple[Node, ...]
     """The states after the run."""
     rows: tuple[Node, ...]
-    """What else the run gives: whether another follows, parts of what the loop stacks."""
+    """The other results of a run: whether another run follows, and the rows that the loop stacks."""
 
     @property
     def placeholders(self) -> frozenset[Node]:
@@ -84,7 +84,7 @@ class OneRun:
 
 
 def one_run(call: Call, initial: Sequence[Node], run: Callable[[Sequence[Node]], Sequence[Node]]) -> OneRun:
-    """Import a body: ``run`` takes the states and returns the following ones, and what else the body gives."""
+    """Import a body: ``run`` maps the states to the following states and the other results of the body."""
     stand_ins = [placeholder(call, f"state {k}", node.type) for k, node in enumerate(initial)]
     results = run(stand_ins)
     states = [first if results[k] is stand_ins[k] else stand_ins[k] for k, first in enumerate(initial)]
@@ -98,16 +98,16 @@ def one_run(call: Call, initial: Sequence[Node], run: Callable[[Sequence[Node]],
 
 @dataclass
 class Runs:
-    """Values in all runs: ``[times, *shape]`` of a value that has a shape in one."""
+    """Values in all runs: ``[times, *shape]`` for a value of shape ``shape`` in one run."""
 
     call: Call
     times: int
     placeholders: frozenset[Node]
-    """Stand-ins for what differs from run to run."""
+    """Stand-ins for values that differ from run to run."""
     number: Node | None = None
-    """That for the number of the run."""
+    """The stand-in for the number of the run."""
     lifted: dict[Node, Node] = field(default_factory=dict)
-    """The values in all runs of placeholders where they are known, and of what was computed of them."""
+    """The values in all runs of placeholders, if they are known, and of nodes computed from them."""
     varying: dict[Node, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class Runs:
             self.count(self.number, 0, 1)
 
     def count(self, node: Node, first: int, step: int) -> np.ndarray:
-        """Let a placeholder be ``first`` in the first run and larger by ``step`` in each that follows; return what it is after each run."""
+        """Set a placeholder to ``first`` in the first run and increase it by ``step`` per run; return its values after each run."""
         values = first + step * np.arange(self.times + 1, dtype=np.int64)
         if values.min() < COUNTS[0] or values.max() > COUNTS[1]:
             raise NotCore("a number that grows large")
@@ -123,7 +123,7 @@ class Runs:
         return values[1:]
 
     def count_states(self, run: OneRun) -> dict[Node, int]:
-        """Give the whole numbers among the states their values, where each run adds the same to them; return what they end with."""
+        """Set the whole numbers among the states, if each run adds the same to them; return their final values."""
         started = {
             state: (int(known.reshape(())), after)
             for first, state, after in zip(run.initial, run.states, run.following, strict=True)
@@ -148,7 +148,8 @@ class Runs:
     def known(self, node: Node) -> np.ndarray:
         """Return whole numbers or conditions that follow from constants, in all runs.
 
-        Every value on the way must be whole and one that float32 holds: float64, in which they are computed here, rounds others otherwise.
+        Every intermediate value must be whole and exact in float32. They are computed here in float64, which rounds other values
+        differently.
         """
         parts = list(walk((self.of(node),)))
         leaves = {part: self.call.state.data(part) for part in parts if not part.inputs}
@@ -203,7 +204,7 @@ class Runs:
         return self.call.state.came_from(ops.apply(node.op, *operands, attributes=node.attributes), self.call.label)
 
     def _aligned(self, operand: Node, rank: int) -> Node:
-        """Return an operand that broadcasts against results of a rank in one run."""
+        """Return an operand that broadcasts against results whose rank in one run is ``rank``."""
         if not self.varies(operand):
             return operand
         shape = operand.type.sizes

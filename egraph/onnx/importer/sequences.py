@@ -1,4 +1,4 @@
-"""Sequences and optional values whose elements are known: what is put into one and taken out again needs none."""
+"""Sequences and optional values with known elements: an element that is put in and taken out again needs no sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Elements = tuple[Node, ...]
 
 
 def remember(call: Call, results: Sequence[Node | None]) -> None:
-    """Keep what the sequence that a node makes consists of, where that is known."""
+    """Record the elements of the sequence that a node makes, if they are known."""
     maker = MAKERS.get(call.node.op_type) if call.node.domain in ("", "ai.onnx") else None
     if maker is None or results[0] is None:
         return
@@ -24,7 +24,7 @@ def remember(call: Call, results: Sequence[Node | None]) -> None:
 
 
 def taken(call: Call) -> list[Node | None] | None:
-    """Return what a node takes out of a sequence that is known; None for other nodes and sequences."""
+    """Return the value that a node takes out of a known sequence; None for other nodes and sequences."""
     taker = TAKERS.get(call.node.op_type) if call.node.domain in ("", "ai.onnx") else None
     if taker is None or not call.has(0) or call[0] not in call.state.sequences or is_tensor(call[0].type):
         return None
@@ -35,14 +35,14 @@ def taken(call: Call) -> list[Node | None] | None:
 
 
 def _place(call: Call, index: int, count: int) -> int:
-    """Return a place in a sequence of ``count`` elements, which a negative number counts from its end."""
+    """Return a place in a sequence of ``count`` elements; negative numbers count from its end."""
     at = int(call.known(index).reshape(()))
     if not -count <= at < count:
         raise NotCore("a place that the sequence does not have")
     return at % count
 
 
-# What makes sequences
+# Operators that make sequences
 
 
 def _constructed(call: Call) -> Elements:
@@ -101,11 +101,11 @@ MAKERS: Mapping[str, Callable[[Call], Elements]] = {
 }
 
 
-# What takes elements out of them
+# Operators that take elements out of sequences
 
 
 def _joined(call: Call, elements: Elements) -> Node:
-    """The elements side by side along an axis, or stacked along a new one"""
+    """Join the elements along an axis, or stack them along a new one."""
     if call.attribute("new_axis", 0):
         return stacked(call, elements, int(call.required("axis")))
     if not elements or not all(usable(element.type) for element in elements):

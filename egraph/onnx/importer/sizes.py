@@ -1,4 +1,4 @@
-"""Sizes of the model's inputs: what the model fixes, what ``--shape`` gives in its place, what stays unknown."""
+"""Sizes of the model's inputs: sizes that the model fixes, sizes that ``--shape`` gives instead, and unknown sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_SIZES = "what has unknown sizes is left to onnxruntime; to optimise it, 
 
 
 def input_types(values: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorType]:
-    """Return every input's type; sizes of one name are one size in all inputs."""
+    """Return every input's type; equal size names mean equal sizes in all inputs."""
     stated = {value.name: from_proto(value.type, value.name) for value in values}
     for name in shapes:
         if name not in stated:
@@ -55,7 +55,7 @@ def _sizes(type: TensorType, override: tuple[int, ...] | None, bound: Mapping[st
 
 
 def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
-    """Return one line with the flags that fix the sizes that are still unknown; nothing where all are known."""
+    """Return one line with the flags that fix the sizes that are still unknown; nothing if all are known."""
     flags = []
     for node in inputs:
         if is_tensor(node.type) and not node.type.is_static:
@@ -65,16 +65,16 @@ def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
 
 
 def give_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Give inputs other sizes than the file fixes, in place; return what was changed, in words.
+    """Give inputs sizes that differ from the file's, in place; return the changes as text.
 
-    The file's types of all other values hold for the old sizes: they are dropped, and inferred anew.
+    The file's types of all other values hold for the old sizes: they are dropped and inferred again.
     """
     changes = []
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
         sizes = shapes.get(value.name)
         if sizes is None or len(sizes) != len(dims) or any(size < 0 for size in sizes):
-            continue  # refused where the sizes are bound
+            continue  # it is refused when the sizes are bound
         if any(dim.HasField("dim_value") and dim.dim_value != size for dim, size in zip(dims, sizes, strict=True)):
             before = ",".join(str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims)
             changes.append(f"the input {value.name!r} has the sizes {','.join(map(str, sizes))} in place of the file's {before}")

@@ -1,7 +1,7 @@
 """A model's file without the numbers of its large weights, which is read in milliseconds whatever their size.
 
-Parsing a file of 400 MB takes half a second, and looking through it for a word a fifth, during which no other thread of Python runs.
-Its operators and the types of its weights are a few kilobytes of it: fields of protobuf's wire format say how long they are, so that
+Parsing a file of 400 MB takes half a second, and searching it for a word a fifth of a second, during which no other Python thread runs.
+The operators and the types of the weights are a few kilobytes of the file. The fields of protobuf's wire format state their lengths, so
 the numbers are skipped.
 """
 
@@ -27,13 +27,13 @@ NUMBERS = frozenset(
 )
 """The fields of a tensor that hold its numbers."""
 KEPT_BYTES = 1024
-"""Fields up to this size stay."""
+"""Fields up to this size in bytes are kept."""
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 """The wire types of protobuf."""
 
 
 class Field(NamedTuple):
-    """One field of a message: its number, and where it begins, where what it holds begins, and where it ends."""
+    """One field of a message: its number, and the positions of its start, the start of its content, and its end."""
 
     number: int
     start: int
@@ -42,17 +42,17 @@ class Field(NamedTuple):
 
 
 def skeleton(path: Path) -> onnx.ModelProto:
-    """Return the model of a file, where constants of the graph that are large have no numbers; raises ModelError as ``read_model``."""
+    """Return the model of a file, in which large constants of the graph have no numbers; raise ModelError like ``read_model``."""
     try:
         status = path.stat()
     except OSError:
-        return read_model(path)[0]  # says what is wrong
+        return read_model(path)[0]  # it reports the error
     return _skeleton(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)
 def _skeleton(path: Path, _changed_ns: int, size_bytes: int) -> onnx.ModelProto:
-    """A file that was written anew is read anew: when it was changed is a part of the cache's key."""
+    """Return the cached skeleton. The time of the last change is part of the cache's key, so a rewritten file is read again."""
     model = onnx.ModelProto()
     if path.is_file() and size_bytes:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -85,7 +85,7 @@ def _tensor(content: Content, tensor: Field) -> bytes:
 
 
 def _fields(content: Content, start: int, stop: int) -> Iterator[Field]:
-    """Yield the fields of a message; raises ValueError or IndexError where it is none."""
+    """Yield the fields of a message; raise ValueError or IndexError if the bytes are no message."""
     at = start
     while at < stop:
         tag, inside = _varint(content, at)
@@ -106,7 +106,7 @@ def _fields(content: Content, start: int, stop: int) -> Iterator[Field]:
 
 
 def _varint(content: Content, at: int) -> tuple[int, int]:
-    """Return the number at a position, in groups of seven bits from the lowest, and where it ends."""
+    """Return the number at a position, in groups of seven bits from the lowest, and the position of its end."""
     value = shift = 0
     while True:
         byte = content[at]

@@ -1,4 +1,4 @@
-"""The state of one import, and the view of it that an operator's handler gets."""
+"""The state of one import, and the view of it that an operator's handler receives."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FLOATS = ("float32", "float64")
 
 
 class NotCore(Exception):
-    """Give the reason why a node has no form in the core set; it is then imported opaque."""
+    """The reason why a node has no form in the core set; such a node is imported as opaque."""
 
 
 UNREADABLE = (NotCore, TypeMismatch, ValueError, LookupError, ArithmeticError)
-"""What is raised on the way where a node has no form here or is malformed: it stays opaque then, which checks its types."""
+"""Exceptions for a node that has no core form or is malformed. It then becomes opaque, which checks its types."""
 
 
 @dataclass
@@ -43,15 +43,15 @@ class Importing:
     used: frozenset[str] = frozenset()
     """Tensor names that some node or graph output reads."""
     sequences: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
-    """The elements of sequences, where they are known."""
+    """The elements of sequences, if they are known."""
     wholes: dict[Node, Node] = field(default_factory=dict)
-    """The float32 numbers that integers were made of, the same ones."""
+    """The float32 numbers that integers were made of, with equal values."""
     ranges: dict[Node, tuple[float, float]] = field(default_factory=dict)
-    """The least and the largest value that nodes can have, of those that somebody asked for."""
+    """The least and the largest possible value of nodes, for nodes that were queried."""
     unrolled: list[int] = field(default_factory=list)
-    """The nodes of each loop's body, times how often it was written out."""
+    """For each loop, the nodes of its body times the number of its copies."""
     inside: str = ""
-    """The label of the loop's run or the branch that is imported: tensors of one name in several of them have sizes of their own."""
+    """The label of the loop's run or the branch that is being imported: tensors of one name in several of them have separate sizes."""
     lazy: dict[str, onnx.TensorProto] = field(default_factory=dict)
     """Initialisers that nothing has read yet."""
 
@@ -95,7 +95,7 @@ class Call:
         return index < len(self.operands) and self.operands[index] is not None
 
     def __getitem__(self, index: int) -> Node:
-        """Return an operand that must be there."""
+        """Return an operand that must be present."""
         node = self.operands[index] if index < len(self.operands) else None
         if node is None:
             raise NotCore(f"operand {index} is absent")
@@ -105,7 +105,7 @@ class Call:
         return self[index].type.sizes
 
     def data(self, index: int) -> np.ndarray | None:
-        """Return an operand's constant value, or None where it is absent or only known when running."""
+        """Return an operand's constant value, or None if it is absent or only known at run time."""
         return self.state.data(self.operands[index]) if self.has(index) else None
 
     def known(self, index: int) -> np.ndarray:
@@ -123,7 +123,7 @@ class Call:
         return default
 
     def required(self, name: str) -> Any:
-        """Return an attribute that must be there."""
+        """Return an attribute that must be present."""
         value = self.attribute(name)
         if value is None:
             raise NotCore(f"the attribute {name} is absent")
@@ -147,7 +147,7 @@ class Call:
         return self.constant(value, self[0].type.dtype)
 
     def apply(self, op: str, *operands: Node, **values: AttributeValue) -> Node:
-        """Apply a core operator and record where it comes from."""
+        """Apply a core operator and record its origin."""
         return self.state.came_from(ops.apply(op, *operands, attributes=attributes(**values)), self.label)
 
     def chain(self, op: str, operands: Sequence[Node]) -> Node:
@@ -158,16 +158,16 @@ class Call:
         return result
 
     def reshape(self, node: Node, shape: Sequence[int]) -> Node:
-        """Reshape, or nothing where the shape is the same."""
+        """Reshape, unless the node has this shape."""
         return node if tuple(shape) == node.type.shape else self.apply("Reshape", node, shape=tuple(int(n) for n in shape))
 
     def transpose(self, node: Node, perm: Sequence[int]) -> Node:
-        """Transpose, or nothing where the order is the same."""
+        """Transpose, unless the order is unchanged."""
         return node if list(perm) == list(range(len(perm))) else self.apply("Transpose", node, perm=tuple(int(n) for n in perm))
 
 
 def usable(type: TensorType) -> bool:
-    """Return whether core operators take such an operand: a dense tensor whose sizes are known and not zero."""
+    """Return whether core operators accept such an operand: a dense tensor whose sizes are known and not zero."""
     return is_tensor(type) and type.is_static and all(int(n) > 0 for n in type.sizes)
 
 

@@ -1,7 +1,7 @@
 """Signed bytes that are only moved between a Quantize and a Dequantize, read as unsigned ones: value and zero point 128 greater.
 
-(b - z) * s is the same for both, and so is what saturates. Zero points of -128, which quantisers choose for what is never
-negative, become 0: nothing is subtracted then, and padding is 0. Libraries have their best kernels for unsigned activations.
+(b - z) * s is the same for both, and both saturate at the same numbers. Zero points of -128, which quantisers choose for values that are
+never negative, become 0: then nothing is subtracted, and padding is 0. Libraries have their best kernels for unsigned activations.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from egraph.onnx.types import array_type, tensor_digest
 from egraph.tensor import Graph, Node, TensorType, attributes, make, rewrite, walk
 
 SIGN = 128
-"""What unsigned bytes are greater by than the signed ones of the same order."""
+"""The difference between unsigned bytes and the signed bytes of the same order."""
 MOVES: Mapping[str, int | None] = {
     **dict.fromkeys(("Reshape", "Transpose", "Slice", "Expand", "Gather", "Pad", "MaxPool"), 1), "Concat": None,
 }  # fmt: skip
-"""Operators that move bytes or choose among them by their order, with the number of operands whose bytes these are (None: all)."""
+"""Operators that move bytes or choose among them by their order, with the number of operands that hold these bytes (None: all)."""
 SCALES = ("Quantize", "Dequantize")
 """Operators whose last operand is the zero point."""
 
@@ -80,7 +80,7 @@ def _bytes_of(node: Node) -> tuple[Node, ...]:
 
 
 def _between_scales(nodes: list[Node], roots: set[Node]) -> set[Node]:
-    """Return the signed bytes that come from quantisers and go to dequantisers alone, and may be unsigned in all uses."""
+    """Return the signed bytes that come from quantisers, go to dequantisers alone, and may be unsigned in all uses."""
     signed = {node for node in nodes if node.type.dtype == "int8" and node.op != "Constant" and node not in roots}
     chosen = {node for node in signed if node.op in MOVES or (node.op == "Quantize" and node.inputs[2].op == "Constant")}
     users: dict[Node, list[Node]] = defaultdict(list)
@@ -102,7 +102,7 @@ def _is_signed(node: Node) -> bool:
 
 
 def _takes(user: Node, node: Node, users: Mapping[Node, list[Node]]) -> bool:
-    """Return whether an operator may read unsigned bytes in place of a node's signed ones."""
+    """Return whether an operator may read unsigned bytes instead of a node's signed ones."""
     if user.op in MOVES:
         return all(operand is not node for operand in user.inputs[len(_bytes_of(user)) :])
     if user.op != "Dequantize" or user.inputs[2].op != "Constant" or user.inputs[0] is not node:
@@ -111,7 +111,7 @@ def _takes(user: Node, node: Node, users: Mapping[Node, list[Node]]) -> bool:
 
 
 def _is_multiplied_by(node: Node, users: Mapping[Node, list[Node]]) -> bool:
-    """Return whether numbers are moved to where a product has its second operand, of which libraries take signed bytes alone."""
+    """Return whether numbers are moved to the second operand of a product, for which libraries accept only signed bytes."""
     stack, seen = [node], {node}
     while stack:
         below = stack.pop()

@@ -43,7 +43,7 @@ def window_of(call: Call, kernel: Sequence[int], space: Sequence[int]) -> Window
 
 
 def without_overhang(window: Window, space: Sequence[int]) -> Window:
-    """Return a window of ``ceil_mode`` no larger than the padded input: the only place of a larger one sees no more."""
+    """Return a window of ``ceil_mode`` no larger than the padded input: the only position of a larger window sees no more elements."""
     count = len(space)
     kernel = (
         min(k, size + before + after) if dilation == 1 else k
@@ -54,7 +54,7 @@ def without_overhang(window: Window, space: Sequence[int]) -> Window:
 
 
 def ceil_growth(call: Call, window: Window, space: Sequence[int]) -> tuple[int, ...]:
-    """Return how much further each end must be padded so that floor division gives what ``ceil_mode`` does."""
+    """Return the additional padding at each end with which floor division gives the same number of outputs as ``ceil_mode``."""
     count = len(space)
     if not int(call.attribute("ceil_mode", 0)):
         return (0,) * count
