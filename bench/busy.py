@@ -7,8 +7,8 @@
     python -m bench.busy --resume                         only the models that are missing or failed
     python -m bench.busy -- --budget 30s                  flags after -- go to egraph.optimize
 
-A busy process computes without end; it is neither pinned to a core nor given another priority. Rows are written as they are measured;
-Ctrl-C keeps those that are there.
+A busy process computes in an endless loop; it is not pinned to a core and keeps the normal priority. Rows are written as they are measured,
+so Ctrl-C keeps all finished rows.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ DEFAULT = ("resnet18", "squeezenet", "inception_v1", "bert_base", "segformer", "
 ENGINES = ("einsat", "onnxruntime", "openvino")
 ALONE, COPY = "alone", "beside a copy"
 BUSY: Mapping[str, int] = {ALONE: 0, "beside 1": 1, "beside 2": 2, COPY: 0}
-"""Every condition with its number of busy processes."""
+"""The number of busy processes in every condition."""
 BUSY_LOOP = "while True: pass"
 SETTLING_SECONDS = 0.3
-"""Nothing is timed for so long after busy processes were started: the system first spreads them over the cores."""
+"""Seconds between the start of busy processes and the first timing: the system first spreads them over the cores."""
 TURN_SECONDS = 2.0
-"""An engine is timed for so long at once: longer than what a program takes to notice that a core is taken."""
+"""Seconds for which an engine is timed at once: longer than a program takes to notice that a core is taken."""
 OPTIMISER_SECONDS = 900.0
-"""After this, an optimiser that gave no result is ended."""
+"""Seconds after which an optimiser without a result is ended."""
 PERCENTILE = 99
 Times = dict[str, dict[str, list[int]]]
 """Nanoseconds by condition and engine."""
@@ -57,7 +57,7 @@ Times = dict[str, dict[str, list[int]]]
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Have processes compute beside what is timed."""
+    """Run busy processes beside the timed engines."""
     with ExitStack() as stack:
         for _ in range(count):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY_LOOP]))
@@ -68,7 +68,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 @contextmanager
 def running(copy: EngineProcess) -> Iterator[None]:
-    """Have a second copy of an engine run its model again and again."""
+    """Run the model in a second copy of an engine, again and again."""
     is_over = threading.Event()
     failures: list[EngineFailed] = []
 
@@ -91,7 +91,7 @@ def running(copy: EngineProcess) -> Iterator[None]:
 
 
 def timed(engines: Mapping[str, EngineProcess], copies: Mapping[str, EngineProcess], *, seconds: float) -> Times:
-    """Return the times of all engines under all conditions: ``seconds`` of each, a turn after the other."""
+    """Return the times of all engines under all conditions: each for ``seconds``, in turns."""
     times: Times = {condition: {name: [] for name in engines} for condition in BUSY}
     turn_seconds = min(seconds, TURN_SECONDS)
     for number in range(max(1, round(seconds / turn_seconds))):
@@ -104,7 +104,7 @@ def timed(engines: Mapping[str, EngineProcess], copies: Mapping[str, EngineProce
 
 
 def turn(engine: EngineProcess, seconds: float) -> list[int]:
-    """Return the times of runs that take so long together."""
+    """Time runs that together take ``seconds``; return their nanoseconds."""
     times_ns: list[int] = []
     ends = time.monotonic() + seconds
     while not times_ns or time.monotonic() < ends:
@@ -120,7 +120,7 @@ def measure(entry: BenchModel, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="einsat-") as name:
         try:
             row |= measured(entry, options, Path(name))
-        except Exception as error:  # a model may need a package that is not here
+        except Exception as error:  # a model may need a package that is not installed
             row["error"] = str(error) if isinstance(error, RowFailed) else f"{type(error).__name__}: {error}"
         cleaned: dict[str, Any] = without_places(row, {name: ".", str(options.artefacts or name): ".", str(Path.home()): "~"})
     return cleaned
@@ -170,7 +170,7 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
 
 
 def over_best(row: Mapping[str, Any], condition: str, statistic: str) -> float | None:
-    """Return our time over the best peer's (less is better); None where one has none."""
+    """Return our time over the best peer's (less is better); None if either has no time."""
     engines = row.get("conditions", {}).get(condition, {})
     peers = [values[statistic] for engine, values in engines.items() if engine != "einsat"]
     return engines["einsat"][statistic] / min(peers) if peers and "einsat" in engines else None

@@ -4,8 +4,8 @@
     python -m bench.candidates resnet18 bert_base --seconds 300
     python -m bench.candidates fsrcnn --derived         only what derived programs add
 
-The optimizer measures only what its search comes upon; this measures all that it could ever choose. What was executed is
-kept in a file of its own, so that a second call goes on where the first one stopped. Exit code 1: a kernel is wrong.
+The optimizer measures only the kernels that its search comes upon; this command measures every kernel that it could choose.
+Results are kept in a file of their own, so that a second call resumes where the first one stopped. Exit code 1: a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ONCE = Effort(seconds=0.0, least=1, most=1)
 def offered(entry: BenchModel, database: Database, *, twins: bool, derived: bool) -> list[Job]:
     """Return the distinct kernels over the saturated e-graph, well mixed.
 
-    ``twins``: also other writings of the same kernel. ``derived``: only those that rules without derivations do not lead to.
+    ``twins``: also other forms of the same kernel. ``derived``: only kernels that rules without derivations do not reach.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"

@@ -1,4 +1,4 @@
-"""Command lines of benches that write every row as soon as it is measured: common flags, resuming, and how they end."""
+"""Command lines of benchmarks that write every row as soon as it is measured: common flags, resuming and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 
 
 class BadArguments(Exception):
-    """The command cannot be done as it is; the text says how it can."""
+    """A command line that cannot be run as it is; the text says how to change it."""
 
 
 def add_result_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -34,7 +34,7 @@ def add_result_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse a command line; ``extra`` holds what stands after ``--``, ``command`` the line as results show it."""
+    """Parse a command line; ``extra`` holds the arguments after ``--``, ``command`` the line as results show it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     options = parser.parse_args(words[:end])
@@ -72,7 +72,7 @@ def run_command(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespa
 
 
 def read_rows(path: Path, where: Mapping[str, Any]) -> Rows:
-    """Return the rows of a result file of the same environment, none where there is no file."""
+    """Return the rows of a result file of the same environment; none if there is no file."""
     if not path.exists():
         return {}
     stored = json.loads(path.read_text(encoding="utf-8"))

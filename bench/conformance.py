@@ -1,9 +1,9 @@
-"""Run the ONNX backend test-suite through onnxruntime alone and through Einsat: what onnxruntime passes, Einsat must pass.
+"""Run the ONNX backend test-suite through onnxruntime alone and through Einsat, which must pass every case that onnxruntime passes.
 
     python -m bench.conformance [--filter REGEX] [--jobs N]
 
-Node tests, and the small models that the onnx package holds (simple, converted from PyTorch). Outputs are compared with
-the suite's own, by the suite's own comparison. Writes bench/results/conformance.json and conformance.md.
+The cases are the node tests and the small models of the onnx package (simple, converted from PyTorch). Outputs are compared with
+the suite's expected outputs, by the suite's own comparison. Writes bench/results/conformance.json and conformance.md.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SECONDS_PER_CASE = 120.0
 NEWEST_IR = 13
 """The newest file format that onnxruntime reads."""
 ANY_OPSET = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
-"""At 0, onnxruntime reads models of opsets that are not released yet: the newest cases, both ways."""
+"""At 0, onnxruntime reads models of unreleased opsets; it is set for both runs, because the newest cases have such opsets."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a case: empty reasons are passes."""
+    """The verdict on a case; an empty reason is a pass."""
 
     name: str
     onnxruntime: str
@@ -102,8 +102,10 @@ def _value(item: Any) -> Any:
 
 
 def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
-    """Return onnxruntime on the model, with every help: a file version that it reads, and element types that numpy lacks
-    passed as their bits."""
+    """Return a function that runs the model in onnxruntime, in a file version that it reads.
+
+    Element types that numpy lacks are passed as their bits.
+    """
     from egraph.onnx.types import from_proto
     from runtime.devices.cpu import dispatcher
     from runtime.opaque import OpaqueStep
@@ -124,7 +126,7 @@ def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[An
 
 
 def run_einsat(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
-    """Return Einsat on the model."""
+    """Return a function that runs the model in Einsat."""
     from egraph.optimize.backend import prepare
 
     prepared = prepare(model)
@@ -132,7 +134,7 @@ def run_einsat(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def failure(case: Any, prepare: Callable[[onnx.ModelProto], Callable[[list[Any]], Sequence[Any]]]) -> str:
-    """Run a case; return why it does not pass, empty where it does."""
+    """Run a case; return why it does not pass, or an empty text."""
     try:
         model = model_of(case)
         run = prepare(model)
@@ -147,7 +149,7 @@ def failure(case: Any, prepare: Callable[[onnx.ModelProto], Callable[[list[Any]]
 
 
 def _list_of(value: Any) -> Any:
-    """Return sequences as lists and everything else as arrays, so that both sides compare alike."""
+    """Return sequences as lists and everything else as arrays, so that both sides are compared in the same way."""
     if isinstance(value, list | tuple):
         return [_list_of(item) for item in value]
     return np.asarray(value)
@@ -173,7 +175,7 @@ def warm(cases: Iterable[Any]) -> None:
 
 
 def examine(case: Any) -> Verdict:
-    """Run a case both ways."""
+    """Run a case in onnxruntime and in Einsat."""
     peer = failure(case, run_onnxruntime)
     start = time.perf_counter()
     einsat = failure(case, run_einsat)
@@ -181,7 +183,7 @@ def examine(case: Any) -> Verdict:
 
 
 def _work(connection: Connection, cases: Sequence[Any]) -> None:
-    """Answer indices with verdicts until None comes; a list of indices asks to compile their kernels."""
+    """Answer case indices with verdicts until None arrives; for a list of indices, compile their kernels."""
     warnings.simplefilter("ignore")
     os.environ[ANY_OPSET] = "0"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # onnxruntime logs every refusal
@@ -226,7 +228,7 @@ class _Worker:
         return False
 
     def lost(self, why: str) -> Verdict | None:
-        """Start anew after a crash or a hang; return the verdict on the case that caused it."""
+        """Restart after a crash or a hang; return the verdict on the case that caused it."""
         self.process.kill()
         self.process.join()
         self._start()
@@ -238,7 +240,7 @@ class _Worker:
 
 
 def run_all(cases: Sequence[Any], jobs: int, tell: Callable[[int], None]) -> list[Verdict]:
-    """Run every case both ways, in child processes."""
+    """Run every case in onnxruntime and in Einsat, in child processes."""
     workers = [_Worker(cases, list(range(n, len(cases), jobs))) for n in range(jobs)]
     active: dict[Any, _Worker] = {worker.connection: worker for worker in workers if worker.ask()}
     verdicts: dict[str, Verdict] = {}
@@ -259,7 +261,7 @@ def run_all(cases: Sequence[Any], jobs: int, tell: Callable[[int], None]) -> lis
 
 
 def summary(verdicts: Sequence[Verdict], command: str) -> dict[str, Any]:
-    """Return counts, the cases that only one of both passes, and the versions."""
+    """Return counts, the cases that only one of the two passes, and the versions."""
     behind = [v for v in verdicts if v.einsat and not v.onnxruntime]
     return {
         "command": command,

@@ -1,10 +1,10 @@
-"""Lower the programs that EinNet and PET publish to CUDA, and print their estimated costs beside the direct kernels'. There is no GPU.
+"""Lower programs published by EinNet and PET to CUDA, and print their estimated costs beside the direct kernels'. No GPU is needed.
 
     python -m bench.cuda_derived [--record [FOLDER]]
 
-Each is derived by the search that ``python -m bench.searches`` shows, and proved equal at its sizes. Of what is proved, the program
-that is estimated to take the least on each GPU counts. Every generated kernel is compiled for that GPU where NVRTC or nvcc is; small
-programs run on the recorded device, and are compared with the operator's meaning in float64.
+Each program is derived by the search of ``python -m bench.searches`` and proved equal at its sizes. Of the proved programs, the one with
+the lowest estimate on each GPU is used. Every generated kernel is compiled for that GPU if NVRTC or nvcc is installed. Small programs run
+on the recorded device and are compared with the operator's meaning in float64.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from runtime.devices import DESCRIBED
 from verify.application import equal_at_sizes
 
 MOST_FLOPS = 1e9
-"""Operations of what is executed: the recorded device evaluates library calls in float64."""
+"""The most operations of a program that is executed: the recorded device evaluates library calls in float64."""
 ROWS, FEATURES, HEADS = 512, 768, 3
 """Sizes of the products that are merged: queries, keys and values of BERT."""
 
@@ -48,17 +48,17 @@ class Row:
     to: str
     target: str
     proved: int
-    """Programs that were derived and proved."""
+    """The number of programs that were derived and proved."""
     direct_us: float
     derived_us: float
     direct: str
-    """Kernels by their implementations."""
+    """The kernels by their implementations."""
     derived: str
     registers: int | None
-    """The most of any generated kernel, None without a compiler."""
+    """The most registers of any generated kernel; None without a compiler."""
     spill_bytes: int | None
     error: float | None
-    """Of the derived program on the recorded device, relative to the largest output; None where it is too large to run."""
+    """The error of the derived program on the recorded device, relative to the largest output; None if it is too large to run."""
 
 
 def merged_products() -> tuple[list[Node], list[Node]]:
@@ -104,7 +104,7 @@ def graph_of(roots: Sequence[Node], seed: int = 0) -> Graph:
 
 
 def error_of(program: Program, direct: Graph, target: str) -> float | None:
-    """Return how far a program is off on the recorded device, None where it is too large."""
+    """Return the error of a program on the recorded device; None if it is too large to run."""
     if sum(work(root).flops for root in direct.roots) > MOST_FLOPS:
         return None
     generator = np.random.default_rng(1)
@@ -118,7 +118,7 @@ def error_of(program: Program, direct: Graph, target: str) -> float | None:
 
 
 def lowered(roots: Sequence[Node], target: str) -> Program:
-    """Return the program of roots that is estimated to take the least; one generated kernel where an expression is the whole of it."""
+    """Return the program of roots with the lowest estimate; one generated kernel if an expression is the whole program."""
     try:
         return estimated_program(graph_of(roots), (), device=target)
     except ExtractError:
@@ -169,7 +169,7 @@ def page(rows: Sequence[Row], where: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Lower every published program for every described GPU; 1 where a generated kernel spills."""
+    """Lower every published program for every described GPU; return 1 if a generated kernel spills."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_derived", description=__doc__, formatter_class=form)
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_derived.json and .md")

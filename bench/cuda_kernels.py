@@ -1,15 +1,15 @@
-"""Hold every generated CUDA kernel that the bench's models need to its meaning, without a device.
+"""Compare every generated CUDA kernel that the benchmark's models need with its meaning, without a device.
 
     python -m bench.cuda_kernels                      all models, at all their batch sizes
     python -m bench.cuda_kernels dcgan infogan        these
     python -m bench.cuda_kernels --record             all; writes bench/results/cuda_kernels.json and .md
     python -m bench.cuda_kernels dcgan --batch 16 --record --add      judges what is not on record, and keeps what is
 
-Ctrl-C ends a run early; what is judged by then is shown, and recorded. With ``--add``, a kernel that was judged is judged again where its
-text differs, or what judges it (``bench.cuda_judge``). Programs are chosen by estimates.
-Each kernel is compiled for sm_80 and sm_90 (where NVRTC or nvcc is) and run on the processor in
-three orders of its threads, on random operands, against its meaning in float64. Then each of its barriers is removed in turn: where no
-order shows that, the barrier is not needed, or nothing would tell that it is missing. Nothing here says how long a kernel takes.
+Ctrl-C ends a run early; the kernels judged so far are shown and recorded. With ``--add``, a judged kernel is judged again only if its text
+or the judge (``bench.cuda_judge``) has changed. Programs are chosen by estimates.
+Each kernel is compiled for sm_80 and sm_90 (if NVRTC or nvcc is installed) and run on the processor in three orders of its threads, on
+random operands, against its meaning in float64. Then each of its barriers is removed in turn: if no order shows that, the barrier is not
+needed, or its absence would go unnoticed. Kernels are not timed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, has_
 
 EOPERATORS = "bench.eoperators"
 DEVICE = "cuda"
-"""For which programs are chosen; kernels have the same text for each of its GPUs."""
+"""The device for which programs are chosen; kernels have the same text for each of its GPUs."""
 
 
 def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
-    """Return the generated kernels of a model's program, which estimates choose."""
+    """Return the generated kernels of the program that estimates choose for a model."""
     graph = importer.load(model.operators(batch), shapes=parse_shapes(model.shapes)).graph
     program = estimated_program(graph, device=DEVICE)
     _, writer = plan_program(program, compile_options(1, DEVICE))
@@ -52,7 +52,7 @@ def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
 
 
 def unseen() -> Mapping[str, BenchModel]:
-    """Return the second list's models, where torch is installed, which exports them."""
+    """Return the models of the second list; none unless torch, which exports them, is installed."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "onnxscript")):
         return {}
     from bench.unseen import UNSEEN
@@ -70,12 +70,12 @@ def gather(models: Sequence[BenchModel], batches: Sequence[int] = ()) -> Iterato
             yield name, requests_of(model, batch)
         except EinsatError as error:
             yield name, error.what
-        except FileNotFoundError as error:  # a package that brings the model
+        except FileNotFoundError as error:  # the package with the model is not installed
             yield name, str(error)
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return the page: a line a model, then every exception by name."""
+    """Return the page: one line per model, then every exception by name."""
     head = ["# Generated CUDA kernels without a device", "", *opening(where, ("nvidia-cuda-nvrtc", "ziglang"))]
     head += [
         "Programs chosen by estimates; every kernel compiled for sm_80 and sm_90 and run on the processor, in three orders of its",
@@ -127,7 +127,7 @@ def _line(name: str, rows: Sequence[Row]) -> str:
 
 
 def on_record(folder: Path) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows that a folder has, and the models that are left out there with the reasons."""
+    """Return the rows recorded in a folder, and the models left out there with the reasons."""
     recorded = json.loads((folder / "cuda_kernels.json").read_text())
     rows = []
     for row in recorded["rows"]:
@@ -138,7 +138,7 @@ def on_record(folder: Path) -> tuple[list[Row], dict[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge the kernels of models; exit code 1 where one is wrong or spills."""
+    """Judge the kernels of models; return 1 if one is wrong or spills."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="models of bench.models or bench.unseen; all by default")
     parser.add_argument("--record", action="store_true", help="write bench/results/cuda_kernels.json and .md, after each model")
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def without(rows: Mapping[str, Row], name: str) -> dict[str, Row]:
-    """Return rows as they are without a model: what no other one needs is left out."""
+    """Return the rows without a model: kernels that no other model needs are dropped."""
     others = {symbol: replace(row, models=tuple(each for each in row.models if each != name)) for symbol, row in rows.items()}
     return {symbol: row for symbol, row in others.items() if row.models}
 

@@ -1,10 +1,10 @@
-"""Take networks through ``--target cuda:h100`` on the recorded device: search, lower, run, check. Costs are estimates; there is no GPU.
+"""Optimise networks with ``--target cuda:h100`` on the recorded device: search, lower, run, check. Costs are estimates; no GPU is needed.
 
     python -m bench.cuda_networks [MODEL ...] [--batch N ...] [--target cuda:h100] [--budget 60s] [--record [FOLDER]] [--add]
     python -m bench.cuda_networks --import-profiles bench/results/cuda_h100.jsonl.gz --record
 
 Each network runs at the sizes of its paper, through the command line. The error is the largest of any output against onnxruntime. With
-kernel times that such a GPU has measured, kernels cost what they took there; how much of a program's cost that is, is said.
+imported kernel times of such a GPU, kernels cost what they took there; the page states their share of each program's cost.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ class Row:
     target: str
     status: str
     steps: dict[str, int]
-    """Steps by their kind."""
+    """The number of steps of each kind."""
     max_rel_err: float | None
     estimated_before_us: float | None
     estimated_after_us: float | None
     arena_bytes: int
     stop_reason: str
     device: str
-    """The key that costs are filed under: it names the libraries that were asked for plans and estimates."""
+    """The key under which costs are stored: it names the libraries that were asked for plans and estimates."""
     message: str = ""
     commit: str = ""
-    """At which the row was made."""
+    """The commit at which the row was made."""
     timed_share: float = 0.0
-    """The part of the optimised program's cost that kernels have of which such a GPU has measured the time."""
+    """The share of the optimised program's cost that comes from kernels timed on such a GPU."""
 
 
 def timed_share(artefact: Path, database: Path, target: str) -> float:
-    """Return which part of a program's cost is that of kernels that were measured on such a GPU."""
+    """Return the share of a program's cost that comes from kernels timed on such a GPU."""
     _, _, text = (artefact / "program.txt").read_text(encoding="utf-8").partition("\n")  # the first line names the file of weights
     program = parse_program(text)
     with closing(Database.open(database, read_only=True)) as known:
@@ -77,7 +77,7 @@ def timed_share(artefact: Path, database: Path, target: str) -> float:
 
 
 def measured(name: str, batch: int, target: str, budget: str, folder: Path, profiles: Sequence[Path]) -> Row:
-    """Optimise a network; its row."""
+    """Optimise a network; return its row."""
     path = folder / f"{name}.onnx"
     onnx.save(MODELS[name].make(batch), path)
     command = [sys.executable, "-m", "egraph.optimize", str(path), "--target", target, "--budget", budget, "--check", "1", "--json", "-q"]
@@ -119,7 +119,7 @@ def page(rows: list[Row], where: dict[str, Any]) -> str:
 
 
 def on_record(folder: Path) -> list[Row]:
-    """Return the rows that a folder has."""
+    """Return the rows recorded in a folder."""
     path = folder / "cuda_networks.json"
     if not path.exists():
         return []

@@ -1,12 +1,12 @@
-"""Name, for described GPUs, the plan that cuDNN prefers for each convolution of the bench's networks; no GPU is needed or asked.
+"""List, for described GPUs, the plan that cuDNN prefers for each convolution of the benchmark's networks; no GPU is needed.
 
     python -m bench.cuda_plans                                 all models of both lists, at all their batch sizes
     python -m bench.cuda_plans MODEL ... [--batch N ...] [--record [FOLDER]] [--add]
 
 Each convolution and transposed convolution is planned channels first and channels last, in float32 without tensor cores and in TF32.
-A plan counts where it is built and needs no more workspace than programs give it, not where an engine is only named. Of what has none
-the library's words are kept. Models of ``bench.unseen`` are there where torch is. With ``--add``, what this version of cuDNN planned
-before is kept. Ctrl-C ends a run early; what is planned by then is recorded. Nothing says how fast a plan is: that takes a GPU.
+A plan counts only if it can be built and needs no more workspace than programs give it; a named engine is not enough. Without a plan, the
+library's message is kept. The models of ``bench.unseen`` are included if torch is installed. With ``--add``, earlier plans of this version
+of cuDNN are kept. Ctrl-C ends a run early; the plans made so far are recorded. Plans are not timed: that takes a GPU.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LAYOUTS = ("NCHW", "NHWC")
 IMPLEMENTATIONS = {"Conv": "cudnn.convolution", "ConvTranspose": "cudnn.deconvolution"}
 LIBRARIES = ("nvidia-cudnn-cu13", "nvidia-cudnn-frontend")
 NONE = "none"
-"""What stands in a cell without a plan."""
+"""The text of a cell without a plan."""
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """What is planned: the operator, its attributes, and the sizes of data and weights."""
+    """A convolution to plan: the operator, its attributes, and the sizes of data and weights."""
 
     op: str
     attributes: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Convolution:
         return " ".join([self.op, _by(self.data), "*", _by(self.weights), *extras])
 
     def in_layout(self, layout: str) -> Node:
-        """Return the convolution of placeholders whose data lies channels first or channels last."""
+        """Return the convolution over placeholders, with data stored channels first or channels last."""
         data = self.data
         if self.attributes["layout"] != layout:
             data = (data[0], *data[2:], data[1]) if layout == "NHWC" else (data[0], data[-1], *data[1:-1])
@@ -74,28 +74,28 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Cell:
-    """The plan of one convolution on one GPU, in one layout and precision, or the library's words."""
+    """The plan of one convolution on one GPU, in one layout and precision, or the library's message."""
 
     gpu: str
     layout: str
     precision: str
     plan: str
-    """The engine with its workspace and its knobs; empty where there is none."""
+    """The engine with its workspace and its knobs; empty without a plan."""
     refusal: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """A convolution, the models that have it, and the plans that the library prefers."""
+    """A convolution, the models that contain it, and the plans that the library prefers."""
 
     convolution: str
     models: tuple[str, ...]
     cells: tuple[Cell, ...]
     commit: str = ""
-    """At which it was planned."""
+    """The commit at which it was planned."""
 
     def refusals(self) -> dict[tuple[str, str], str]:
-        """Return by GPU and precision what the library says where no layout has a plan."""
+        """Return the library's messages, by GPU and precision, where no layout has a plan."""
         missing: dict[tuple[str, str], str] = {}
         for gpu in GPUS:
             for precision in PRECISIONS:
@@ -110,7 +110,7 @@ def _by(sizes: Sequence[int]) -> str:
 
 
 def convolutions(model: BenchModel, batch: int) -> tuple[list[Convolution], int]:
-    """Return the distinct convolutions of floats of a model, and how many compute with other types or with sizes that are not known."""
+    """Return the distinct float convolutions of a model, and how many others have other types or unknown sizes."""
     graph = importer.load(model.operators(batch), shapes=parse_shapes(model.shapes)).graph
     distinct: dict[str, Convolution] = {}
     others = 0
@@ -144,7 +144,7 @@ def planned(convolution: Convolution) -> tuple[Cell, ...]:
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return the table: of each convolution the engines in strict float32 and in TF32, channels first and last, by GPU."""
+    """Return the table of each convolution's engines in strict float32 and in TF32, channels first and last, by GPU."""
     libraries = ", ".join(f"{name} {where['libraries'][name]}" for name in LIBRARIES if name in where["libraries"])
     commits = [row.commit for row in rows]
     lines = [
@@ -182,7 +182,7 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
 
 
 def _summary(rows: Sequence[Row]) -> list[str]:
-    """Say of each precision for how many convolutions each GPU has a plan in one of the layouts."""
+    """Return, for each precision, the number of convolutions for which each GPU has a plan in one of the layouts."""
     lines = []
     for precision in PRECISIONS:
         counts = [f"{sum((gpu, precision) not in row.refusals() for row in rows)} on {gpu}" for gpu in GPUS]
@@ -195,7 +195,7 @@ def _shown(cell: Cell) -> str:
 
 
 def on_record(folder: Path) -> list[Row]:
-    """Return the rows that a folder has, where they are of the libraries that are installed."""
+    """Return the rows recorded in a folder, if they were made with the installed libraries."""
     path = folder / "cuda_plans.json"
     recorded = json.loads(path.read_text()) if path.exists() else {}
     if recorded.get("libraries") != _libraries():

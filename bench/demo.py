@@ -1,4 +1,4 @@
-"""Optimise a real, trained model and show what came out: ``make demo``; ``--into README.md`` pastes it between the marks.
+"""Optimise a real, trained model and show the result: ``make demo``; ``--into README.md`` pastes it between the marks.
 
 The model tells which way up a line of text is; it is part of an OCR package (rapidocr-onnxruntime) that pip brings.
 """
@@ -22,7 +22,7 @@ BEGIN, END = "<!-- demo -->", "<!-- end of demo -->"
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """Show a command, run it, and return its exit code and what it and its command line printed on standard output."""
+    """Show a command and run it; return its exit code, and the command with its standard output as text."""
     shown = "$ " + shlex.join(["python", *arguments])
     print(f"\n{shown}", flush=True)
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)

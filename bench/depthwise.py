@@ -1,8 +1,8 @@
-"""Time depthwise convolutions by every implementation that there is, in turns: ``python -m bench.depthwise``.
+"""Time depthwise convolutions in every implementation, in turns: ``python -m bench.depthwise``.
 
-Prints the least time of many runs, whose operands lie outside the cores' own caches as in a program, and how many times as fast as the
-vendor library the kernel of ``depthwise.c`` is, alone and with a bias and swish. Channels lie last; weights and inputs are random, and
-weights are packed before anything is timed.
+Prints the least time of many runs, with operands outside the cores' private caches as in a program, and how many times as fast as the
+vendor library the kernel of ``depthwise.c`` is, alone and with a bias and swish. Channels are last. Weights and inputs are random, and
+weights are packed before timing.
 ``--record`` writes bench/results/depthwise.json and depthwise.md.
 """
 
@@ -39,7 +39,7 @@ RUNS, TURNS = 5, 30
 
 @dataclass(frozen=True)
 class Row:
-    """The least time of a convolution by each implementation, in microseconds, and its gigaflops a second by the first."""
+    """The least time of a convolution in each implementation, in microseconds, and the gigaflops per second of the first."""
 
     name: str
     threads: int
@@ -74,7 +74,7 @@ def convolution(text: str, *, with_swish: bool) -> Node:
 
 
 def measured(texts: Sequence[str], threads: int) -> Iterator[Row]:
-    """Compile each convolution, alone and with a bias and swish, by all implementations, and yield it when it is timed."""
+    """Compile each convolution, alone and with a bias and swish, in all implementations, and yield its row when it is timed."""
     for text in texts:
         for with_swish in (False, True):
             fragment = convolution(text, with_swish=with_swish)

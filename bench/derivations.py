@@ -1,7 +1,7 @@
-"""Time derived programs of convolutions and products beside the library's direct ones, in turns.
+"""Time derived programs of convolutions and products beside the library's direct kernels, in turns.
 
 Prints for every program the ratio to the direct convolution (above 1: faster), its error beside that of the direct one (largest
-error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are.
+error over largest output, against float64), and the time of each kind of step. Programs are lowered by estimates, like a model's.
 ``--record`` also writes them into bench/results/derivations.json and .md.
 """
 
@@ -43,8 +43,8 @@ def operator(text: str) -> Node:
 def conv(text: str) -> Node:
     """Return the convolution of a text: channels@size, ``->`` outputs, taps, and s(tride), d(ilation), g(roups), n (batch), p(adding).
 
-    ``64@56``, ``64@56->128 3x3 s2``, ``64@56x48 1x7 n4 p0``; ``512@4->256 4x4 t2 p1`` is transposed, with stride 2; of
-    ``64@56 g64 reflect`` (or edge, wrap) the padding is an operator of its own, not of zeros.
+    ``64@56``, ``64@56->128 3x3 s2``, ``64@56x48 1x7 n4 p0``; ``512@4->256 4x4 t2 p1`` is transposed, with stride 2; with
+    ``reflect`` (or edge, wrap), as in ``64@56 g64 reflect``, the padding is an operator of its own, not of zeros.
     """
     first, *options = text.split()
     channels, _, tail = first.partition("@")
@@ -83,7 +83,7 @@ class Bound:
 
 
 def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, bias: np.ndarray | None = None) -> Bound:
-    """Return a graph of a fragment on given data; what it computes from weights alone is computed in float64, ahead of time.
+    """Return a graph of a fragment on given data; values that depend on weights alone are computed ahead of time, in float64.
 
     With a ``bias`` for every channel, it is added to the result, and a relu follows.
     """
@@ -130,7 +130,7 @@ def opened(bound: Bound, threads: int) -> Session:
 
 @dataclass(frozen=True)
 class Times:
-    """Least microseconds a run: by the clock, and of processor time (what other processes take away is in the first alone)."""
+    """Least microseconds per run: by the clock, and of processor time (only the first contains time taken by other processes)."""
 
     wall_us: float
     processor_us: float
@@ -159,7 +159,7 @@ class Row:
     processor_times_as_fast: float
     error: float
     line_ns: tuple[float | None, float | None]
-    """What a line that the other core had read took to write, before and after: near or far cores."""
+    """Nanoseconds to write a line that the other core had read, before and after: they tell near cores from far ones."""
 
 
 def measured(name: str, options: argparse.Namespace) -> list[Row]:

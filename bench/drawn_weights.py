@@ -1,7 +1,7 @@
-"""Let an artefact travel without its random weights and inputs: what does not compress is drawn anew where it is opened.
+"""Ship an artefact without its random weights and inputs: data that does not compress is drawn again where the artefact is opened.
 
-A program is the same for all values of its weights, so a GPU's results on drawn ones are compared with what the recorded device
-computes from the same. Tables, masks, positions and whatever else has a structure compress, and are kept.
+A program does not depend on the values of its weights, so a GPU's results on drawn weights are compared with those of the recorded device
+on the same weights. Tables, masks, positions and other data with a structure compress, and are kept.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from runtime.weights import Weights
 
 KEPT, DRAWN = "kept.npz", "drawn.json"
 DRAWN_FEED = "drawn:"
-"""Before the name of an input that is drawn where it is read."""
+"""The prefix of the name of an input that is drawn when it is read."""
 NONZERO = "nonzero:"
-"""Before the name of weights that are drawn but for their zeros; what is kept is a bit an element."""
+"""The prefix of the name of weights that are drawn except for their zeros; one bit per element is kept."""
 LEAST_BYTES = 1 << 14
-"""Smaller arrays are kept."""
+"""Arrays with fewer bytes are kept."""
 FLOAT32 = 1
 """ONNX's number for that type."""
 EXAMINED_BYTES = 1 << 18
 RANDOM = 0.85
-"""What compresses to more than this part of its size looks random: mantissas of drawn numbers do not compress, their exponents do."""
+"""Data that compresses to more than this fraction of its size looks random: of drawn numbers, only the exponents compress."""
 
 
 def leave_out(folder: Path, seed: int = 0) -> None:
-    """Replace the weights of an artefact's folder by how to draw those that look random, of the same mean and deviation.
+    """Replace the random weights of an artefact's folder by a description from which to draw others of the same mean and deviation.
 
-    Their zeros stay where they are: a transform of weights may be padded.
+    Zeros keep their places, because a transform of weights may be padded.
     """
     weights = Weights(folder / WEIGHTS)
     random = {name: array for name, array in sorted(weights.items()) if looks_random(array[array != 0])}
@@ -52,7 +52,7 @@ def leave_out(folder: Path, seed: int = 0) -> None:
 
 
 def shrink(folder: Path, factor: float, kept: Collection[str]) -> bool:
-    """Draw the weights of an artefact's folder smaller from now on, but for those named in ``kept``; return whether there are others."""
+    """Scale the drawn weights of an artefact's folder by ``factor``, except those in ``kept``; return whether any were scaled."""
     described = json.loads((folder / DRAWN).read_text(encoding="utf-8"))
     factors = {name: 1.0 if name in kept else factor for name, *_ in described["weights"]}
     rows = [(name, shape, factors[name] * mean, factors[name] * deviation) for name, shape, mean, deviation in described["weights"]]
@@ -63,7 +63,7 @@ def shrink(folder: Path, factor: float, kept: Collection[str]) -> bool:
 
 
 def write_feeds(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Write inputs as an npz file, those that look random as their sizes alone; return them as they are drawn where it is read."""
+    """Write inputs as an npz file, random ones as their shapes alone; return them as ``read_feeds`` draws them."""
     kept: dict[str, Any] = {f"{DRAWN_FEED}{name}" if looks_random(array) else name: array for name, array in feeds.items()}
     written: dict[str, Any] = {key: array.shape if key.startswith(DRAWN_FEED) else array for key, array in kept.items()}
     np.savez_compressed(path, **written)
@@ -71,7 +71,7 @@ def write_feeds(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.nda
 
 
 def read_feeds(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """Read inputs, and draw those of which the sizes alone were written."""
+    """Read inputs, and draw those of which only the shapes were written."""
     with np.load(path) as stored:
         arrays = dict(stored)
     specs = [
@@ -82,7 +82,7 @@ def read_feeds(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def hollow(model: Any) -> Any:
-    """Return an ONNX model without the contents of weights that look random; ``filled`` draws others."""
+    """Return an ONNX model without the contents of weights that look random; ``filled`` draws new ones."""
     from onnx import ModelProto, numpy_helper
 
     made = ModelProto()
@@ -95,7 +95,7 @@ def hollow(model: Any) -> Any:
 
 
 def filled(model: Any, seed: int = 0) -> Any:
-    """Draw the weights of a hollow model, of their fan-in's scale, in place; return it."""
+    """Draw the weights of a hollow model in place, scaled by their fan-in; return the model."""
     generator = np.random.default_rng(seed)
     for tensor in model.graph.initializer:
         if tensor.data_type == FLOAT32 and not tensor.raw_data and not tensor.float_data and 0 not in tensor.dims:
@@ -105,7 +105,7 @@ def filled(model: Any, seed: int = 0) -> Any:
 
 
 def looks_random(array: np.ndarray) -> bool:
-    """Return whether values are floats as a generator draws them."""
+    """Return whether values look like floats from a random generator."""
     if array.dtype != np.float32 or array.nbytes < LEAST_BYTES:
         return False
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -114,7 +114,7 @@ def looks_random(array: np.ndarray) -> bool:
 
 
 def opened(path: Path) -> Artefact:
-    """Open an artefact, with its weights drawn where they were left out."""
+    """Open an artefact; weights that were left out are drawn."""
     artefact = Artefact.open(path)
     if not (artefact.folder / DRAWN).exists():
         return artefact

@@ -2,9 +2,9 @@
 
     python -m bench.engines ENGINE MODEL FEEDS.npz THREADS SETTLE_SECONDS
 
-serves one engine in a process of its own: says how long its last warm-up took, then reads a number of runs a line and answers with
-their nanoseconds as JSON, once its threads have gone to sleep or so many seconds are over.
-Separate processes, because thread pools that spin in one process would slow each other down.
+serves one engine in a process of its own. It prints how long its last warm-up took, then reads one number of runs per line and answers with
+their nanoseconds as JSON, once its threads have gone to sleep or SETTLE_SECONDS are over. The processes are separate because thread pools
+that spin in one process would slow each other down.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 WARM_UPS = 3
 LONG_RUN_NS = 1_000_000_000
-"""An engine that takes so long for a run is warmed up by two, and every further run of it counts."""
+"""An engine whose run takes this long is warmed up by two runs, and every later run counts."""
 ARENA_VALUES = 4
-"""The multiple of its largest value that onnxruntime's arena may hold, at least."""
+"""The multiple of a model's largest value that onnxruntime's arena may hold, at least."""
 RIGHT = 1e-3
-"""Outputs of what torch compiled may differ so much from those of what it did not, relatively or absolutely."""
+"""The largest accepted difference, relative or absolute, between the outputs of compiled and uncompiled torch."""
 ROUNDED_RIGHT = 0.1
-"""The same where torch rounds to bf16: no accuracy, only what tells rounding from another result."""
+"""The same if torch rounds to bf16: not a measure of accuracy, but a limit that tells rounding from a wrong result."""
 Run = Callable[[], Sequence[np.ndarray]]
 Feeds = Mapping[str, np.ndarray]
 
@@ -57,9 +57,9 @@ def largest_value_bytes(model: Path) -> int:
 
 
 def onnxruntime_engine(model: Path, feeds: Feeds, threads: int) -> Run:
-    """onnxruntime with all graph optimisations (its default), without its arena where that would fill the memory.
+    """onnxruntime with all graph optimisations (its default), without its arena if that would fill the memory.
 
-    Its sums of products of bytes are exact, which by default they are on few processors: what saturates computes something else.
+    Its sums of products of bytes are exact. By default they are exact on few processors only; sums that saturate give other results.
     """
     arena = ARENA_VALUES * largest_value_bytes(model) <= RacePolicy.memory_share * available_bytes()
     session = open_onnxruntime(model, threads, arena=arena)
@@ -88,7 +88,7 @@ def _openvino(model: Path, feeds: Feeds, threads: int, **more: str) -> Run:
 
 
 def folded(model: Path, feeds: Feeds) -> onnx.ModelProto:
-    """Return a model for inputs of these sizes, with constants folded by onnxruntime: what knows no sizes can translate it."""
+    """Return a model for inputs of these sizes, with constants folded by onnxruntime: converters that know no sizes can translate it."""
     import onnx
     import onnxruntime
 
@@ -108,7 +108,7 @@ def folded(model: Path, feeds: Feeds) -> onnx.ModelProto:
 def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     """torch.compile (inductor, max-autotune off) over the nodes as torch functions, after onnxruntime has folded constants.
 
-    With frozen weights and everything else, where that computes what torch computes without compiling; else with less.
+    Weights are frozen and patterns matched if the results then agree with uncompiled torch; otherwise one or both are switched off.
     """
     return _torch_compile(model, feeds, threads, RIGHT)
 
@@ -133,10 +133,10 @@ def _torch_compile(model: Path, feeds: Feeds, threads: int, right: float, *, aut
         run = partial(_torch_results, torch.compile(eager), operands, autocast)
         try:
             compiled = run()
-        except RuntimeError:  # 2.13 fails where it looks for attention, or prepares a transposed convolution
+        except RuntimeError:  # torch 2.13 fails when it looks for attention or prepares a transposed convolution
             continue
         if all(np.allclose(actual, reference, rtol=right, atol=right) for actual, reference in zip(compiled, expected, strict=True)):
-            break  # frozen, PP-OCR's recogniser computes something else
+            break  # with frozen weights, PP-OCR's recogniser computes something else
     return run
 
 
@@ -182,12 +182,12 @@ def einsat_engine(model: Path, feeds: Feeds, threads: int) -> Run:
 
 
 WITHOUT_DERIVATIONS = "einsat_rules_only"
-"""Our own optimiser with ``--no-derivations``: no peer, it shows what derivations add."""
+"""Our own optimiser with ``--no-derivations``: not a peer, but shows what derivations add."""
 OURS = ("einsat", WITHOUT_DERIVATIONS)
 OPENVINO_DEFAULT = "openvino_default"
 TORCH_AUTOCAST = "torch_compile_bf16"
 ROUNDING = (OPENVINO_DEFAULT, TORCH_AUTOCAST)
-"""OpenVINO as it comes and torch under autocast may round to bf16: beside them belong errors, so that only bench.precision times them."""
+"""OpenVINO by default and torch under autocast may round to bf16. Their times need errors beside them: only bench.precision times them."""
 
 ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "einsat": einsat_engine,
@@ -202,14 +202,14 @@ ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
 
 
 def outputs_file(folder: Path, engine: str) -> Path:
-    """Return the file of an engine's outputs, to be compared."""
+    """Return the file of an engine's outputs, which are compared."""
     return folder / f"{engine}.outputs.npz"
 
 
 def serve(engine: str, model: Path, feeds_file: Path, threads: int, settle_seconds: float) -> None:
-    """Prepare the engine, say how long its last warm-up took, then time as many runs as each line asks for."""
+    """Prepare the engine, print how long its last warm-up took, then time as many runs as each line asks for."""
     answers = sys.stdout
-    sys.stdout = sys.stderr  # what an engine prints is not an answer
+    sys.stdout = sys.stderr  # what an engine prints must not be read as an answer
     with np.load(feeds_file) as loaded:
         feeds = {name: loaded[name] for name in loaded.files}
     run = ENGINES[engine](model, feeds, threads)
@@ -217,7 +217,7 @@ def serve(engine: str, model: Path, feeds_file: Path, threads: int, settle_secon
         start = time.perf_counter_ns()
         outputs = run()
         warm_up_ns = time.perf_counter_ns() - start
-        if number and warm_up_ns >= LONG_RUN_NS:  # in the first, some engines compile
+        if number and warm_up_ns >= LONG_RUN_NS:  # some engines compile in the first warm-up
             break
     named = {f"output{i}": np.asarray(value) for i, value in enumerate(outputs)}
     np.savez(outputs_file(feeds_file.parent, engine), allow_pickle=True, **named)

@@ -1,4 +1,4 @@
-"""Say on what and from which commit something was measured; nothing that names a place on the machine."""
+"""Describe the machine and the commit of a measurement, without the names of folders."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def environment(threads: int, command: Sequence[str]) -> dict[str, Any]:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return what keeps rows of two environments out of one table."""
+    """Return the differences that keep rows of two environments out of one table."""
     names = sorted((set(first) | set(second)) - set(OF_THE_RUN))
     return [f"{name}: {first.get(name)} and {second.get(name)}" for name in names if first.get(name) != second.get(name)]
 
 
 def commit() -> str:
-    """Return the commit that is measured, marked where files differ from it; empty outside of a repository."""
+    """Return the commit that is measured, marked if files differ from it; empty outside a repository."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)

@@ -1,11 +1,12 @@
 """Time generated kernels beside a measured copy: ``python -m bench.eoperators [name part ...]``.
 
-Prints microseconds, the bandwidth over the bytes of all operands and the result, and how much that is of a copy of as many
-bytes by numpy, timed in turns with it; the least of many short runs counts. Tensors lie in the caches of common processors;
-``--large``: beyond them, where a copy by numpy does not reach the memory's bandwidth, since it reads what it will overwrite.
-On one thread, processor time is measured, so that other work on the machine disturbs little; with ``--threads``, the clock's,
-and the copy is of as many parts, each by a thread of its own. ``--record`` times all: those in caches on one thread (there, to
-hand out a copy takes longer than the copy), large ones on one and on two, and writes bench/results/eoperators.json and .md.
+Prints microseconds, the bandwidth over the bytes of all operands and the result, and its ratio to that of a numpy copy of as
+many bytes, timed in turns with it; the least of many short runs counts. Tensors fit into the caches of common processors. With
+``--large`` they do not; a numpy copy then does not reach the memory's bandwidth, because it reads the memory that it overwrites.
+On one thread, processor time is measured, so that other work on the machine disturbs little. With ``--threads``, the clock is
+read, and the copy has as many parts, each copied by a thread of its own. ``--record`` times all cases and writes
+bench/results/eoperators.json and .md: large tensors on one and on two threads, those in caches on one (starting a copy on
+several takes longer than the copy).
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from runtime.devices.cpu.dispatcher import KernelLibrary, load
 
 ALIGNMENT_BYTES = 64
 SECONDS = 0.6
-"""How long each kernel and its copy are timed at least."""
+"""Seconds for which each kernel and its copy are timed, at least."""
 LEAST_TURNS = 5
 STEADY = 0.99
-"""A time that is less than this part of the least before is news: as many turns again follow."""
+"""A time below this fraction of the least so far is an improvement: as many turns again follow."""
 TRANSFORMED = ("64@56", "128@28", "256@14", "512@28", "64@8x224")
-"""Convolutions of which the transforms are timed; the last is a block of rows."""
+"""Convolutions whose transforms are timed; the last is a block of rows."""
 SAME: dict[str, Any] = {"layout": "NHWC", "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 
 
@@ -172,7 +173,7 @@ def transforms(text: str) -> dict[str, Node]:
 
 
 def least_us(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
-    """Return the least time of a call of each, in turns, until more of them find nothing shorter: what disturbs adds to it."""
+    """Return the least time of a call of each, in turns, until more turns find no shorter time: disturbances only add time."""
     for run in runs:
         run()
     least = [float("inf")] * len(runs)
@@ -181,11 +182,11 @@ def least_us(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -
     while time.perf_counter() < end or turn < 2 * last + LEAST_TURNS:
         turn += 1
         for position, run in enumerate(runs):
-            run()  # what it works on is where it leaves it, not where the other left it
+            run()  # its data is then where it leaves it, not where the other run left it
             started = clock()
             run()
             spent = clock() - started
-            if not spent:  # the clock of processor time stands still now and then
+            if not spent:  # the clock of processor time sometimes stands still
                 continue
             last = turn if spent < STEADY * least[position] else last
             least[position] = min(least[position], spent)
@@ -193,7 +194,7 @@ def least_us(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -
 
 
 def aligned(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
-    """Return an array of random numbers in [0, 1), or of random bytes, at an address such as the runtime gives."""
+    """Return an array of random numbers in [0, 1), or of random bytes, at an address with the runtime's alignment."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT_BYTES
@@ -204,7 +205,7 @@ def aligned(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
 
 
 def copying(size_bytes: int, pool: ThreadPoolExecutor, threads: int) -> Callable[[], object]:
-    """Return a copy by numpy that moves so many bytes, half of them read."""
+    """Return a call of a numpy copy that moves so many bytes, half of them read."""
     parts = [(aligned((size_bytes // 8 // threads,)), aligned((size_bytes // 8 // threads,))) for _ in range(threads)]
     if threads == 1:
         return lambda: np.copyto(parts[0][1], parts[0][0])
@@ -245,7 +246,7 @@ class Row:
 
 
 def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row]:
-    """Compile the cases whose names hold one of these parts, all without any, and yield each when it is timed."""
+    """Compile the cases whose names contain one of these parts, or all cases if none is given; yield each when it is timed."""
     available = large_cases() if large else cases()
     chosen = {name: f for name, f in available.items() if not names or any(part in name for part in names)}
     if not chosen:
@@ -265,7 +266,7 @@ def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row
 
 
 RECORDED = ((True, 1), (True, 2), (False, 1))
-"""Whether large, and on how many threads."""
+"""What is recorded: whether tensors are large, and on how many threads."""
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:

@@ -4,11 +4,11 @@
     python bench/exporters.py keras models                 exports those of Keras into a folder
     python -m bench.run --models models/keras_gru.onnx     times one beside the peers
 
-Each exporter has packages of its own, which need not go together nor beside Einsat's: install them into an environment of their own
+Each exporter has packages of its own, which may conflict with each other and with Einsat's: install them into an environment of their own
 (``tensorflow-cpu tf2onnx``, ``jax2onnx flax``, ``scikit-learn skl2onnx``, ``paddlepaddle paddle2onnx packaging``), and run this file
-there. It imports nothing of Einsat. Paddle's leave the batch open: ``--shape x:1,3,224,224`` closes it for the peers, too.
-The models were written down for what these exporters do differently: recurrences and distances as loops, layouts with channels last.
-skl2onnx writes a KMeans of a fixed number of rows so that onnxruntime refuses it (a bias of the wrong size): it was left out.
+there. It imports nothing of Einsat. Paddle's models leave the batch open: ``--shape x:1,3,224,224`` fixes it, for the peers too.
+The models were chosen for what these exporters do differently: recurrences and distances as loops, layouts with channels last.
+There is no KMeans: onnxruntime refuses what skl2onnx writes for a fixed number of rows (a bias of the wrong size).
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ MODELS: Mapping[str, tuple[Callable[..., Any], Callable[[str], Any] | None, str]
                     "resnext50_32x4d", "inception_v3", "LSTM", "GRU", "transformer")},
     **{f"sklearn_{name}": (export_sklearn, None, name) for name in ("nearest_neighbours", "gaussian_process")},
 }  # fmt: skip
-"""What exports a model, what builds it first, and its name there; names begin with the exporter's."""
+"""By name, which begins with the exporter's: what exports a model, what builds it first, and its name there."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Compare the rules that are generated with TASO's published list: which of its sound rules follow, and what is not in it.
+"""Compare the generated rules with TASO's published list: which of its sound rules follow from them, and which of them it lacks.
 
     python -m bench.generated taso.json --ops matmul,add,mul,relu,concat --depth 3
 
@@ -33,7 +33,7 @@ _OPERATORS |= {"ewadd": "add", "ewmul": "mul", "split_0": "split", "split_1": "s
 
 @dataclass(frozen=True)
 class Listed:
-    """One rule of the list. ``holds``: it is sound where convolutions are ungrouped, by the list's own tests."""
+    """One rule of the list. ``holds``: it is sound for ungrouped convolutions, by the list's own tests."""
 
     name: str
     holds: bool
@@ -44,12 +44,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Names of the list's rules by what became of them, and how many of our equations do not follow from the list."""
+    """Names of the list's rules by outcome, and how many of our equations do not follow from the list."""
 
     derived: tuple[str, ...]
     missing: tuple[str, ...]
     beyond: tuple[str, ...]
-    """Sound rules that need other operators, or more of them, than were enumerated and that do not follow."""
+    """Sound rules that do not follow, and need other or more operators than were enumerated."""
     false_but_derived: tuple[str, ...]
     new: int
     of: int
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def read_list(path: Path) -> tuple[Listed, ...]:
-    """Return the rules of the list; raises ``EinsatError`` when the file is not one."""
+    """Return the rules of the list; raises ``EinsatError`` if the file is no such list."""
     try:
         rules = json.loads(path.read_text(encoding="utf-8"))["rules"]
         return tuple(map(_listed, rules))
@@ -76,7 +76,7 @@ def read_list(path: Path) -> tuple[Listed, ...]:
 def compare(
     listed: Sequence[Listed], equations: Sequence[Equation], rules: Sequence[Rule], operators: Sequence[str], depth: int
 ) -> Comparison:
-    """Say which rules of the list follow from ``rules``, and how many of ``equations`` do not follow from the list."""
+    """Return which rules of the list follow from ``rules``, and how many of ``equations`` do not follow from the list."""
     shown = {rule.name: bool(rule.equations) and all(derivable([equation], rules)[0] for equation in rule.equations) for rule in listed}
     near = {rule.name: rule.operators <= set(operators) and rule.size <= depth for rule in listed}
     sound = [rule.name for rule in listed if rule.holds]
@@ -92,7 +92,7 @@ def compare(
 
 
 def _as_rules(equations: Sequence[Equation]) -> tuple[Rule, ...]:
-    """Return the list's equations as rules, with every guard of the types that they were read with."""
+    """Return the list's equations as rules, with every guard of the types under which they were read."""
     made: dict[str, Rule] = {}
     taken: set[str] = set()
     for equation in equations:
@@ -125,7 +125,7 @@ def _operators(tree: Tree) -> set[str]:
 
 
 def _equation(left: Tree, right: Tree, ranks: Mapping[str, int]) -> Equation | None:
-    """Return an equation under its most general types, None where no types fit ungrouped convolutions."""
+    """Return an equation under its most general types; None if no types fit ungrouped convolutions."""
     names: dict[str, int] = {}
     sides = [_term(tree, ranks, names)[0] for tree in (left, right)]
     order = {old: new for new, old in enumerate(dict.fromkeys(v for side in sides for v in variables(side)))}

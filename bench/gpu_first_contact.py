@@ -1,4 +1,4 @@
-"""First contact with a GPU: is what was built without one right? Needs Python, numpy, CuPy and the packages runtime/ and bench/; no more.
+"""First contact with a GPU: test what was built without one. Needs only Python, numpy, CuPy and the packages runtime/ and bench/.
 
     python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--jobs all] [--target cuda:h200]    where the optimiser is installed
     python -m bench.gpu_first_contact --prepare FOLDER --import-profiles jobs.records.jsonl      again, with the times that it measured
@@ -7,16 +7,17 @@
     python -m bench.gpu_first_contact FOLDER --resume EARLIER                              again, with the times that it had
     python -m bench.gpu_first_contact FOLDER --compiled                                    networks as PyTorch and XLA compile them
 
-The first writes artefacts at all batch sizes of a network, which are compared with onnxruntime, with inputs and outputs, the kernels to be
-timed of these networks, or of all that --jobs names, each kernel once, and cuDNN's frontend for Python 3.12 as a wheel, which is unpacked
-where the GPU is; it goes on where it was interrupted, and says whether all of it is small enough to travel. The second downloads nothing.
-It asks one question after another and writes each answer down at once, into $OUT where that is set: versions; the device beside its
-description; code, plans of cuDNN and kernels of cuBLASLt as they load; outputs, launched one by one, captured and replayed; times by
-events beside the estimates and the least that arithmetic and memory allow; library calls and whole networks beside PyTorch's; then it
-times kernels for as long as it may. With --compiled it asks for networks as PyTorch and, where JAX is, XLA compile them, instead of all
-that. What cannot be asked is skipped with the reason, what goes wrong is an answer, too. Questions are asked in processes of their own: one
-that crashes, hangs or spoils the GPU's context costs its own answer. Where there is no GPU, that is said once, and the exit code is 2.
-``bench.gpu_results`` puts the answers on record.
+With --prepare it writes, for all batch sizes of each network, artefacts that are compared with onnxruntime, with inputs and outputs; the
+kernels to be timed of these networks, or of all that --jobs names, each kernel once; and cuDNN's frontend for Python 3.12 as a wheel, which
+is unpacked where the GPU is. It resumes where it was interrupted, and prints whether the folder is small enough to travel.
+
+Where the GPU is, nothing is downloaded. The command asks one question after another and writes each answer at once, into $OUT if that is
+set: versions; the device beside its description; whether code, plans of cuDNN and kernels of cuBLASLt load; outputs, launched one by one,
+captured and replayed; times by events beside the estimates and the least that arithmetic and memory allow; library calls and whole networks
+beside PyTorch's. Then it times kernels for as long as it may. With --compiled it asks instead for networks as PyTorch and, if JAX is
+installed, XLA compile them. A question that cannot be asked is skipped with the reason; a failure is an answer, too. Questions are asked in
+child processes: one that crashes, hangs or spoils the GPU's context costs only its own answer. Without a GPU, this is reported once, and
+the exit code is 2. ``bench.gpu_results`` records the answers.
 """
 
 from __future__ import annotations
@@ -65,37 +66,37 @@ if TYPE_CHECKING:
 PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
 """The networks of the published comparison."""
 TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "fp16": 1e-2}
-"""The largest difference from what must be computed, relative to the largest output, by the precision of products.
+"""The largest accepted difference from the right outputs, relative to the largest output, by the precision of products.
 
-Where operands are rounded, a last bit moves some of them by as much as that precision distinguishes.
+If operands are rounded, a change of their last bit moves some of them by as much as that precision distinguishes.
 """
 SHRINKINGS, SHRUNK = 5, 0.25
-"""How often drawn weights are made smaller, at most, and by which factor, so that outputs do not hang on their last bits."""
+"""How often drawn weights are made smaller, at most, and the factor: outputs should not depend on their last bits."""
 RUNS = 50
 PRECISIONS = ("float32", "tf32", "fp16")
-"""In which networks are computed."""
+"""The precisions in which networks are computed."""
 PLAIN, MARK = PRECISIONS[0], "@"
 TF32_GAP, MIDDLES = 2.0**-10, (0.25, 0.5, 0.75)
-"""Between two numbers of tf32 above 1, and shares of it at which ways of rounding differ."""
+"""The gap between two tf32 numbers above 1, and fractions of it at which ways of rounding differ."""
 MODES = ("max-autotune-no-cudagraphs", "default")
-"""Of torch.compile: choosing kernels by their times, which takes minutes for some networks, or by its rules."""
+"""Modes of torch.compile: kernels are chosen by their times, which takes minutes for some networks, or by rules."""
 XLA_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "fp16": "default"}
-"""What JAX calls the precision of products."""
+"""JAX's names of the precisions of products."""
 MOST_COMPARED = 1 << 18
-"""Elements of an output that are compared, at most, evenly spread over it: they travel."""
+"""Maximum number of elements of an output that are compared, evenly spread over it: they have to travel."""
 NETWORK = "network.onnx"
 """The network without its random weights, for PyTorch."""
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
 """Seconds that one question may take; timing kernels ends by itself."""
 GRACE_SECONDS = 20.0
-"""Seconds after the end in which a question that has begun may still be answered."""
+"""Seconds after the end during which a question that has begun may still be answered."""
 KERNEL_TIMES, COMPILED, XLA = ": kernel times", ": PyTorch, compiled", ": XLA"
 JOBS, RECORDS, PARTS, DATABASE = "jobs.zip", "records.jsonl", ".parts", "profiles.sqlite"
 MOST_ARCHIVE_BYTES = 45_000_000
-"""Bytes that an archive of kernels may take; what is beyond it goes into another one."""
+"""Maximum bytes of an archive of kernels; further kernels go into another one."""
 MOST_CARRIED_BYTES = 64 << 20
-"""Bytes that travel to a machine with a GPU at most: the repository's files and the folder that is prepared."""
+"""Maximum bytes that travel to a machine with a GPU: the repository's files and the prepared folder."""
 FRONTEND = "nvidia-cudnn-frontend==1.32.0"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
 PACKAGES = (
@@ -111,11 +112,11 @@ class Skipped(Exception):
 
 
 class NoDevice(Exception):
-    """There is no GPU that can be asked; the text says what is missing. No further question is asked."""
+    """There is no usable GPU; the text says what is missing. No further question is asked."""
 
 
 def bench_models() -> Mapping[str, BenchModel]:
-    """Return the models of both lists of the bench, of the second where torch is."""
+    """Return the models of both lists; those of the second only if torch is installed."""
     from bench.cuda_kernels import unseen
     from bench.models import MODELS
 
@@ -125,11 +126,11 @@ def bench_models() -> Mapping[str, BenchModel]:
 def prepare(
     folder: Path, names: Sequence[str], timed: Sequence[str], target: str, budget: str, profiles: Sequence[Path], precision: str = PLAIN
 ) -> bool:
-    """Write artefacts of networks for a target, and the kernels to be timed of more; return whether they are small enough to travel.
+    """Write artefacts of networks for a target, and the kernels to time of more networks; return whether they are small enough to travel.
 
-    ``profiles``: kernel times that such a GPU has measured; programs are made of the kernels that are the fastest by them.
-    ``precision``: to what their products may round operands; where it is not float32, it stands in the names of their folders.
-    What an earlier call has prepared is kept; a network whose kernels cannot be exported is said, and left out.
+    ``profiles``: kernel times measured on such a GPU, by which programs get the fastest kernels.
+    ``precision``: the precision to which products may round operands; unless it is float32, it is part of the folders' names.
+    Artefacts that an earlier call has prepared are kept; a network whose kernels cannot be exported is reported and skipped.
     """
     models = bench_models()
     parts = folder.with_name(folder.name + PARTS)
@@ -162,9 +163,9 @@ def prepare(
 
 
 def prepare_artefact(network: BenchModel, batch: int, folder: Path, target: str, options: Sequence[str]) -> None:
-    """Write a network's artefact, which is compared with onnxruntime, then leave its random weights out.
+    """Write a network's artefact, compare it with onnxruntime, then leave its random weights out.
 
-    Beside it lie inputs, what the recorded device computes from them and the weights that are drawn instead, and how much work it is.
+    Beside it are written inputs, the recorded device's outputs for them with the drawn weights, and the network's work.
     """
     import onnx
 
@@ -189,17 +190,17 @@ def prepare_artefact(network: BenchModel, batch: int, folder: Path, target: str,
 
 
 def precision_of(folder: Path) -> str:
-    """Return to what the products of the program in a folder may round their operands, which its name says."""
+    """Return the precision to which products of the program in a folder may round operands, from the folder's name."""
     return folder.name.partition(MARK)[2] or PLAIN
 
 
 def settled_outputs(
     path: Path, target: str, feeds: Mapping[str, np.ndarray], constants: Collection[str], tolerance: float
 ) -> dict[str, Any]:
-    """Return what a program computes on the recorded device, with drawn weights of which one change shows and rounding hardly does.
+    """Return a program's outputs on the recorded device, with drawn weights for which a change of weights shows and rounding hardly does.
 
-    ``constants``: the names of the model's. Weights that the program has transformed lose what ties them together when they are drawn,
-    and what is computed from them grows: those are drawn smaller until the outputs can tell a right program from a wrong one. Saturated
+    ``constants``: the names of the model's constants. Weights that the program has transformed lose their relations when they are drawn,
+    and values computed from them grow. They are drawn smaller until the outputs can tell a right program from a wrong one; saturated
     outputs cannot.
     """
 
@@ -226,12 +227,12 @@ def settled_outputs(
 
 
 def compared(array: Any) -> Any:
-    """Return the elements of an output that are compared: at a distance that is odd, so that they lie everywhere in tiles."""
+    """Return the elements of an output that are compared: at an odd distance, so that they fall on all places of tiles."""
     return array.reshape(-1)[:: -(-array.size // MOST_COMPARED) | 1]
 
 
 def _changed(weight: np.ndarray, share: float) -> np.ndarray:
-    """Return weights of which every other one is larger by a share."""
+    """Return the weights with every other one larger by a fraction ``share``."""
     if weight.dtype != np.float32:
         return weight
     moved = np.array(weight)
@@ -240,7 +241,7 @@ def _changed(weight: np.ndarray, share: float) -> np.ndarray:
 
 
 def _rounded(weight: np.ndarray) -> np.ndarray:
-    """Return weights of which every other one is the next larger float."""
+    """Return the weights with every other one replaced by the next larger float."""
     if weight.dtype != np.float32:
         return weight
     moved = np.array(weight)
@@ -264,7 +265,7 @@ def work_of(model: Any, shapes: Sequence[str]) -> dict[str, float]:
 
 
 def prepare_jobs(network: BenchModel, batch: int, archive: Path, options: Sequence[str]) -> None:
-    """Write the kernels that a search of a network wants timed; say why where there are none."""
+    """Write the kernels that a search of a network would time; print why if there are none."""
     import onnx
 
     with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
@@ -279,12 +280,12 @@ def prepare_jobs(network: BenchModel, batch: int, archive: Path, options: Sequen
 
 
 def _sizes(shapes: Sequence[str]) -> list[str]:
-    """Return the options that say how large inputs are, where the model does not."""
+    """Return the options that give the input sizes that the model leaves open."""
     return [word for shape in shapes for word in ("--shape", shape)]
 
 
 def is_portable(folder: Path) -> bool:
-    """Print what the folder and the repository's files take together; return whether that may travel."""
+    """Print the size of the folder and the repository's files together; return whether they are small enough to travel."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split("\0")
     repository = sum((ROOT / name).stat().st_size for name in listed if name and (ROOT / name).is_file())
     sizes = {each.name: _size_bytes(each) for each in sorted(folder.iterdir())}
@@ -324,7 +325,7 @@ def versions() -> Answer:
 
 
 def _printed(program: str, *arguments: str) -> list[str]:
-    """Return the lines that a program prints; none where it is not installed or does not end."""
+    """Return the lines that a program prints; none if it is not installed or does not end."""
     path = shutil.which(program)
     if path is None:
         return []
@@ -335,7 +336,7 @@ def _printed(program: str, *arguments: str) -> list[str]:
 
 
 def present() -> Answer:
-    """Return the name of the device; NoDevice where CuPy, a driver or a device is missing."""
+    """Return the name of the device; raises NoDevice if CuPy, a driver or a device is missing."""
     from runtime.devices.cuda import cupy_driver
 
     try:
@@ -364,7 +365,7 @@ def libraries() -> Answer:
 
 
 def properties() -> Answer:
-    """Return what the device says of itself beside what we say of such a device."""
+    """Return the properties that the device reports beside our description of such a device."""
     from runtime.devices.cuda.cupy_driver import library
 
     cupy = library()
@@ -382,10 +383,10 @@ def properties() -> Answer:
 
 
 def roundings(device: str = "cuda") -> Answer:
-    """Return to what libraries round an operand that tf32 does not hold, in products and in convolutions that PyTorch asks them for.
+    """Return how libraries round an operand that tf32 cannot represent, in products and convolutions that PyTorch calls.
 
-    Of numbers just below, at and above the middle between two of tf32's, in units of the gap. Rounding to nearest gives 0, 0 or 1
-    (whether a tie goes to the even number), 1; leaving the last bits out 0, 0, 0.
+    The operands lie below, at and above the middle between two tf32 numbers; results are in units of the gap. Rounding to nearest gives
+    0, 0 or 1 (depending on whether a tie goes to the even number), 1; truncation gives 0, 0, 0.
     """
     try:
         import torch
@@ -449,7 +450,7 @@ def _planned(plan: Plan, kind: str) -> Answer:
 
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
-    """Run a program launched one by one, captured and replayed, and compare each with what it must compute."""
+    """Run a program launched one by one, captured and replayed, and compare the outputs of each with the right ones."""
     feeds, tolerance = read_feeds(folder / FEEDS), TOLERANCES[precision_of(folder)]
     with np.load(folder / WANTED) as expected, Session(artefact, on=on) as session:
         errors = []
@@ -467,10 +468,10 @@ def _error(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def least_us(folder: Path, precision: str, name: str) -> float | None:
-    """Return what a network takes at least on a GPU of a driver's name: its arithmetic at the peak, or its bytes at memory's bandwidth.
+    """Return a network's least time on the GPU with a driver's name: its arithmetic at the peak, or its bytes at the memory's bandwidth.
 
-    Each input, output and weight counts once, so what stays in caches from replay to replay can be faster. None where there is no
-    description of such a GPU, or the network's work was not counted.
+    Each input, output and weight counts once, so a network that stays in caches between replays can be faster. None if such a GPU is not
+    described, or the network's work was not counted.
     """
     gpu = next((gpu for gpu in GPUS.values() if gpu.is_called(name)), None)
     if gpu is None or not (folder / WORK).exists():
@@ -482,7 +483,7 @@ def least_us(folder: Path, precision: str, name: str) -> float | None:
 
 
 def shares(folder: Path, times_us: Mapping[str, float | str], name: str) -> dict[str, float]:
-    """Return by precision which part of a network's time is what it takes at least."""
+    """Return, by precision, a network's least time as a fraction of its time."""
     least = {precision: least_us(folder, precision, name) for precision in times_us}
     return {
         precision: bound / time_us
@@ -501,7 +502,7 @@ def _device_name() -> str:
 
 
 def times(artefact: Artefact, folder: Path) -> Answer:
-    """Return the median time of a replay, on one stream and on more where there are branches, and of each step beside its estimate."""
+    """Return the median time of a replay, on one stream and, if there are branches, on more, and of each step beside its estimate."""
     planned = artefact.plan.steps
     if any(step.kind == "onnxruntime" for step in planned):
         raise Skipped("some steps run on the host")
@@ -573,7 +574,7 @@ def _graph_us(torch: Any, call: Callable[[], object]) -> float:
     """Return the median time of a call that is captured as a CUDA graph and replayed."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # what a library chooses by trying is chosen before anything is captured
+    with torch.cuda.stream(stream):  # libraries that choose by trials do so before anything is captured
         for _ in range(5):
             call()
     torch.cuda.current_stream().wait_stream(stream)
@@ -596,7 +597,7 @@ def torch_network(
 ) -> Answer:
     """Time a whole network in PyTorch, eager with cuDNN in benchmark mode or compiled in one of its modes, in some precisions.
 
-    Weights are drawn, as ours are; nothing is compared. A precision that PyTorch cannot compute in costs its own time alone.
+    Weights are drawn, as ours are; outputs are not compared. If PyTorch cannot compute in a precision, only that time is missing.
     """
     try:
         import onnx
@@ -616,7 +617,7 @@ def torch_network(
             with torch.inference_mode():
                 given = [torch.from_numpy(feeds[name]).to(device) for name in module.inputs]
                 given = [each.to(floats) if each.is_floating_point() else each for each in given]
-                torch.compiler.reset()  # of what was compiled before: after eight networks torch would compute eagerly
+                torch.compiler.reset()  # forgets what was compiled before: after eight networks torch would compute eagerly
                 call = torch.compile(module, mode=mode) if mode else module
                 times_us[precision] = timed(torch, partial(call, *given))
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -627,8 +628,8 @@ def torch_network(
 def xla_network(folder: Path, *, precisions: Sequence[str] = PRECISIONS, platform_name: str = "gpu") -> Answer:
     """Time a whole network as XLA compiles it, through JAX, in some precisions: one call after another, with no wait between them.
 
-    XLA captures CUDA graphs by itself. Where its calls are shorter than Python's part in them, the latter is what is timed, so a call
-    that is waited for stands beside it.
+    XLA captures CUDA graphs by itself. If a call is shorter than Python's part in it, the latter is timed; so the time of a call that is
+    waited for is given, too.
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other questions need memory, too
     try:
@@ -661,7 +662,7 @@ def xla_network(folder: Path, *, precisions: Sequence[str] = PRECISIONS, platfor
 
 
 def _queued_us(jax: Any, call: Callable[[], object]) -> tuple[float, float]:
-    """Return the time of a call among calls that follow each other without a wait, and of one that is waited for, by the host's clock."""
+    """Return, by the host's clock, the time of a call among calls without waits between them, and of one that is waited for."""
     queued_us, waited_us = [], []
     for _ in range(5):
         begun = time.perf_counter()
@@ -691,9 +692,9 @@ Question = tuple[str, Callable[[], Answer]]
 
 
 def questions(folder: Path, on: str | None, written: Path, left_seconds: Callable[[], float], *, mode: str = "") -> list[Question]:
-    """Return what to ask, the most important first; on a described device only what needs none.
+    """Return the questions, the most important first; on a described device only those that need no GPU.
 
-    ``mode``: time networks as PyTorch compiles them in this mode, and as XLA does, and nothing else.
+    ``mode``: only time networks, as PyTorch compiles them in this mode and as XLA does.
     """
     prepared = sorted(each for each in folder.iterdir() if (each / WANTED).exists())
     networks = {each.name.partition(MARK)[0]: each for each in reversed(prepared)}  # peers are asked once for all precisions of ours
@@ -715,7 +716,7 @@ def questions(folder: Path, on: str | None, written: Path, left_seconds: Callabl
 
 
 def program_questions(folder: Path) -> list[Question]:
-    """Return what is asked about the program in a folder."""
+    """Return the questions about the program in a folder."""
     name = folder.name
     asked: list[Question] = [
         (f"{name}: code", partial(_of_artefact, code, folder)),
@@ -730,7 +731,7 @@ def program_questions(folder: Path) -> list[Question]:
 
 
 def compiled_questions(networks: Mapping[str, Path], mode: str) -> list[Question]:
-    """Return what is asked of compilers, precision by precision, of the smallest networks first: more answers in the time."""
+    """Return the questions about compilers, precision by precision, the smallest networks first: more answers fit into the time."""
     smallest_first = sorted(networks.items(), key=lambda pair: (_flops(pair[1]), pair[0]))
     asked: list[Question] = []
     for precision in PRECISIONS:
@@ -746,7 +747,7 @@ def _of_artefact(question: Callable[..., Answer], folder: Path, *rest: Any) -> A
 
 
 def _flops(folder: Path) -> float:
-    """Return how much arithmetic a prepared network is."""
+    """Return the number of arithmetic operations of a prepared network."""
     return float(json.loads((folder / WORK).read_text(encoding="utf-8"))["flops"]) if (folder / WORK).exists() else 0.0
 
 
@@ -757,7 +758,7 @@ def _share(left_seconds: Callable[[], float], parts: int) -> float:
 def ask(folder: Path, seconds: float, written: Path, on: str | None, *, mode: str = "") -> int:
     """Ask until the time is up; return the exit code: 0 all is well, 1 something is not, 2 there is no GPU.
 
-    Each process goes on with the questions until one of them ends it, or fails in a way that may have spoilt the device's context.
+    Each process asks questions until one of them ends it, or fails in a way that may have spoilt the device's context.
     """
     deadline = time.monotonic() + seconds
 
@@ -769,7 +770,7 @@ def ask(folder: Path, seconds: float, written: Path, on: str | None, *, mode: st
     answered = 0
     while answered < len(asked):
         process = get_context("fork").Process(target=_answer, args=(asked, answered, written, left_seconds, on is None))
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # threads of numpy's do nothing meanwhile
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # numpy's threads are idle meanwhile
             process.start()
         latest, since = answered, time.monotonic()
         while process.is_alive():
@@ -806,8 +807,8 @@ def _write(written: Path, name: str, seconds: float, result: Mapping[str, Any]) 
 
 
 def _answer(asked: Sequence[Question], first: int, written: Path, left_seconds: Callable[[], float], is_gpu: bool) -> None:
-    """Answer questions from one on; end early where the GPU's context may be spoilt."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the parent does then is its own affair: this process ends
+    """Answer questions from the first one on; end early if the GPU's context may be spoilt."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler is not for this process, which ends
     is_absent = False
     for name, question in asked[first:]:
         begun = time.monotonic()
@@ -831,7 +832,7 @@ def _answer(asked: Sequence[Question], first: int, written: Path, left_seconds: 
 
 
 def unpack_wheels(folder: Path) -> None:
-    """Make the packages importable that travelled as wheels, here and in the processes that measure."""
+    """Make packages that travelled as wheels importable, here and in the processes that measure."""
     if wheels := sorted(folder.glob("wheels/*.whl")):
         place = tempfile.mkdtemp(prefix="einsat-wheels-")
         for wheel in wheels:

@@ -1,9 +1,9 @@
-"""Compare generated kernels with the libraries' on each product that both were timed for: of kernel times that a GPU has measured.
+"""Compare generated kernels with the libraries' on each product for which a GPU has timed both.
 
     python -m bench.gpu_products bench/results/cuda_h100.jsonl.gz --record
 
-A product is a matrix product or a convolution of certain sizes. Of the kernels that hold it, whatever else is fused to them and in whatever
-layout, the fastest of each library, by whichever of its plans, stands beside the fastest generated one.
+A product is a matrix product or a convolution of certain sizes. Of the kernels that contain it, with any fused operators and in any layout,
+the fastest of each library, by any of its plans, is compared with the fastest generated one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from runtime.profile.tables import read_line, read_lines
 GENERATED = "generated"
 LIBRARIES = ("cudnn", "cublas")
 PACKED_LAYOUT = "layout"
-"""The attribute that does not tell products apart: in which order the operands lie."""
+"""The attribute that is ignored when products are compared: the order in which operands are stored."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One product: ``count`` of [rows, summed] by [summed, columns]; times in microseconds by who computes it."""
+    """One product: ``count`` of [rows, summed] by [summed, columns]; times in microseconds by implementation."""
 
     op: str
     attributes: str
@@ -41,7 +41,7 @@ class Row:
     columns: int
     summed: int
     elements: int
-    """Of the result."""
+    """The number of elements of the result."""
     times_us: dict[str, float]
 
     @property
@@ -51,7 +51,7 @@ class Row:
 
 
 def contested(records: Iterable[Record]) -> list[Row]:
-    """Return the products that a library and a generated kernel were timed for, in strict float32; where ours gains most first."""
+    """Return the products for which a library and a generated kernel were timed, in strict float32, the largest gain of ours first."""
     times_us: dict[tuple[str, str, int, int, int, int, int], dict[str, float]] = {}
     for each in records:
         implementation, time_us = Implementation.parse(each.implementation), each.median_us
@@ -100,7 +100,7 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the page; write it where that is asked for."""
+    """Print the page; write it if that is asked for."""
     form = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_products", description=__doc__, formatter_class=form)
     parser.add_argument("records", type=Path, help="kernel times, as python -m runtime.profile measure writes them")

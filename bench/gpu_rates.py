@@ -1,8 +1,8 @@
-"""What a GPU's launches and memory take: the numbers that its cost model starts from.
+"""Measure a GPU's launches and memory accesses: the numbers from which its cost model starts.
 
-All is timed inside of replayed CUDA graphs. A launch is one of many empty kernels that follow each other. Bytes are moved by a copy in
-loads and stores of 16 bytes: from memory, where the graph goes through buffers that together are four times the cache, and from the
-cache, where it copies the same buffer again and again.
+Everything is timed inside replayed CUDA graphs. A launch is one of many consecutive empty kernels. Bytes are moved by a copy with loads
+and stores of 16 bytes: from memory, through buffers that together are four times the cache, and from the cache, by copying the same buffer
+again and again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Put on record what a GPU answered: ``python -m bench.gpu_results contact.jsonl [compiled.jsonl ...] [--records records.jsonl]``.
+"""Record the answers of a GPU: ``python -m bench.gpu_results contact.jsonl [compiled.jsonl ...] [--records records.jsonl]``.
 
-Writes bench/results/cuda_contact.json and .md: a row a network and batch, beside PyTorch and XLA in the same precision. Of several files
-the later answers count. With --add, rows on record that were not asked for again stay as they are, and peers' times, too.
+Writes bench/results/cuda_contact.json and .md: one row per network and batch, beside PyTorch and XLA in the same precision. If several
+files answer a question, the later answer counts. With --add, recorded rows and peers' times that were not asked for again are kept.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ class Row:
     network: str
     batch: int
     precision: str
-    """To what the products of the program may round operands; peers are compared in the same one."""
+    """The precision to which products of the program may round operands; peers are compared in the same precision."""
     error: float | None
-    """The largest of launched, captured and replayed, relative to the largest output."""
+    """The largest error of the launched, captured and replayed runs, relative to the largest output."""
     one_stream_us: float | None
     streams_us: dict[str, float]
-    """By the number of streams, where steps run beside each other."""
+    """Times by the number of streams, if steps run beside each other."""
     predicted_us: float | None
     steps: int
     pytorch_us: dict[str, float | str]
-    """Eager, cuDNN in benchmark mode, by precision; a text says why there is no time."""
+    """Times of eager PyTorch, with cuDNN in benchmark mode, by precision; a text says why there is no time."""
     compiled_us: dict[str, float | str]
-    """By torch.compile."""
+    """Times of torch.compile."""
     compiled_mode: str
     xla_us: dict[str, float | str]
     roofline_share: float | None
     why: str = ""
     commit: str = ""
-    """At which the program was made."""
+    """The commit at which the program was made."""
 
     @property
     def best_us(self) -> float | None:
-        """Return what the program takes on as many streams as are the fastest."""
+        """Return the program's time on the fastest number of streams."""
         times_us = [time_us for time_us in (self.one_stream_us, *self.streams_us.values()) if time_us is not None]
         return min(times_us, default=None)
 
@@ -72,7 +72,7 @@ class Row:
 
 
 def read(paths: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return answers by their questions; one without a result does not replace one that has it."""
+    """Return answers by their questions; an answer without a result does not replace one with a result."""
     answers: dict[str, Mapping[str, Any]] = {}
     for path in paths:
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
@@ -82,7 +82,7 @@ def read(paths: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
 
 
 def rows(answers: Answers, commit: str) -> list[Row]:
-    """Return a row for each network of which outputs were asked for; ``commit``: at which its program was made."""
+    """Return a row for each network whose outputs were asked for; ``commit``: at which its program was made."""
     made = []
     for question in answers:
         name, _, what = question.partition(": ")
@@ -104,13 +104,13 @@ def rows(answers: Answers, commit: str) -> list[Row]:
 
 
 def recorded_rows(path: Path) -> list[Row]:
-    """Return the rows on record; those of a page at one commit name it, too."""
+    """Return the recorded rows; rows without a commit get that of the page."""
     page_on_record = json.loads(path.read_text(encoding="utf-8"))
     return [Row(**{"commit": page_on_record["commit"], **row}) for row in page_on_record["rows"]]
 
 
 def added(earlier: Iterable[Row], later: Iterable[Row]) -> list[Row]:
-    """Return all rows; of a network, a batch and a precision the later one, with peers' times of both, of which the later ones count."""
+    """Return all rows: of two for a network, batch and precision the later one, with peers' times of both, the later ones preferred."""
     together = {(row.network, row.batch, row.precision): row for row in earlier}
     for row in later:
         key = row.network, row.batch, row.precision
@@ -124,13 +124,13 @@ def added(earlier: Iterable[Row], later: Iterable[Row]) -> list[Row]:
 
 
 def _by_precision(answers: Answers, question: str, kind: str) -> dict[str, float | str]:
-    """Return a peer's times by precision, each of which was asked for alone."""
+    """Return a peer's times by precision; each precision is a question of its own."""
     given = (answers.get(f"{question}, {precision}", {}) for precision in PRECISIONS)
     return {precision: time_us for answer in given for precision, time_us in answer.get(kind, {}).items()}
 
 
 def _mode(answers: Answers, model: str, precision: str) -> str:
-    """Return in which mode torch.compile compiled a network."""
+    """Return the mode in which torch.compile compiled a network."""
     return str(answers.get(f"{model}{COMPILED}, {precision}", {}).get("mode", MODES[0]))
 
 

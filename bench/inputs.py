@@ -11,11 +11,11 @@ import onnx
 TOKENS = 1000
 Shapes = Mapping[str, tuple[int, ...]]
 Draw: TypeAlias = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]
-"""Return an input of a shape."""
+"""A function that returns an input of a shape."""
 
 
 def parse_shapes(texts: Sequence[str]) -> Shapes:
-    """Parse the flags that make input sizes known: ``x:1,3,48,192``."""
+    """Parse the flags that fix input sizes: ``x:1,3,48,192``."""
     pairs = (text.rpartition(":") for text in texts)
     return {name: tuple(int(size) for size in sizes.split(",")) for name, _, sizes in pairs}
 
@@ -23,9 +23,9 @@ def parse_shapes(texts: Sequence[str]) -> Shapes:
 def feeds_for(
     model: onnx.ModelProto, shapes: Shapes, seed: int = 0, draw: Draw | None = None, integers: Mapping[str, tuple[int, int]] = {}
 ) -> dict[str, np.ndarray]:
-    """Return random inputs; ``shapes`` for inputs whose sizes the model leaves open; ``draw`` for floats that are no noise.
+    """Return random inputs; ``shapes``: for inputs whose sizes the model leaves open; ``draw``: for floats that are not noise.
 
-    ``integers``: the least integer of an input, and the first that is too large.
+    ``integers``: by input, the least integer and the first one that is too large.
     """
     random = np.random.default_rng(seed)
     feeds: dict[str, np.ndarray] = {}
@@ -43,7 +43,7 @@ def feeds_for(
 
 
 def ragged_mask(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
-    """Return ones, then zeros, in each row: of any length from 1, or from half of it where there is a single row."""
+    """Return ones, then zeros, in each row: of any length from 1, or from half of the row if there is only one."""
     *rows, length = shape
     least = (length + 1) // 2 if np.prod(rows) == 1 else 1
     return np.arange(length) < random.integers(least, length + 1, rows)[..., None]

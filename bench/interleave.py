@@ -20,10 +20,10 @@ from bench.watched import Timed
 from egraph.policy import RacePolicy
 
 LEAST_SECONDS = 20.0
-"""Where an engine takes seconds, the others are timed for so long all the same: one run of each says little."""
+"""Even if one engine takes seconds per run, the others are timed for this long, because one run of each says little."""
 
 END_SECONDS = 10.0
-"""How long an engine that answers no more may take to end."""
+"""Seconds that an engine that no longer answers may take to end."""
 
 
 class EngineFailed(Exception):
@@ -40,9 +40,9 @@ class EngineProcess:
     threads: int
     start_seconds: float = 240.0
     settle_seconds: float = RacePolicy.settle_seconds
-    """How long an answer waits, at most, until the engine's threads have gone to sleep: they would disturb what is timed next."""
+    """Maximum seconds that an answer waits until the engine's threads sleep: they would disturb the next timing."""
     warm_up_ns: int = 0
-    """How long the last run before the first timed one took."""
+    """Nanoseconds of the last run before the first timed one."""
 
     def __enter__(self) -> EngineProcess:
         arguments = self.engine, self.model, self.feeds, self.threads, self.settle_seconds
@@ -74,7 +74,7 @@ class EngineProcess:
         return line
 
     def time_ns(self, runs: int, seconds: float = 600.0) -> list[int]:
-        """Return the nanoseconds of some runs; raises EngineFailed after so many seconds without an answer."""
+        """Return the nanoseconds of some runs; raises EngineFailed after ``seconds`` without an answer."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(f"{runs}\n")
@@ -93,11 +93,11 @@ def _reason(lines: Sequence[str]) -> str:
 def interleave(
     engines: Mapping[str, Timed], *, seconds: float = 6.0, rounds: int = 12, deadline: float = math.inf
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return every engine's times in nanoseconds, and why some have none; the first round, where caches are cold, is not counted.
+    """Return every engine's times in nanoseconds, and why some have none; the first round, with cold caches, is not counted.
 
-    Engines that take seconds are timed in as many rounds as fit into ``seconds``, at least in one, and all their runs count; the
-    others take their turns in all rounds. An engine that fails, or gives no answer until ``deadline`` (``time.monotonic``), drops
-    out; the others go on.
+    Engines that take seconds per run are timed in as many rounds as fit into ``seconds``, at least in one, and all their runs
+    count; the others are timed in every round. An engine that fails, or does not answer by ``deadline`` (``time.monotonic``),
+    drops out; the others continue.
     """
     failed: dict[str, str] = {}
     times: dict[str, list[int]] = {name: [] for name in engines}

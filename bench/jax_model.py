@@ -1,4 +1,4 @@
-"""Run an ONNX graph with JAX's functions, so that XLA compiles it: the operators of the networks that are compared on a GPU."""
+"""Run an ONNX graph with JAX's functions, so that XLA compiles it. Covers the operators of the networks that are compared on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax import lax
 from onnx import numpy_helper
 
 Array = Any
-"""An array of JAX's; of numpy, where it says how to compute."""
+"""An array of JAX; an array of numpy if it controls the computation."""
 LAYOUT = ("NCHW", "OIHW", "NCHW")
 
 
@@ -139,8 +139,8 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
 class JaxModel:
     """The graph's nodes, one function each: ``model(weights, *operands)``. Raises LookupError naming operators that are not in the table.
 
-    ``weights`` are the model's floats; whole numbers and single floats say how to compute, and are known when it is compiled. Floats are
-    of the type that weights are given in.
+    ``weights`` are the model's float tensors; integers and single floats control the computation and are known when it is compiled. Floats
+    have the type of the given weights.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -157,7 +157,7 @@ class JaxModel:
 
     def __call__(self, weights: Mapping[str, Array], *operands: Array) -> list[Array]:
         floats = next((each.dtype for each in weights.values()), np.dtype(np.float32))
-        with np.errstate(over="ignore"):  # what masks add is infinite in halves
+        with np.errstate(over="ignore"):  # in half precision, what masks add is infinite
             settings = {name: value.astype(floats) if value.dtype.kind == "f" else value for name, value in self._settings.items()}
         values = {**settings, **weights, **dict(zip(self.inputs, operands, strict=True))}
         for node in self._nodes:

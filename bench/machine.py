@@ -1,4 +1,4 @@
-"""Say on what and by which command something was measured; nothing that names a place on the machine."""
+"""Describe the machine and the command of a measurement, without the names of folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sentence(machine: Mapping[str, str]) -> str:
 
 
 def processor(lines: Sequence[str] = ()) -> str:
-    """Return the processor's name and which of ``UNITS`` it has, from lines of /proc/cpuinfo: one name is given to many processors."""
+    """Return the processor's name and which of ``UNITS`` it has, from lines of /proc/cpuinfo: many processors share one name."""
     values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines or described())}
     flags = values.get("flags", values.get("Features", "")).split()
     units = ", ".join(unit for unit in UNITS if unit in flags)

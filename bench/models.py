@@ -1,4 +1,4 @@
-"""The benchmark's models: built in ``bench.networks``, or brought by pip.
+"""The benchmark's models: built in ``bench.networks``, or part of packages that pip installs.
 
 python -m bench.models                      lists them
 python -m bench.models resnet18 out.onnx    writes one
@@ -30,7 +30,7 @@ LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet5
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model with the flags that make its input sizes known. ``batches``: batch sizes to run it at; ``draw``: inputs for it."""
+    """A model with the flags that fix its input sizes. ``batches``: batch sizes to run it at; ``draw``: draws its float inputs."""
 
     name: str
     make: Callable[[int], onnx.ModelProto]
@@ -39,12 +39,12 @@ class BenchModel:
     group: str = "built"
     draw: Draw | None = None
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """The least integer of inputs, and the first that is too large, by their names; others are below ``bench.inputs.TOKENS``."""
+    """By input, the least integer and the first one that is too large; other inputs are below ``bench.inputs.TOKENS``."""
     unscaled: Callable[[int], onnx.ModelProto] | None = None
-    """Makes it with random weights as they are drawn, where these are scaled otherwise."""
+    """Makes the model with its random weights as they are drawn, if ``make`` scales them."""
 
     def operators(self, batch: int) -> onnx.ModelProto:
-        """Return the model for those to whom its weights' sizes matter, and not their values: scaling them takes runs of the model."""
+        """Return the model with weights whose sizes are right but whose values do not matter: scaling values takes runs of the model."""
         return (self.unscaled or self.make)(batch)
 
     def feeds(self, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
@@ -53,12 +53,12 @@ class BenchModel:
 
     @property
     def weights(self) -> str:
-        """Whose weights these are: trained, random ones, or those of a file that somebody gave."""
+        """The origin of the weights: trained, random, or those of a given file."""
         return {"trained": "trained", "file": "given"}.get(self.group, "random")
 
 
 def of_file(text: str, shapes: tuple[str, ...] = ()) -> BenchModel | None:
-    """Return the model of an ``.onnx`` file, None where the text names none; ``shapes``: sizes that it leaves open."""
+    """Return the model of an ``.onnx`` file, None if the text names no such file; ``shapes``: sizes that it leaves open."""
     path = Path(text)
     if path.suffix != ".onnx" or not path.is_file():
         return None
@@ -66,7 +66,7 @@ def of_file(text: str, shapes: tuple[str, ...] = ()) -> BenchModel | None:
 
 
 def light(name: str, batch: int) -> onnx.ModelProto:
-    """Return a graph of the onnx package, its constant weights replaced by random ones of their fan-in's scale; its batch is its own."""
+    """Return a graph of the onnx package at its own batch size, with constant weights replaced by random ones scaled by their fan-in."""
     path = Path(onnx.__file__).parent / "backend/test/data/light" / f"light_{name}.onnx"
     model = onnx.load(path)
     random = np.random.default_rng(7)
@@ -174,7 +174,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def scaled(make: Callable[[int], onnx.ModelProto]) -> Callable[[int], onnx.ModelProto]:
-    """Return how to make the model with its random weights scaled so that activations stay of unit size."""
+    """Return a function that makes the model with its random weights scaled so that activations keep unit size."""
 
     def made(batch: int) -> onnx.ModelProto:
         model = make(batch)

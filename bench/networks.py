@@ -108,7 +108,7 @@ def csrnet(batch: int) -> onnx.ModelProto:
 
 
 def antialiased(batch: int) -> onnx.ModelProto:
-    """A small network that blurs before it takes every second pixel (borders mirrored), and looks far on its last map by dilations."""
+    """A small network that blurs before it takes every second pixel (borders mirrored), and has dilated convolutions on its last map."""
     b = Builder("antialiased")
 
     def blurred(x: str, channels: int) -> str:

@@ -1,4 +1,4 @@
-"""Find files that installed packages bring: trained models, photographs."""
+"""Find files of installed packages: trained models, photographs."""
 
 from __future__ import annotations
 

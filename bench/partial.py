@@ -1,6 +1,6 @@
-"""Time what partial rewrites gain: mutants alone (wrong somewhere: no correction can be faster), corrected, and exact, in turns.
+"""Time the gain of partial rewrites, in turns: mutants alone (wrong somewhere; no correction can be faster), corrected, and exact.
 
-Each is compared with the fastest of the operator itself by a library, by a generated kernel, and by fast convolution. Programs are
+Each is compared with the fastest program of the operator itself: by a library, a generated kernel or fast convolution. Programs are
 lowered by estimates. ``--record`` also writes them into bench/results/partial.json and .md.
 """
 
@@ -36,9 +36,9 @@ LEADS = {
     "parts of an image folded into the batch": ("48@38->64 5x5",),
     "borders of mirrored elements": ("32@128 g32 s2 reflect", "64@112 g64 s2 reflect", "16@256 g16 s2 reflect", "64@56 g64 reflect"),
 }
-"""Shapes on which partial rewrites might pay, by what speaks for them."""
+"""Shapes on which partial rewrites might be faster, by the reason."""
 MOST_TIMED = 2
-"""Mutants of one operator that are timed: those estimated the cheapest, and those with the fewest cells to correct."""
+"""Corrected mutants of one operator that are timed: half are those with the fewest operations, half those with the fewest cells."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class Row:
     kind: str
     program: str
     corrected_cells: float
-    """The part of the output that is corrected, or would have to be."""
+    """The fraction of the output that is corrected, or would have to be."""
     where: str
     time_us: float
     threads: int
     times_as_fast: float
     processor_times_as_fast: float
     error: float
-    """Largest error over the largest output; of a mutant alone this is what corrections are for."""
+    """The largest error over the largest output; for a mutant alone, the error that corrections remove."""
 
 
 def sessions_of(
     name: str, fragment: Node, leaves: Mapping[Node, np.ndarray], threads: int, preferences: Sequence[str]
 ) -> Iterator[tuple[str, Session]]:
-    """Yield a program's sessions: as estimates choose, and with a preference for generated kernels or the library's."""
+    """Yield a program's sessions: with kernels chosen by estimates, and with a preference for generated or library kernels."""
     bound = bind(fragment, leaves)
     for preference in preferences:
 
@@ -83,7 +83,7 @@ def sessions_of(
 
 
 def fast(node: Node) -> Iterator[tuple[str, Node]]:
-    """Yield the two fast convolutions of a program's one convolution that are estimated the cheapest."""
+    """Yield the two fast convolutions of a program's only convolution with the lowest estimates."""
     convolutions = [each for each in walk((node,)) if each.op == "Conv"]
     if len(convolutions) != 1 or any(operand.op != "Placeholder" for operand in convolutions[0].inputs[1:]):
         return

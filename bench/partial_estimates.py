@@ -1,13 +1,13 @@
-"""Estimate what partial rewrites gain on GPUs, model by model: programs selected with and without them. Nothing is run.
+"""Estimate the gain of partial rewrites on GPUs, model by model, by programs selected with and without them. Nothing is run.
 
     python -m bench.partial_estimates [MODEL ...] [--targets cuda:a100 cuda:h100] [--operators 3] [--record]
     python -m bench.partial_estimates resnet18 dilated_context exported/unet.onnx
     python -m bench.partial_estimates --list own unseen --record --resume
 
-Costs are those of ``lower.targets.cuda.costs``, corrections counted. Both programs are selected from one e-graph, grown by the shipped
-rules, by derivations and by partial rewrites of the costliest operators of the model and of the first regions: with all that it holds, and
-without what rests on a partial rewrite. For each of these operators the best corrected program is also priced alone, to say why nothing
-is gained.
+Costs are those of ``lower.targets.cuda.costs``, including corrections. Both programs are selected from one e-graph, which is grown by the
+shipped rules, by derivations, and by partial rewrites of the model's costliest operators and of the first regions. One program may use all
+of it, the other nothing that rests on a partial rewrite. For each of these operators the best corrected program is also priced alone, to
+explain why nothing is gained.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from runtime.devices import DESCRIBED
 TARGETS = ("cuda:a100", "cuda:h100")
 LISTS: Mapping[str, Mapping[str, BenchModel]] = {"own": MODELS, "unseen": UNSEEN}
 LIMITS = Limits(seconds=3600.0, e_nodes=12_000, iterations=12)
-"""Of one e-graph; seconds of clock are no limit unless the machine is very slow, so that a run repeats."""
+"""Limits of one e-graph. The time is no limit unless the machine is very slow, so that runs are reproducible."""
 EXTRACT_SECONDS = 2.0
 NO_DIFFERENCE = 0.999
-"""Times as fast up to which two estimates count as equal."""
+"""The ratio of two estimates up to which they count as equal."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Row:
     operators: int
     """Operators of the model that were rewritten in part, equal ones counted once."""
     share: float
-    """What these take of the arithmetic of all convolutions, products and pools."""
+    """Their fraction of the arithmetic of all convolutions, products and pools."""
     corrected: int
     """Corrected programs of these operators and of regions that were proved, and offered to the selection."""
     best: str
@@ -83,12 +83,12 @@ class Row:
     """Kernels of that program beyond those of the operator."""
     why: str
     processor_s: float
-    """Of the model, for all targets."""
+    """Processor time of the model, for all targets."""
     commit: str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Estimate the chosen models, write what is known after each."""
+    """Estimate the chosen models; write the rows after each."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.partial_estimates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -152,7 +152,7 @@ def _read(path: Path, batch: int) -> onnx.ModelProto:
 
 
 class Estimating:
-    """Estimates models one after the other; what an operator is rewritten to is looked for once."""
+    """Estimates models one after the other; the rewrites of an operator are searched only once."""
 
     def __init__(self, operators: int, regions: int, seconds: float = LIMITS.seconds) -> None:
         self._operators, self._regions, self._limits = operators, regions, replace(LIMITS, seconds=seconds)
@@ -174,7 +174,7 @@ class Estimating:
             plain = {number: tuple(one for one in each if not any(_kinds(one))) for number, each in laid.items()}
             best = without = selected(grown, plain)
             if plain != laid:
-                best = min(without, selected(grown, laid), key=lambda each: each.cost_us)  # in little time more choices may do worse
+                best = min(without, selected(grown, laid), key=lambda each: each.cost_us)  # in little time more choices may be worse
             kinds = Counter(kind for one in best.chosen.values() for kind in _kinds(one))
             text, operator_us, corrected_us, launches = self._nearest(chosen, way)
             gained = without.cost_us / best.cost_us
@@ -212,7 +212,7 @@ class Estimating:
         return [each for each in judged if not each.reason]
 
     def _nearest(self, chosen: Sequence[Node], way: Lowering) -> tuple[str, float, float, int]:
-        """Return which corrected program comes nearest to its operator, both priced alone, and the kernels that it has beyond those."""
+        """Return the corrected program that comes nearest to its operator, both priced alone, and how many more kernels it has."""
         nearest: tuple[str, float, float, int] = ("", 0.0, 0.0, 0)
         for node in chosen:
             programs = [each for each in self._proved((format_fragment(node),)) if _is_corrected(each.name)]
@@ -229,12 +229,12 @@ class Estimating:
 
 
 def selected(frozen: FrozenEGraph, priced: Mapping[int, Sequence[Candidate]]) -> Selection:
-    """Return the program that is estimated the cheapest."""
+    """Return the program with the lowest estimate."""
     return extract(frozen, priced, 1, EXTRACT_SECONDS, 0)[0]
 
 
 def _fragment(node: Node) -> Node | None:
-    """Return a convolution, product or pool over placeholders, weights constant; None of what is computed ahead of time, and of others."""
+    """Return a convolution, product or pool over placeholders, weights constant; None for what is computed ahead of time, and others."""
     if node.op not in PRODUCTS or not all(each.type.is_static for each in (node, *node.inputs)):
         return None
     fixed = [not any(leaf.op == "Input" for leaf in walk((operand,))) for operand in node.inputs]
@@ -243,7 +243,7 @@ def _fragment(node: Node) -> Node | None:
 
 
 def _alone(fragment: Node, way: Lowering) -> Selection | None:
-    """Return the program of a fragment that is estimated the cheapest, weights known; None where it has none."""
+    """Return the program of a fragment with the lowest estimate, weights known; None if it has none."""
     leaves = [node for node in walk((fragment,)) if node.op == "Placeholder"]
     new: dict[Node, Node] = {}
     tensors: dict[str, np.ndarray] = {}
@@ -287,7 +287,7 @@ def _reason(
     gained: float, corrected: int, counts: tuple[int, int, int], operator_us: float, corrected_us: float, launches: int,
     speed: DeviceSpeed | None,
 ) -> str:  # fmt: skip
-    """Return why a program is not faster, as its costs say; ``counts``: of operators looked at, of corrected programs and of exact ones."""
+    """Return why a program is not faster, by its costs; ``counts``: of operators looked at, of corrected programs and of exact ones."""
     operators, offered, exact = counts
     if gained * NO_DIFFERENCE > 1 and corrected:
         return "corrected programs gain"
@@ -341,7 +341,7 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
 
 
 def _commits(rows: Sequence[Row]) -> str:
-    """Return of which commits rows are: a run that goes on keeps those of earlier ones."""
+    """Return the commits of the rows: a resumed run keeps rows of earlier commits."""
     counts = Counter(row.commit for row in rows)
     return ", ".join(f"commit {commit} ({count})" for commit, count in counts.items())
 

@@ -1,9 +1,9 @@
-"""Time the peers beside each other, without optimising anything: which of them is the fastest for each model.
+"""Time the peers beside each other, without our optimiser, to find the fastest for each model.
 
     python -m bench.peers                       all models, written into bench/results/peers.json and .md
     python -m bench.peers --models minilm       prints a line, writes nothing
 
-A row takes a minute, not the four that it takes beside our own engine with all four peers. Rows are written as they are measured.
+A row takes one minute, instead of four with our own engine and all four peers. Rows are written as they are measured.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from runtime.devices.cpu.core_distance import line_ns
 
 PEERS = tuple(name for name in ENGINES if name not in (*OURS, *ROUNDING))
 SECONDS = 1.5
-"""Timing budget of an engine and model."""
+"""Seconds for timing one engine on one model."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Medians of the engines that gave right outputs; why the others gave none."""
+    """Medians of the engines with right outputs, and why the others have none."""
 
     model: str
     median_us: Mapping[str, float]

@@ -1,6 +1,6 @@
 """Inputs for trained models of images, from a seed: pages and lines of random text, parts of photographs.
 
-On noise a text detector finds nothing: its output is nearly zero, and its error beside it is large.
+On noise a text detector finds nothing: its output is nearly zero, so its relative error is large.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Picture = Callable[[int, int, np.random.Generator], "Image"]
-"""Return a picture of a width and a height."""
+"""A function that returns a picture of a width and a height."""
 LETTERS = np.array(list(string.ascii_letters + string.digits))
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 LEAST_PART = 0.5
-"""The least part of a photograph's shorter side that a picture shows."""
+"""The least fraction of a photograph's shorter side that a picture shows."""
 TEXT_SIZES = (16, 40)
 INK, PAPER, PIXEL_NOISE = (0, 90), (190, 256), 3.0
 
 
 def drawn(picture: Picture, mean: tuple[float, float, float], deviation: tuple[float, float, float]) -> Draw:
-    """Return how to draw a batch of pictures, channels first, normalised as ``(x / 255 - mean) / deviation``."""
+    """Return a function that draws a batch of pictures, channels first, normalised as ``(x / 255 - mean) / deviation``."""
 
     def draw(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
         batch, _, height, width = shape
@@ -71,7 +71,7 @@ def line(width: int, height: int, random: np.random.Generator) -> Image:
 
 
 def turned_line(width: int, height: int, random: np.random.Generator) -> Image:
-    """Draw one line of words, upright or on its head."""
+    """Draw one line of words, upright or upside down."""
     from PIL import Image
 
     image = line(width, height, random)
@@ -96,7 +96,7 @@ def _word(random: np.random.Generator) -> str:
 
 
 def _paper(width: int, height: int, random: np.random.Generator) -> tuple[Image, tuple[int, ...]]:
-    """Return an empty page of a light colour, and a dark one for what is written."""
+    """Return an empty page of a light colour, and a dark colour for the text."""
     from PIL import Image
 
     paper, ink = (tuple(map(int, random.integers(*span, 3))) for span in (PAPER, INK))

@@ -4,8 +4,8 @@
     python -m bench.policy --field budget --values 10s,30s --models resnet18,dcgan
     python -m bench.policy --field race.rounds --values 3,15 --models dcgan --threads 1 -- --budget 30s
 
-The default value always takes part. Every search begins with an empty profile database and compiles its kernels anew, and all programs
-of a model are timed in one run: a ratio above 1 says that the program is faster than that of the default. ``--policy help`` of
+The default value is always included. Every search begins with an empty profile database and compiles its kernels again, and all programs
+of a model are timed in one run: a ratio above 1 means that the program is faster than that of the default. ``--policy help`` of
 egraph.optimize lists the fields.
 With --record, budgets.json and budgets.md are written into bench/results, or policy.json and policy.md for a field of a policy.
 """
@@ -37,12 +37,12 @@ from egraph.optimize.options import Options
 from egraph.policy import Policy, PolicyError, tunings
 
 BUDGET = "budget"
-"""What is swept where it is no field of a policy: ``--budget``."""
+"""The name of a sweep of ``--budget`` instead of a field of the policy."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """The result of one value of a field. ``median_us``: what the program takes, None where it could not be timed, as ``reason`` says."""
+    """The result of one value of a field. ``median_us``: the program's time; None if it could not be timed, for the given ``reason``."""
 
     value: str
     optimize_seconds: float
@@ -53,14 +53,14 @@ class Swept:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The result of one value for one model, as it is put on record."""
+    """The result of one value for one model, as it is recorded."""
 
     model: str
     swept: Swept
 
 
 def values_of(field: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the default of a field and the other values, as text; raises PolicyError where it cannot have one of them."""
+    """Return the default of a field and the other values, as text; raises PolicyError if the field cannot have one of them."""
     if field == BUDGET:
         return tuple(dict.fromkeys([f"{Options.budget_seconds:g}s", *texts]))
     for text in texts:
@@ -113,7 +113,7 @@ def sweep(
 
 
 def table(field: str, rows: Mapping[str, Sequence[Swept]]) -> str:
-    """Return one line a model and value; the first value of each model is the one that the others are compared with."""
+    """Return one line per model and value; the first value of each model is the baseline of the others."""
     lines = [f"| model | {field} | optimised in | predicted | measured | against the default |", "|---|---|---|---|---|---|"]
     for model, swept in rows.items():
         base_us = swept[0].median_us
@@ -126,7 +126,7 @@ def table(field: str, rows: Mapping[str, Sequence[Swept]]) -> str:
 
 
 def means(rows: Mapping[str, Sequence[Swept]]) -> list[str]:
-    """Return a sentence a value: how fast its programs are against those of the default, in the geometric mean and at least."""
+    """Return one sentence per value: the speed of its programs relative to the default's, as geometric mean and minimum."""
     ratios: dict[str, dict[str, float]] = {}
     for model, swept in rows.items():
         for each in swept[1:]:

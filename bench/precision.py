@@ -5,9 +5,9 @@
     python -m bench.precision --only resnet50,minilm --budget 20s --tolerance 1e-3
     python -m bench.precision --record --name precision-amx     another processor's, beside the first
 
-On processors with units for it OpenVINO rounds to bf16 unless told otherwise, torch under autocast, and this optimiser with
---precision auto, kernel by kernel. Errors are of the largest output, against onnxruntime on the original model, on the inputs that
-engines are timed on.
+On processors with units for bf16, OpenVINO rounds to it by default, torch under autocast, and this optimiser with --precision auto,
+kernel by kernel. Errors are relative to the largest output, against onnxruntime on the original model, on the inputs that engines are
+timed on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from egraph.optimize.check_noise import relative_error
 from runtime.devices.cpu.core_distance import line_ns
 
 CHOSEN = ("bert_base", "minilm", "resnet50", "vit", "distilbert", "mobilenet_v2")
-"""Models whose time goes into products and convolutions; those of bench.unseen take torch."""
+"""Models that spend their time in products and convolutions; those of bench.unseen need torch."""
 PEERS: Mapping[str, str] = {
     "onnxruntime": "onnxruntime", "openvino": OPENVINO_DEFAULT, "openvino f32": "openvino", "torch bf16": TORCH_AUTOCAST,
 }  # fmt: skip
@@ -50,7 +50,7 @@ OURS: Mapping[str, tuple[str, ...]] = {"einsat": (), "einsat auto": ("--precisio
 """This optimiser's columns, and the flags that make them."""
 COLUMNS = (*PEERS, *OURS)
 SECONDS = 1.5
-"""Timing budget of an engine and model."""
+"""Seconds for timing one engine on one model."""
 LIMIT_SECONDS = 300.0
 
 
@@ -76,12 +76,12 @@ class Row:
         return f"| {self.model} | {' | '.join(cells)} | {kernels} |"
 
     def ratio(self, peer: str) -> float | None:
-        """Return how many times as long as within the tolerance a column takes."""
+        """Return a column's time over that of this optimiser within the tolerance."""
         own_us, peer_us = self.median_us.get("einsat auto"), self.median_us.get(peer)
         return peer_us / own_us if own_us and peer_us else None
 
     def is_within(self, peer: str, tolerance: float) -> bool:
-        """Return whether a column has outputs that are as near onnxruntime's as this optimiser's have to be."""
+        """Return whether a column's outputs are as near to onnxruntime's as this optimiser's have to be."""
         return self.max_rel_err.get(peer, math.inf) <= tolerance
 
 
@@ -94,7 +94,7 @@ def measured(entry: BenchModel, threads: int, budget: str, tolerance: str) -> Ro
         precision: dict[str, Any] = {}
         try:
             model = entry.make(1)
-        except Exception as error:  # a model may need a package that is not here
+        except Exception as error:  # a model may need a package that is not installed
             return Row(entry.name, failed=dict.fromkeys(COLUMNS, f"{type(error).__name__}: {error}"))
         onnx.save(model, source)
         feeds = entry.feeds(model)
@@ -130,7 +130,7 @@ def measured(entry: BenchModel, threads: int, budget: str, tolerance: str) -> Ro
 
 
 def _error(folder: Path, label: str, paths: Mapping[str, tuple[str, Path]]) -> float:
-    """Return an engine's largest relative error against onnxruntime; infinite where its outputs have other shapes."""
+    """Return an engine's largest relative error against onnxruntime; infinite if its outputs have other shapes."""
     files = [outputs_file(folder / f"{name} feeds", paths[name][0]) for name in ("onnxruntime", label)]
     with np.load(files[0]) as expected, np.load(files[1]) as actual:
         pairs = [(expected[key], actual[key]) for key in expected if key in actual]
@@ -164,7 +164,7 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the chosen models; with --record, put them on record as they are measured."""
+    """Measure the chosen models; with --record, record each as it is measured."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""Learn the prior of kernels' times from what was measured.
+"""Learn the prior of kernel times from measurements.
 
     python -m bench.prior                             from this user's profile database, and say how well that predicts
     python -m bench.prior a.sqlite b.sqlite -o FILE   from these
     python -m bench.prior --write                     in the place of the one that ships (``lower.cost.prior``)
 
-Each database has a factor of its own, for how fast the machine was and how busy; only the rest is kept.
+Each database has a factor of its own for the speed and load of its machine; this factor is not kept.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from runtime.profile import Database, default_path
 from runtime.profile.versions import from_memory
 
 RIDGE = 1.0
-"""The penalty on squared weights, in kernels: what few kernels show moves the prior little."""
+"""The penalty on squared weights, in kernels: evidence from few kernels moves the prior little."""
 LEAST_US = 0.5
-"""Shorter times are those of a clock."""
+"""Microseconds to which shorter times are rounded up: they measure the clock."""
 PARTS = 5
-"""Parts of the kernels, each of which is predicted by the others to say how good a prior is."""
+"""Folds of the cross-validation that rates a prior: each part of the kernels is predicted from the others."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel that was measured: where, what it is described by, and how many powers of two beyond its roofline it took."""
+    """A measured kernel: its place, its features, and the binary logarithm of its time over the roofline's."""
 
     place: str
     features: Mapping[str, float]
@@ -49,7 +49,7 @@ class Sample:
 
 
 def samples(place: str, database: Database) -> list[Sample]:
-    """Return the measured kernels of a database; what is not of this version's language is left out."""
+    """Return the measured kernels of a database; records that this version cannot read are skipped."""
     lowers, speeds, result = lowering(HOST), dict[str, DeviceSpeed](), list[Sample]()
     for record in database.records():
         if record.median_us is None or ", in " in record.device:
@@ -72,7 +72,7 @@ def samples(place: str, database: Database) -> list[Sample]:
 
 
 def learnt(data: Sequence[Sample]) -> Prior:
-    """Return the prior of some kernels: ridge regression, with a constant for every place that is not penalised and not kept."""
+    """Return the prior of some kernels by ridge regression; each place has a constant that is neither penalised nor kept."""
     names = sorted({name for each in data for name in each.features if name != "one"})
     places = sorted({each.place for each in data})
     column = {name: k for k, name in enumerate((*names, *places))}
@@ -101,7 +101,7 @@ def spread(errors: Iterable[tuple[str, float]]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Learn a prior and say how well it predicts kernels that it has not seen."""
+    """Learn a prior; print how well it predicts kernels that it has not seen."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.prior", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

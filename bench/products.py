@@ -1,4 +1,4 @@
-"""How long a model's products alone take at the rate that the machine reaches on large ones: a limit for whoever multiplies directly.
+"""Compute how long a model's products take at the machine's rate for large products: a limit for engines that multiply directly.
 
 Products are matrix products, convolutions and recurrences; fast algorithms (Winograd, Strassen) need fewer multiplications than are
 counted here and can be faster than the limit.
@@ -30,7 +30,7 @@ RUNS = 30
 
 
 def product_flops(model: Path, sizes: Mapping[str, tuple[int, ...]]) -> float:
-    """Return the multiplications and additions of a model's products, as they stand; four of bytes count as one."""
+    """Return the multiplications and additions of a model's products as written; four of bytes count as one."""
     nodes = walk(node for _, node in load(model, shapes=sizes).graph.outputs)
     return math.fsum(node_flops(node) for node in nodes if node.op in OPS and OPS[node.op].category in PRODUCTS)
 
@@ -45,7 +45,7 @@ def _large_product() -> bytes:
 
 
 def large_product_gigaflops_s(threads: int, folder: Path) -> float:
-    """Return the rate of a large product of 32-bit floats in onnxruntime, by the median of its runs, now."""
+    """Measure the rate of a large product of 32-bit floats in onnxruntime, by the median of its runs."""
     path = folder / "large_product.onnx"
     onnx.save(onnx.load_from_string(_large_product()), path)
     session = open_onnxruntime(path, threads)

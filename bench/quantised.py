@@ -1,4 +1,4 @@
-"""Models that onnxruntime's own quantiser has made of the bench's: dynamic, static pairs (QDQ) and quantised operators (QOperator), and
+"""Models of the benchmark quantised by onnxruntime's own quantiser: dynamic, static pairs (QDQ), quantised operators (QOperator), and
 products by weights of four or eight bits in blocks (MatMulNBits).
 
     python -m bench.quantised --record                    all of them beside onnxruntime, into bench/results/quantised.md
@@ -36,11 +36,11 @@ from bench.table import table
 
 Form: TypeAlias = Literal["dynamic", "QDQ", "QOperator", "4 bits", "8 bits"]
 OLDEST_OPSET = 13
-"""The first in which pairs have a scale for each channel."""
+"""The first opset in which pairs have a scale for each channel."""
 OLDEST_IR = 8
-"""Of models of older formats the opset cannot be raised, where weights are no inputs."""
+"""The oldest file format whose opset can be raised if weights are not inputs."""
 CALIBRATION_INPUTS = 4
-"""Random inputs that the ranges of static forms are taken from."""
+"""Random inputs from which the ranges of static forms are taken."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ LAYERS, WIDTH, INNER = 4, 1024, 2816
 
 
 def feed_forward(batch: int) -> onnx.ModelProto:
-    """The gated feed-forward blocks of a decoder, for one token a sequence: what a decoder's step reads most bytes for."""
+    """The gated feed-forward blocks of a decoder, for one token per sequence: they read most of the bytes of a decoder's step."""
     b = Builder("feed_forward")
     x = b.input("x", (batch, WIDTH))
     for _ in range(LAYERS):

@@ -1,4 +1,4 @@
-"""Put rows on record: a JSON file with all of them, and a page that begins with what they were measured on."""
+"""Record rows: in a JSON file, and on a page that begins with the environment of the measurement."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def origin(threads: int, command: Sequence[str], **more: object) -> dict[str, Any]:
-    """Return where rows come from: the environment, the commit, and what else is the same for all of them."""
+    """Return the origin of rows: the environment, the commit, and other values that are the same for all of them."""
     return {**environment(threads, command), "commit": commit(), **more}
 
 
 def opening(where: Mapping[str, Any], packages: Sequence[str]) -> tuple[str, str, str]:
-    """Return a page's first lines: the command, what it ran on with the versions of these packages, an empty one."""
+    """Return a page's first lines: the command, the machine with the versions of these packages, and an empty line."""
     versions = "".join(f", {name} {where['versions'][name]}" for name in packages if name in where["versions"])
     machine = f"{where['cpu']}, {where['cores']} cores, Python {where['python']}{versions}"
     return f"`{where['command']}`, {where['date']}, commit {where['commit']},", f"{machine}.", ""

@@ -1,7 +1,7 @@
-"""Ask the prover, and the gate, about rules that were made to fool them: ``python -m bench.red_team``.
+"""Test the prover and the gate with rules that were made to fool them: ``python -m bench.red_team``.
 
-Nothing that is false may be called proved, and the gate may let nothing in where the sides differ: a file's rule without a proof is
-refused as a whole, and judged match by match, as a shipped rule without a current certificate is, it may apply only where it is right.
+No false rule may be called proved, and the gate may let in no match whose sides differ. A file's rule without a proof is refused as a
+whole. Judged match by match, like a shipped rule without a current certificate, it may apply only where it is right.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MATCHES = 6
 TRIES = 100
 """Random draws for them."""
 SECONDS_AT_THE_GATE = 20.0
-"""Of the processor's time; no further match of a rule is asked about then."""
+"""Processor time after which the gate is asked about no further match of a rule."""
 TRUE: dict[str, str] = {
     "slice_of_reverse": "n - 1 - k is the end that is left out: both sides are x[n-1], ..., x[n-k]",
     "conv_group": "(-x) * (-w) = x * w, whatever the groups: they stay what they are",
@@ -63,13 +63,13 @@ TRUE: dict[str, str] = {
     "infinite_number": "since a number that float32 holds, an infinity too, is asked for as it is",
     "nearly_one": "since 1 is asked for as it is", "nearly_one_amplified": "since 1 is asked for as it is",
 }  # fmt: skip
-"""Rules that say they are false, or nothing, and are true: why."""
+"""Rules that are true although their text says that they are false, or nothing; with the reason."""
 FALSE: dict[str, str] = {
     "merge_of_one_weight": "for a batched weight the right side is ill-typed: a guard is missing",
     "group_split": "from 300 channels on, as its own text says",
     "long_loop": "it states nothing, since its function never ends; \"unknown: time\" is what it deserves",
 }  # fmt: skip
-"""Rules that say they are true and are not everywhere, or that say nothing at all."""
+"""Rules that are not true everywhere although their text says that they are, or says nothing."""
 _ABOVE = "false at rank 5, which its proof does not cover: such matches are proved one by one"
 OUTSIDE: dict[str, str] = {"many_numbers": _ABOVE, "ranks_sizes_of_largest_rank": _ABOVE}
 """False rules that are proved where they are true; the scope says where that is."""
@@ -88,13 +88,13 @@ class Judged:
     rounding: str
     seconds: float
     passes: bool = False
-    """Whether the gate lets the rule in at all, as it does with those of ``--rules FILE``."""
+    """Whether the gate lets the rule in as a whole, as it judges rules of ``--rules FILE``."""
     matches: int = 0
-    """Random matches at which the gate was asked: of a rule that it refuses as one by one, without a certificate."""
+    """Random matches at which the gate was asked; a rule that it refuses as a whole is judged at them without a certificate."""
     let_in: int = 0
-    """Of these, those that it let in."""
+    """The number of these that it let in."""
     differing: int = 0
-    """Of these, those whose sides differ on random operands."""
+    """The number of those let in whose sides differ on random operands."""
 
     @property
     def is_proved(self) -> bool:
@@ -110,7 +110,7 @@ class Judged:
 
 
 def files(names: Sequence[str]) -> list[Path]:
-    """Return the files of rules, all of them where none is named."""
+    """Return the files of rules; all of them if none is named."""
     return [FOLDER / f"{name}.py" for name in names] if names else sorted(FOLDER.glob("*.py"))
 
 
@@ -171,7 +171,7 @@ def line(judgement: Judged) -> str:
 
 
 Record = dict[str, dict[str, Any]]
-"""Of every file on what, and by which command, its rules were judged (``about``), and the judgements (``rules``)."""
+"""By file: the machine and the command with which its rules were judged (``about``), and the judgements (``rules``)."""
 
 
 def recorded() -> Record:
@@ -181,7 +181,7 @@ def recorded() -> Record:
 
 
 def record(judgements: Sequence[Judged], command: str) -> None:
-    """Replace the rows of files that were judged, and write the table anew; rows of files that are no more go."""
+    """Replace the rows of the judged files, drop rows of files that no longer exist, and write the table."""
     existing = {path.stem for path in files(())}
     names = {each.file for each in judgements}
     made = {name: {"about": about(command), "rules": [asdict(each) for each in judgements if each.file == name]} for name in names}
@@ -227,7 +227,7 @@ def _cell(judgement: Judged) -> str:
 
 
 def main() -> int:
-    """Print a line a rule; return 1 where a false one is called proved or let in."""
+    """Print one line per rule; return 1 if a false one is called proved or let in."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.red_team", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Ask prover and gate about rules that were made to fool them: nothing that is false may be proved or let in.",

@@ -1,4 +1,4 @@
-"""One row of the benchmark: optimise a model from nothing and once more, then time it beside its peers, in turns."""
+"""Measure one row of the benchmark: optimise a model from nothing and once more, then time it beside its peers, in turns."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from runtime.cache import cache_folder
 from runtime.devices.cpu.core_distance import line_ns
 
 MOST_ERROR = 1e-2
-"""An engine whose outputs are farther from onnxruntime's, and beyond what rounding explains, computes something else: it is not timed."""
+"""Relative error against onnxruntime from which an engine is not timed, unless rounding explains it: it computes something else."""
 EXACT_VALUES = 8
 """The multiple of a model's largest 32-bit value that its evaluation in 64 bits may hold at once."""
 CHECKED = 3
-"""Inputs that outputs are compared on; of large batches, one."""
+"""Inputs on which outputs are compared; one for large batches."""
 SHOWN_CHARACTERS = 400
 GRACE_SECONDS = 15.0
 
@@ -50,21 +50,21 @@ class RowFailed(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What to do for every row."""
+    """The settings of every row."""
 
     engines: tuple[str, ...]
     threads: int
     seconds: float
-    """Timing budget of an engine."""
+    """Seconds for timing one engine."""
     limit_seconds: float
-    """After this, a row is given up."""
+    """Seconds after which a row is abandoned."""
     warm: bool = True
     extra: tuple[str, ...] = ()
     """More flags of the optimizer."""
 
 
 def measure_row(entry: BenchModel, batch: int, request: Request) -> dict[str, Any]:
-    """Return what was measured, or the error that kept it from being measured; texts name no place on this machine."""
+    """Return the measured row, or the error that prevented it; texts name no folder of this machine."""
     row: dict[str, Any] = {"model": entry.name, "batch": batch, "weights": entry.weights, "commit": commit()}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
@@ -72,7 +72,7 @@ def measure_row(entry: BenchModel, batch: int, request: Request) -> dict[str, An
             row |= _measured(entry, batch, request, Path(name), started + request.limit_seconds)
         except RowFailed as error:
             row["error"] = str(error)
-        except Exception as error:  # a model of the bench may need a package that is not here, or more memory
+        except Exception as error:  # a model of the bench may need a package that is not installed, or more memory
             row["error"] = f"{type(error).__name__}: {error}"
         row["seconds"] = round(time.monotonic() - started, 1)
         cleaned: dict[str, Any] = without_places(row, {name: ".", str(ROOT): ".", str(Path.home()): "~"})
@@ -163,10 +163,10 @@ def exact_bytes(model: Path) -> int:
 
 
 def run_optimizer(command: Sequence[str], deadline: float, cache: Path | None = None) -> tuple[float, dict[str, Any]]:
-    """Run the optimizer; return its seconds and what it printed. Whatever it started ends with it.
+    """Run the optimizer; return its seconds and what it printed. Processes that it started end with it.
 
-    ``cache`` is a folder for compiled kernels in place of the user's: they are compiled anew where it is empty. The libraries that run
-    every program are not, as they are built once on a machine.
+    ``cache`` is a folder for compiled kernels in place of the user's: if it is empty, kernels are compiled again. The libraries that run
+    every program are not, because they are built once on a machine.
     """
     environment = dict(os.environ)
     if cache is not None:
@@ -202,7 +202,7 @@ def _copy_libraries(source: Path, target: Path) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the optimizer as Ctrl-C does, so that it ends what it started; by force where it does not answer."""
+    """End the optimizer as Ctrl-C does, so that it ends what it started; by force if it does not respond."""
     process.terminate()
     try:
         process.wait(GRACE_SECONDS)
@@ -212,7 +212,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def compare_outputs(folder: Path, engines: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return each engine's largest relative error against onnxruntime on the benchmark's inputs, and who is too far off."""
+    """Return each engine's largest relative error against onnxruntime on the benchmark's inputs, and the engines that are too far off."""
     errors: dict[str, float] = {}
     wrong: dict[str, str] = {}
     for engine in engines if "onnxruntime" in engines else ():
@@ -230,9 +230,9 @@ def compare_outputs(folder: Path, engines: Sequence[str]) -> tuple[dict[str, flo
 
 
 def noise_of(model: Path, feeds: Path, threads: int) -> float:
-    """Return how far onnxruntime's outputs move, relatively, without its optimisations and with the last bit of inputs and of weights.
+    """Return the relative change of onnxruntime's outputs without its optimisations, and with the last bit of inputs and of weights.
 
-    That is what the optimiser's check asks, too. A model that rounds to bytes inside moves by 1e-2 and more: there, engines tell a right
+    The optimiser's check asks for the same. The outputs of a model that rounds to bytes inside change by 1e-2 and more, and tell a right
     program from a wrong one no better.
     """
     with np.load(feeds) as saved:
@@ -255,7 +255,7 @@ def rounding_errors(folder: Path, engines: Sequence[str], exact: Sequence[np.nda
 
 
 def exact_outputs(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
-    """Return the outputs, computed by torch in 64-bit floats; None where torch is missing or cannot."""
+    """Return the outputs, computed by torch in 64-bit floats; None if torch is missing or cannot compute them."""
     try:
         import torch
 

@@ -10,7 +10,7 @@
     python -m bench.run --resume                          only the rows that are missing, failed, or lack an engine
     python -m bench.run -- --budget 30s                   flags after -- go to egraph.optimize
 
-Every row is written as soon as it is measured; Ctrl-C keeps those that are there.
+Every row is written as soon as it is measured, so Ctrl-C keeps all finished rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def installed_engines() -> tuple[str, ...]:
 
 
 def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Parse ``A,B`` (every model) and ``MODEL=A,B``; the key of the former is empty. Our own engine is always there."""
+    """Parse ``A,B`` (every model) and ``MODEL=A,B``; the key of the former is empty. Our own engine is always included."""
     by_model = {"": installed_engines()}
     for text in texts:
         model, _, names = text.rpartition("=")

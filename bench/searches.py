@@ -1,9 +1,9 @@
-"""Derive the four published targets and print what that took beside EinNet's own log, and whether what was found is proved.
+"""Derive the four published targets; print the effort beside that of EinNet's log, and whether the found programs are proved.
 
     python -m bench.searches [--repeats N] [--results FOLDER]
 
-States are all that a search saw, to its end; EinNet's are those of its log at the least depth that has a match. Times are processor
-time. Writes bench/results/searches.json and searches.md.
+States are all states that a search visited, to its end; EinNet's are those of its log at the least depth that has a match. Times are
+processor time. Writes bench/results/searches.json and searches.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from verify.application import equal_at_sizes
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A search that EinNet published: from what, towards what, the states of its log, and what a state holds that is the answer."""
+    """A search published by EinNet: its start, its target, the states of its log, and what a state that is the answer contains."""
 
     name: str
     to: str
@@ -106,7 +106,7 @@ PUBLISHED = (
 
 
 def measured(published: Published, repeats: int) -> Row:
-    """Search, make programs of all that is found, prove each; times are medians of the repeats."""
+    """Search, make programs of all results, prove each; times are medians of the repeats."""
     node = published.make()
     leaves = {str(position): leaf for position, leaf in enumerate(node.inputs)}
     times: list[tuple[float, float, float]] = []
@@ -156,7 +156,7 @@ def page(rows: Sequence[Row], where: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run every search; 1 where one does not find its published program, or proves not all that it found."""
+    """Run every search; return 1 if one does not find its published program, or does not prove all that it found."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.searches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

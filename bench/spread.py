@@ -17,11 +17,11 @@ from egraph.optimize.check import moved
 from egraph.tolerance import Tolerance
 
 SATURATED = 1e-6
-"""A value is at an end of its range when it is nearer to it than this part of the range."""
+"""A value is at an end of its range if it is nearer to it than this fraction of the range."""
 
 
 def spread(entry: BenchModel) -> Iterator[str]:
-    """Yield a line an output: standard deviation, distinct values, values at an end of the range, what other inputs change."""
+    """Yield one line per output: standard deviation, distinct values, values at an end of the range, change by other inputs."""
     import onnxruntime
 
     model = entry.make(1)

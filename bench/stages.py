@@ -1,12 +1,12 @@
-"""Say where the seconds of a search go: processor time by stage and by part of the program, beside what was found with it.
+"""Show where the time of a search goes: processor time by stage and by part of the program, beside the search's result.
 
     python -m bench.stages MODEL.onnx...                          cold: with a profile database of its own
     python -m bench.stages a.onnx b.onnx -- --budget 30s          flags after -- go to egraph.optimize
     python -m bench.stages MODEL.onnx --database profile.db       with kernels that are measured already
     python -m bench.stages MODEL.onnx --clock work                the budget counts work, not the clock: for a machine that is busy
 
-Work is what a quiet machine would have needed: in every tick of 20 ms, the processor time of whichever thread had most of it,
-of this process, of the one that measures and of those that compile. Writes bench/results/stages.json and stages.md.
+Work is the time that a quiet machine would have needed: in every tick of 20 ms, the processor time of the thread that had most of
+it, among those of this process, of the measuring process and of the compilers. Writes bench/results/stages.json and stages.md.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from bench.record import RESULTS, opening, origin, record
 from egraph.optimize.progress import Progress
 
 TICK_SECONDS, TICKS_A_LOOK = 0.02, 10
-"""How often threads are looked at, and after how many of these looks processes are listed anew."""
+"""Seconds between looks at the threads, and looks between listings of the processes."""
 LEAST_SHARE = 0.005
-"""Parts that took less of all processor time are not shown."""
+"""Parts with a smaller fraction of all processor time are not shown."""
 MESSAGE_CHARACTERS = 2_000
 PLAIN = "unoptimized"
 """The finalist without rules."""
@@ -48,13 +48,13 @@ PARTS = (
     ("runtime/profile", "profile database"), ("runtime", "runtime"), ("lower", "planning and compiling"),
     ("egraph/optimize/kernels", "planning and compiling"), ("egraph/optimize/measuring", "measuring"), ("egraph/optimize", "driver"),
 )  # fmt: skip
-"""Parts of the program by the files that they are in: of a stack, the innermost frame that is in any of them counts."""
+"""Parts of the program by their files; the innermost frame of a stack that is in one of them counts."""
 ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One search: what it took, and what it led to."""
+    """One search: its cost and its result."""
 
     model: str
     budget_seconds: float
@@ -73,7 +73,7 @@ class Row:
 
 @dataclass
 class Watch:
-    """Processor time of this process and of those that it started, thread by thread, read in short ticks."""
+    """Processor time of this process and of those that it started, thread by thread, sampled in short ticks."""
 
     work_seconds: float = 0.0
     children_seconds: float = 0.0
@@ -112,7 +112,7 @@ class Watch:
         for process in (own, *self._below(own)):
             for thread in _numbers(f"/proc/{process}/task"):
                 if process == own and thread == mine:
-                    continue  # what this thread takes
+                    continue  # this thread, which samples
                 if process == own and thread == own:  # by the clock that ``now`` reads: the main thread computes between any two lines
                     main_now = time.clock_gettime(self._clock)
                     main_seconds = spent = main_now - self._main_at_tick
@@ -129,7 +129,7 @@ class Watch:
         self.work_seconds, self._main_at_tick = self.work_seconds + longest, main_now
 
     def _below(self, own: int) -> list[int]:
-        """Return the processes that this one started, and that those did; asked for anew every few ticks."""
+        """Return the processes that this one started, directly or not; they are listed again every few ticks."""
         self._ticks += 1
         if self._ticks % TICKS_A_LOOK == 1:
             parents = {process: _parent(process) for process in _numbers("/proc")}
@@ -164,7 +164,7 @@ def _read(path: str) -> str:
 
 
 def part_of(frame: FrameType | None) -> str:
-    """Return the part of the program that a stack is in: 'imports' where a module is being loaded."""
+    """Return the part of the program that a stack is in: 'imports' while a module is being loaded."""
     while frame is not None:
         name = frame.f_code.co_filename
         if "importlib" in name:
@@ -205,7 +205,7 @@ class Staged(Progress):
 
 @contextmanager
 def counting_work(watch: Watch, *, is_used: bool) -> Iterator[None]:
-    """Have budgets count work instead of the clock, where that ``is_used``; threads that wait for one another keep the clock."""
+    """Let budgets count work instead of the clock, if ``is_used``; threads that wait for one another keep the clock."""
     if not is_used:
         yield
         return
@@ -214,7 +214,7 @@ def counting_work(watch: Watch, *, is_used: bool) -> Iterator[None]:
 
 
 def searched(model: Path, database: Path | None, flags: Sequence[str], *, is_work: bool) -> Row:
-    """Search once, in this process, which should be a new one: its imports count, too."""
+    """Search once in this process, which should be a new one, because its imports count, too."""
     with tempfile.TemporaryDirectory(prefix="einsat-stages-") as folder, Watch() as watch, counting_work(watch, is_used=is_work):
         started, started_elapsed = time.monotonic(), time.perf_counter()
         from egraph.optimize.arguments import parse, to_options

@@ -14,11 +14,11 @@ Row = Mapping[str, Any]
 FEW_RUNS = 5
 """Times of fewer runs are printed with their number."""
 ASKED_GAIN = 1.25
-"""How many times faster than its best peer a model shall be in the mean."""
+"""The required speedup over the best peer, in the mean over models."""
 BOUND_SHARE = 0.7
-"""The share of the best peer's time from which a model's products bound what can be gained."""
+"""The fraction of the best peer's time from which a model's products limit the gain."""
 ASKED_RATE = 0.85
-"""The share of the rate of large products that is asked of a model whose products bound it."""
+"""The fraction of the rate of large products that is required of a model whose products limit it."""
 REMARKABLE_ERROR = 1e-4
 """The error from which each engine's rounding error is printed, onnxruntime's included."""
 COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats. Inputs are
@@ -47,19 +47,19 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def ratio(row: Row, peer: str) -> float | None:
-    """Return how many times faster than a peer we are; None where one of both has no time."""
+    """Return how many times faster than a peer we are; None if either has no time."""
     times = row.get("median_us", {})
     return times[peer] / times["einsat"] if "error" not in row and peer in times and "einsat" in times else None
 
 
 def predicted(row: Row) -> float | None:
-    """Return the predicted time of what was shipped over the time in this table; None where onnxruntime was shipped."""
+    """Return the predicted time of the shipped program over the time in this table; None if onnxruntime was shipped."""
     predicted_us, measured_us = row.get("optimize", {}).get("predicted_us"), row.get("median_us", {}).get("einsat")
     return predicted_us / measured_us if predicted_us and measured_us else None
 
 
 def predicted_gain(row: Row) -> float | None:
-    """Return how many times faster than without derivations the costs say that we are; None where one has none."""
+    """Return how many times faster than without derivations we are by costs; None if either has none."""
     costs = row.get("predicted_us", {})
     predicted_us, without = costs.get("einsat"), costs.get(WITHOUT_DERIVATIONS)
     return without / predicted_us if predicted_us and without else None
@@ -71,18 +71,18 @@ def best_peer(row: Row) -> str | None:
 
 
 def least_by_turns(row: Row) -> float | None:
-    """Return how many times faster than its fastest peer we are turn by turn; None where that was not measured."""
+    """Return how many times faster than the fastest peer we are, turn by turn; None if that was not measured."""
     return min((ratio for name, ratio in row.get("by_turns", {}).items() if name not in OURS), default=None)
 
 
 def products_share(row: Row) -> float | None:
-    """Return the share of the best peer's time that products alone take at the rate of large ones; None where it was not measured."""
+    """Return the fraction of the best peer's time that products alone take at the rate of large ones; None if it was not measured."""
     best, products_us = best_peer(row), row.get("products_us")
     return products_us / row["median_us"][best] if best and products_us is not None else None
 
 
 def asked(row: Row) -> float | None:
-    """Return how many times faster than its best peer a model is asked to be; None where its products were not counted."""
+    """Return the required speedup over a model's best peer; None if its products were not counted."""
     share = products_share(row)
     if share is None:
         return None
@@ -119,13 +119,13 @@ def note(row: Row) -> str:
 
 
 def best_program(finalist: Mapping[str, Any]) -> str:
-    """Return what is known of the program that was predicted to take the least, where the model was kept."""
+    """Return a note on the program with the lowest prediction, if the model was kept."""
     result = finalist["message"] or f"it took {finalist['measured_us'] / 1e3:.3f} ms in the race"
     return f"the best program was predicted to take {finalist['predicted_us'] / 1e3:.3f} ms: {result}"
 
 
 def near(row: Row) -> str:
-    """Return what we take while the cores are as near as they came, where they were not all the time."""
+    """Return our time while the cores were nearest to each other, if they were not so all the time."""
     nearest_turns = row.get("near") or {"turns": {}}
     count, of = nearest_turns["turns"].get("einsat", (0, 0))
     if not 0 < count < of:
@@ -181,7 +181,7 @@ def _over_best(row: Row) -> float | None:
 
 
 def means(rows: Sequence[Row]) -> list[str]:
-    """Return the geometric means over the rows that have both times, an engine a line."""
+    """Return the geometric means over the rows that have both times, one engine per line."""
     peers = sorted({name for row in rows for name in row.get("median_us", {})} - {"einsat"})
     ratios = {peer: [r for row in rows if (r := ratio(row, peer)) is not None] for peer in peers}
     best = [gain for row in rows if (gain := _over_best(row)) is not None]

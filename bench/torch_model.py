@@ -13,8 +13,8 @@ from onnx import numpy_helper
 Tensor = torch.Tensor
 SCALARS = ("Add", "Clip", "Div", "Mul", "Pow", "Sub")
 SETTINGS = ("Pad", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Unsqueeze")
-"""Operators whose later operands, where they are constants, say how to compute: as tensors they would interrupt what is compiled. So do
-single numbers of those above where torch looks for attention."""
+"""Operators whose later operands, if constant, control the computation: as tensors they would interrupt the compiled code. So would
+single numbers in the operators above, where torch looks for attention."""
 
 
 def _listed(value: Tensor | list[Any]) -> list[Any]:
@@ -22,7 +22,7 @@ def _listed(value: Tensor | list[Any]) -> list[Any]:
 
 
 def _pad(x: Tensor, pads: list[int]) -> tuple[Tensor, list[int]]:
-    """Return symmetric padding for an operator, padding the tensor itself where sides differ."""
+    """Return symmetric padding for an operator, padding the tensor itself if the sides differ."""
     half = len(pads) // 2
     if pads[:half] == pads[half:]:
         return x, pads[:half]
@@ -187,7 +187,7 @@ OPERATORS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
 class TorchModel(torch.nn.Module):
     """The graph's nodes, one torch function each. Raises LookupError naming operators that are not in the table.
 
-    ``floats``: the type of all that is 32-bit floats in the model; so must be the operands.
+    ``floats``: the type of the model's 32-bit floats, and of the operands.
     """
 
     def __init__(self, model: onnx.ModelProto, *, floats: torch.dtype = torch.float32) -> None:
@@ -207,11 +207,11 @@ class TorchModel(torch.nn.Module):
             operators["Softmax"] = _softmax_over_rest
         self.steps = [(operators[n.op_type], _attributes(n), tuple(map(self._operand, _kinds(n), n.input)), tuple(n.output)) for n in nodes]
         self.parameter_names = {name: f"weight{number}" for number, (name, w) in enumerate(self.weights.items()) if w.is_floating_point()}
-        for name, parameter in self.parameter_names.items():  # what torch may compute with ahead of time
+        for name, parameter in self.parameter_names.items():  # torch may compute with these ahead of time
             self.register_parameter(parameter, torch.nn.Parameter(self.weights.pop(name), requires_grad=False))
 
     def _operand(self, kind: str, name: str) -> str | list[Any] | float:
-        """Return an operand's name, or its value where torch should know it while it compiles."""
+        """Return an operand's name, or its value if torch should know it while it compiles."""
         weight = self.weights.get(name)
         if weight is None or kind == "tensor" or (kind == "scalar" and (weight.numel() != 1 or not weight.is_floating_point())):
             return name
@@ -227,7 +227,7 @@ class TorchModel(torch.nn.Module):
 
 
 def _kinds(node: onnx.NodeProto) -> list[str]:
-    """Return for every operand what it is: a tensor, a number where it is one, or a setting."""
+    """Return the kind of every operand: a tensor, a scalar, or a setting."""
     later = "setting" if node.op_type in SETTINGS else "scalar" if node.op_type in SCALARS else "tensor"
     return ["tensor" if later == "setting" else later, *([later] * (len(node.input) - 1))]
 

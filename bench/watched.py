@@ -1,4 +1,4 @@
-"""Turns of an engine, classified by how near the cores were to each other: those of a virtual machine move while it runs."""
+"""Turns of an engine, classified by how near the cores were to each other: the cores of a virtual machine move while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egraph.optimize.race import middle
 from runtime.devices.cpu.core_distance import ONE_CORE_NS
 
 ALIKE = 1.5
-"""Turns in which lines pass at most so much slower than in the quickest one saw the cores in one state: near and far differ 3.5 times."""
+"""Turns whose lines pass at most this many times slower than in the quickest one saw the same state: near and far differ 3.5 times."""
 PAUSE_SECONDS = 0.005
 """Seconds in which spinning threads go to sleep."""
 
@@ -30,7 +30,7 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """Some runs, and what a line that another core had read took to write before or after them, whichever was worse; None: not known."""
+    """Some runs, and the time to write a line that another core had read, before or after them, whichever was worse; None: unknown."""
 
     line_ns: float | None
     times_ns: tuple[int, ...]
@@ -60,12 +60,12 @@ class Watched:
 
 
 def worse(before: float, after: float) -> float:
-    """Return which of two readings tells of a worse place: of one core for both threads, else of cores far from each other."""
+    """Return the reading of the worse placement: that of one core for both threads, else that of cores far from each other."""
     return min(before, after) if min(before, after) < ONE_CORE_NS else max(before, after)
 
 
 def nearest(watched: Mapping[str, Watched]) -> dict[str, Any]:
-    """Return what each engine took while the cores were as near as they came, and in how many of its turns they were; {} if unknown."""
+    """Return each engine's time while the cores were nearest to each other, and the number of such turns; {} if unknown."""
     known_ns = [turn.line_ns for engine in watched.values() for turn in engine.turns if turn.line_ns is not None]
     distances_ns = [line_ns for line_ns in known_ns if line_ns >= ONE_CORE_NS]
     if not distances_ns:
@@ -85,7 +85,7 @@ def nearest(watched: Mapping[str, Watched]) -> dict[str, Any]:
 def by_turns(watched: Mapping[str, Watched], engine: str) -> dict[str, float]:
     """Return how many times as fast as the others one engine is, turn by turn: the middle of the ratios of turns of one round.
 
-    A machine that is slower for seconds is so for turns that follow each other. Those that took their turns in other rounds have none.
+    A machine that is slower for seconds is slower for consecutive turns. Engines that took their turns in other rounds have no ratio.
     """
     if engine not in watched:
         return {}

@@ -1,4 +1,4 @@
-"""One base class for everything that can go wrong on purpose; one subclass a stage.
+"""Errors that the user can act on: one base class, with one subclass per stage.
 
 A message says what happened, where, and what to do about it (the exact flag), in that order.
 """

@@ -12,11 +12,11 @@
         require(s.shape == (1, w.shape[0], 1, 1), "s must hold one number an output channel")
         yield conv(x, w * s.reshape(w.shape[0], 1, 1, 1), a)
 
-A function is read from its text and evaluated (``egraph.rewrite.evaluator``), never run by Python, and that twice. *Unbound*, its
-variables are names and the left side (the returned equation's, or the first ``yield``) is read as the pattern. *Bound*, for every
-match, variables carry types (``x.shape``) and attributes values (``a.strides``); then ``require`` may refuse with a reason and the
-right side is built, typed by the operators' own shape rules, as a kernel fragment over placeholders. The bound left side is what
-tests and proofs compare it with.
+A function is read from its text and evaluated by ``egraph.rewrite.evaluator``; Python never runs it. It is evaluated in two ways.
+*Unbound*: the variables are names, and the left side (that of the returned equation, or the first ``yield``) is read as the pattern.
+*Bound*, for every match: variables carry types (``x.shape``) and attributes carry values (``a.strides``). ``require`` may then refuse
+the match with a reason. The right side is built as a kernel fragment over placeholders, typed by the operators' own shape rules. Tests
+and proofs compare it with the bound left side.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ Verdict: TypeAlias = Literal["proved", "proved for these sizes", "tested only", 
 
 @dataclass(frozen=True)
 class Binding:
-    """What a match gives a rule: a type for every tensor variable, a tuple for every attributes variable.
+    """The values that a match binds: a type for every tensor variable, a tuple for every attributes variable.
 
-    ``numbers``: constant variables all of whose elements are one number, with that number (part of a match's memo key).
+    ``numbers``: the number of each constant variable whose elements are all the same (part of a match's memo key).
     """
 
     types: Mapping[str, TensorType]
@@ -70,13 +70,13 @@ class Binding:
 
 
 Admission: TypeAlias = Callable[[Sequence[Binding], Sequence[Node], Sequence[Node]], str]
-"""Says why a rule may not be used at a match that its guard accepts ('' where it may): its proof does not reach there, or does not
-speak of these left and right sides."""
+"""Returns why a rule may not be used at a match that its guard accepts: its proof does not cover the match, or not these left and
+right sides. Returns '' if the rule may be used."""
 
 
 Correction: TypeAlias = Callable[[Binding, Node, Node], tuple[Node, ...]]
-"""Returns programs that compute a left side, made of a right side that differs from it at some positions; raises Mismatch where there
-are none."""
+"""Returns programs that compute the left side by correcting a right side that differs from it at some positions. Raises ``Mismatch``
+if there are none."""
 
 
 def _bound(variable: Variable, index: int, binding: Binding) -> Tensor:
@@ -98,13 +98,13 @@ class Rule:
     phase: str = "main"
     verdict: Verdict = "tested only"
     draw: Callable[[Random], Binding] | None = None
-    """The rule's own source of random bindings, where its left side asks for more than its pattern says."""
+    """The rule's own source of random bindings, if its left side requires more than its pattern expresses."""
     ranks: Mapping[str, int] | None = None
-    """The ranks of the variables, where the function alone makes the left side (attributes follow from sizes): such a rule
-    is proved and tested, never matched; what it builds before it yields its left side must be well-typed too."""
+    """The ranks of the variables, if only the function can build the left side (attributes follow from sizes). Such a rule
+    is proved and tested but never matched. The terms that it builds before it yields its left side must be well-typed too."""
     admits: Admission | None = None
     corrected: bool = False
-    """Whether the sides may differ at some positions: a match is joined with the left side's operators there, or not at all."""
+    """Whether the sides may differ at some positions. A match is joined only if the left side's operators correct those positions."""
     corrects: Correction | None = None
 
     def apply(self, binding: Binding) -> tuple[Node, Node]:
@@ -127,7 +127,7 @@ class Rule:
         return left.node, right.node
 
     def programs(self, binding: Binding) -> tuple[Node, tuple[Node, ...]]:
-        """Return the left side and what a match may join to it: the right side, corrected where the rule says so."""
+        """Return the left side and the programs that a match may join to it: the right side, or its corrections if ``corrected``."""
         left, right = self.apply(binding)
         if not self.corrected:
             return left, (right,)
@@ -137,7 +137,7 @@ class Rule:
 
 
 def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding: Binding) -> None:
-    """Refuse a left side that is not what the rule's pattern matches; ``numbers``: the variables' placeholders."""
+    """Raise ``RuleError`` unless the left side is what the rule's pattern matches; ``numbers``: the variables' placeholders."""
 
     def fits(term: Pattern | Variable, node: Node) -> bool:
         if isinstance(term, Variable):
@@ -155,7 +155,7 @@ def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding:
 
 _VARIABLE = re.compile(r"(?P<list>list\[)?(?P<kind>Tensor|Weight)(\[['\"]?(?P<type>\w+)['\"]?\])?(?(list)\])")
 _ELEMENTS = {"bool": "bool", "int": "int64", "int64": "int64", "float": None, "float32": None}
-"""What may stand in ``Tensor[bool]``; a plain tensor is one of numbers, or of what the operator that reads it takes."""
+"""Element types that ``Tensor[...]`` accepts. A plain ``Tensor`` holds numbers, or whatever the operator that reads it takes."""
 
 
 def _variables(closure: Closure, lists: Mapping[str, int]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
@@ -178,7 +178,7 @@ def _variables(closure: Closure, lists: Mapping[str, int]) -> tuple[tuple[Variab
 
 
 def _named(function: Callable[..., Any]) -> Closure:
-    """Return a function of Python's as one of the language, with the name and text that it has now."""
+    """Return the closure of a Python function, with the function's current name and docstring."""
     return replace(closure_of(function), name=function.__name__, text=function.__doc__ or "")
 
 
@@ -186,7 +186,7 @@ def make_rule(
     function: Callable[..., Any] | Closure, *, name: str = "", text: str = "", lists: Mapping[str, int] | None = None,
     rounding: Rounding | None = None, phase: str = "main", is_member: bool = False, corrected: bool = False,
 ) -> Rule:  # fmt: skip
-    """Return the rule of a function; ``lists``: parameters that take several variables, with how many."""
+    """Return the rule that a function states; ``lists``: the number of variables of each parameter that takes several."""
     closure = function if isinstance(function, Closure) else _named(function)
     law = Written(closure, dict(lists or {}), is_member)
     name, text = name or closure.name, text or closure.text
@@ -217,9 +217,9 @@ def rule(
 def rule(
     function: Callable[..., Any] | None = None, /, *, rounding: Rounding | None = None, phase: str = "main", corrected: bool = False
 ) -> Rule | Callable[[Callable[..., Any]], Rule]:
-    """Make a rule of a function; its docstring's first line is the equation shown to people.
+    """Make a rule from a function; the first line of its docstring is the equation shown to users.
 
-    ``corrected``: the sides may differ at some positions; each match is joined with the left side's operators there.
+    ``corrected``: the sides may differ at some positions; at each match the left side's operators correct those positions.
     """
 
     def build(f: Callable[..., Any]) -> Rule:
@@ -230,10 +230,10 @@ def rule(
 
 @dataclass(frozen=True)
 class MergeRule:
-    """n applications of one operator that share operands, done as one wide application and sliced apart.
+    """n applications of one operator that share operands, computed as one wide application that is sliced apart.
 
     ``member`` is the pattern of one application; ``shared`` names its variables that all members have in common
-    (attributes variables are shared too). ``build(shared, members)`` returns one right side a member.
+    (attributes variables are shared too). ``law.several`` returns one right side per member.
     """
 
     name: str
@@ -285,7 +285,7 @@ class MergeRule:
 def merge_rule(
     *, member: Callable[..., Any], shared: tuple[str, ...], rounding: Rounding = "exact"
 ) -> Callable[[Callable[..., Sequence[Tensor]]], MergeRule]:
-    """Make a merge rule; the function takes the shared variables and a list for each variable of the members' own."""
+    """Make a merge rule from a function that takes the shared variables, and a list for each variable that members do not share."""
 
     def build(f: Callable[..., Sequence[Tensor]]) -> MergeRule:
         closure = f if isinstance(f, Closure) else _named(f)

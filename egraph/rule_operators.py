@@ -39,12 +39,12 @@ def tanh(x: Tensor) -> Tensor:
 
 
 def cast(x: Tensor, *, to: str) -> Tensor:
-    """Return integers as numbers of another type."""
+    """Return integers converted to another type."""
     return operation("Cast", x, to=to)
 
 
 def saturate(x: Tensor, *, to: str) -> Tensor:
-    """Return the nearest bytes."""
+    """Return the nearest values of a byte type."""
     return operation("Saturate", x, to=to)
 
 
@@ -249,5 +249,5 @@ def layer_normalization(x: Tensor, scale: Tensor, bias: Tensor, a: By = None, **
 
 
 def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, a: By = None, **values: Any) -> Tensor:
-    """Return x normalised over its spatial axes, times scale, plus bias, a channel each."""
+    """Return x normalised over its spatial axes, times scale, plus bias, with one scale and bias per channel."""
     return operation("InstanceNormalization", x, scale, bias, by=a, **values)

@@ -1,4 +1,4 @@
-"""How much an output may differ."""
+"""The accepted error of an output."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class Tolerance:
 
 
 ROUNDED_TOLERANCE = Tolerance(1e-2)
-"""What is accepted where products may round their operands, unless the user says something else."""
+"""The default tolerance if products may round their operands."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from runtime.errors import ExecutionError
 from runtime.runner import open_runner, parse_runner
 
-if TYPE_CHECKING:  # heavy, and --help does without
+if TYPE_CHECKING:  # slow imports that --help does not need
     from egraph.rewrite.file import Found
     from egraph.rewrite.values import Refusal
     from egraph.rule import MergeRule, Rule
@@ -22,20 +22,20 @@ if TYPE_CHECKING:  # heavy, and --help does without
     from verify.prove import Effort
 
 EXAMPLES = """examples:
-  python -m verify my_rules.py                        a line a rule, and what is wrong with those that are not proved
+  python -m verify my_rules.py                        one line per rule, and why a rule is not proved
   python -m verify my_rules.py --rule my_rule --json  one rule, as one JSON object
-  python -m verify my_rules.py --jsonl --seconds 10   a JSON line a rule, as it is decided, ten seconds of processor time each
-  python -m verify my_rules.py --ranks 0..6           variables of up to six axes, whatever time that takes
-  python -m verify --shipped                          the shipped rules, from their certificates where these are current
+  python -m verify my_rules.py --jsonl --seconds 10   one JSON line per rule, with ten seconds of processor time each
+  python -m verify my_rules.py --ranks 0..6           variables of up to six axes, however long that takes
+  python -m verify --shipped                          the shipped rules, from their certificates if these are current
   python -m verify --shipped --no-cache --json        the shipped rules, proved from scratch
   python -m verify --shipped --no-cache --runner ray  the same, on the cores of a Ray cluster
-  python -m verify --shipped --write                  the same as `make prove`: what changed is proved, the file written
+  python -m verify --shipped --write                  the same as `make prove`: prove changed rules, write the file
 
 verdicts: proved (all sizes; ranks and attributes are named), proved for these sizes, tested only, refuted (with a
-smallest counterexample, as a program that needs numpy alone), unknown (with the open obligation and a guard that helps, or
-because its time was up, or because its text is no part of the language of rules: docs/writing-rules.md)
+smallest counterexample, as a program that needs only numpy), unknown (with the open obligation and a guard that helps; or
+the time was over; or the rule is not written in the language of docs/writing-rules.md)
 
-exit codes: 0 every rule is proved (for all sizes, or for these), 1 some rule is not, 2 usage, or the file cannot be used
+exit codes: 0 every rule is proved (for all sizes, or for these), 1 some rule is not, 2 usage error, or the file cannot be used
 """
 
 
@@ -49,10 +49,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("rules", type=Path, nargs="?", help="a Python file that ends in RULES = (my_rule, ...)")
     parser.add_argument("--shipped", action="store_true", help="prove the rules that ship")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
-    parser.add_argument("--no-cache", action="store_true", help="prove everything anew, whatever certificates there are")
+    parser.add_argument("--no-cache", action="store_true", help="prove everything again, without using certificates")
     parser.add_argument("--write", action="store_true", help="write the certificates of the shipped rules")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="processor time for one rule (default: 60; work is counted for shipped rules)"
+        "--seconds", type=float, metavar="S", help="processor time for one rule (default: 60; for shipped rules, an amount of work)"
     )
     parser.add_argument("--ranks", type=ranks_from, metavar="A..B", help="ranks of the variables (default: as many as there is time for)")
     parser.add_argument(
@@ -60,10 +60,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="what proves shipped rules: processes, processes:N, ray or ray:ADDRESS (default: as many processes as there are usable cores)",
     )  # fmt: skip
     parser.add_argument("--no-suggestions", action="store_true", help="do not look for guards that would make a rule provable")
-    parser.add_argument("--cases", type=int, default=64, help="random instances to compare of each rule (default: 64)")
+    parser.add_argument("--cases", type=int, default=64, help="random instances on which to test each rule (default: 64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
-    parser.add_argument("--jsonl", action="store_true", help="print a JSON object a rule, a line each, as it is decided")
+    parser.add_argument("--jsonl", action="store_true", help="print one JSON object per line for each rule, as soon as it is decided")
     return parser
 
 
@@ -80,13 +80,13 @@ def ranks_from(text: str) -> tuple[int, ...]:
 
 
 SECONDS = 60.0
-"""Processor time for one rule of a file."""
+"""Processor time in seconds for one rule of a file."""
 MOST_AXES = 8
-"""Axes of a variable, at most: the permutations of more are too many to enumerate."""
+"""Most axes of a variable; more have too many permutations to enumerate."""
 
 
 def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:
-    """Return the rules that the command line asks for, those that are no part of the language as refusals; RuleError for none."""
+    """Return the selected rules, with rules outside the language as refusals; raises RuleError if there are none."""
     from egraph.errors import RuleError
     from egraph.rewrite.file import read_rules
 
@@ -107,7 +107,7 @@ def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:
 
 
 def proofs(entries: Sequence[Found], arguments: argparse.Namespace) -> Iterator[Proof]:
-    """Yield the proof of every rule, in order: from its certificate, if that is current and says that it is proved, or made now."""
+    """Yield the proof of every rule, in order: from its certificate if that is current and proved, otherwise made now."""
     from egraph.rewrite.values import Refusal
     from verify.certificates import Certificate, keep, kept, shipped
     from verify.fingerprint import rule_key, verifier_key
@@ -138,7 +138,7 @@ def proofs(entries: Sequence[Found], arguments: argparse.Namespace) -> Iterator[
 
 
 def refused(refusal: Refusal) -> Proof:
-    """Return what is said of a rule whose text is no part of the language."""
+    """Return the verdict on a rule whose text is not in the language."""
     from verify.proof import Proof
 
     error = refusal.error
@@ -154,7 +154,7 @@ def _may_differ(rule: Rule | MergeRule) -> bool:
 
 
 def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Proof:
-    """Add where the sides of a rule differ, and a guard that would make it provable, where one is found in time."""
+    """Add where the sides of a rule differ, and a guard that makes it provable, if one is found in time."""
     from egraph.rewrite.clock import OutOfTime, within
     from egraph.rule import Rule as OneRule
 
@@ -193,12 +193,12 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
         for rule in rules:
             while rule.name not in made:
                 made |= {proof.rule: proof for proof in next(jobs)}
-            keep(Certificate.of(made[rule.name], rule_key(rule)))  # another machine of a cluster keeps its own
+            keep(Certificate.of(made[rule.name], rule_key(rule)))  # another machine of a cluster stores its own
             yield made[rule.name]
 
 
 def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -> Proof:
-    """Return the proof of a rule, and say on a terminal's standard error which is being made."""
+    """Return the proof of a rule; report progress on standard error if it is a terminal."""
     from egraph.errors import RuleError
     from egraph.rewrite.values import Refusal
     from egraph.rule import Rule as OneRule
@@ -232,12 +232,12 @@ def line(proof: Proof, widths: tuple[int, int]) -> str:
 
 
 def correctable(proof: Proof) -> tuple[str, ...]:
-    """Return that a rule which holds in part can be used all the same."""
+    """Return a hint that a rule that holds in part can still be used, () if it does not apply."""
     return ("@rule(corrected=True) uses it, with the left side's operators there",) if proof.where and not proof.is_proved else ()
 
 
 def main() -> int:
-    """Print a line a rule; return 1 when one is not proved, 2 when the file cannot be used."""
+    """Print one line per rule; return 1 if one is not proved, 2 if the file cannot be used."""
     arguments = build_parser().parse_args()
     if arguments.seconds is None:
         arguments.seconds = math.inf if arguments.shipped else SECONDS
@@ -277,7 +277,7 @@ def main() -> int:
 
 
 def summary(proofs: Sequence[Proof]) -> str:
-    """Return how many rules are proved, and for how many of them each application is, since there is no proof for all sizes."""
+    """Return how many rules are proved, and how many of them only at the sizes of each application."""
     at_sizes = sum(proof.verdict == "proved for these sizes" for proof in proofs)
     at_sizes_text = f", {at_sizes} of them application by application" if at_sizes else ""
     proved, seconds = sum(proof.is_proved for proof in proofs), sum(proof.seconds for proof in proofs)

@@ -23,17 +23,17 @@ from verify.rounding import ONLY_ROUNDING
 from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
-"""Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
+"""Most units of work of a proof at known sizes. A convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
 QUICK_WORK = 1_000
-"""Units that a proof may take before random operands are asked, where both sides are compared on others anyway."""
+"""Most units of work of a proof attempt before random operands are tried, if the caller compares both sides on random operands too."""
 MOST_BOXES = 32
-"""Boxes on which two programs are compared one after the other: a border of every side of two axes leaves nine."""
+"""Most boxes on which two programs are compared one after the other. A border on every side of two axes leaves nine."""
 TO_LOCATE = 1_000
-"""Units of work to say where the sides of a refused program differ."""
+"""Most units of work to locate where the sides of a refused program differ."""
 
 
 def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
-    """Return what stays open when both sides are compared at the sizes of this match; '' when they are proved equal."""
+    """Return the obligation that stays open when both sides are compared at the sizes of this match; '' if they are proved equal."""
     try:
         instance = instantiate(rule, bindings)
     except (Refused, EinsatError) as error:
@@ -42,7 +42,7 @@ def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
 
 
 def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping[int, float]) -> str:
-    """Return what stays open when fragments are compared at their own sizes; '' when they are proved equal."""
+    """Return the obligation that stays open when fragments are compared at their own sizes; '' if they are proved equal."""
     try:
         for left, right in zip(lefts, rights, strict=True):
             outcome = _proof(fragment_expression(left, numbers), fragment_expression(right, numbers))
@@ -54,14 +54,14 @@ def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping
 
 
 def located(reason: str, left: Node, right: Node, numbers: Mapping[int, float]) -> str:
-    """Add to a refusal where the sides differ, if they are equal elsewhere."""
+    """Return a reason of refusal; if the sides are equal at some positions, add where they differ."""
     differing = disagreement(fragment_expression(left, numbers), fragment_expression(right, numbers), TO_LOCATE)
     partly = differing is not None and differing.boxes and not differing.is_total
     return f"{reason}; {differing.describe(axis_names(left))}" if differing is not None and partly else reason
 
 
 def _proof(left: Scope, right: Scope) -> Outcome:
-    """Compare two expressions as wholes, and where that stays open on every box by itself on which one operand of a choice counts."""
+    """Compare two expressions as a whole; if that stays open, compare them on every box on which a choice selects one operand."""
     whole = _within_budget([(left, right)])
     if isinstance(whole, Equal):
         return whole
@@ -73,7 +73,7 @@ def _proof(left: Scope, right: Scope) -> Outcome:
 
 
 def _within_budget(pairs: Sequence[tuple[Scope, Scope]], most_work: int = MOST_WORK) -> Outcome:
-    """Prove that the sides of every pair are equal; the first pair for which that stays open is the outcome."""
+    """Prove that the sides of every pair are equal, or return the outcome of the first pair that stays open."""
     facts: set[str] = set()
     try:
         with at_most(most_work):
@@ -90,11 +90,11 @@ def _within_budget(pairs: Sequence[tuple[Scope, Scope]], most_work: int = MOST_W
 def equal_at_sizes(
     left: Node, right: Node, rounding: Rounding = "reassociates", numbers: Mapping[int, float] | None = None, *, is_compared: bool = False
 ) -> str:
-    """Return what stays open when two fragments over the same placeholders are compared; '' when they are proved equal.
+    """Return what stays open when two fragments over the same placeholders are compared; '' if they are proved equal.
 
-    Equal for all contents of the operands, but for constants that are ``numbers``: random operands at a few positions refute, a
-    proof decides. Laws that need more than the rounding class allows count as open. ``is_compared``: the caller compares both on random
-    operands, too; a short proof then comes first, and mostly decides.
+    They have to be equal for all contents of the operands, except that constants in ``numbers`` have these values. Random operands at a few
+    positions refute; otherwise a proof decides. Laws that need more than the rounding class allows count as open. ``is_compared``: the
+    caller compares both on random operands, too; a short proof is then tried first, and usually decides.
     """
     numbers = numbers or {}
     if left.type != right.type:

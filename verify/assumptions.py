@@ -1,7 +1,7 @@
 """Assumptions over symbolic sizes and iterators, and entailment.
 
-Iterators lie in their ranges and symbols are at least their minimum wherever they occur, without being told. Divisors
-are positive where this can be shown; nothing is concluded about a division by anything else.
+Iterators are implicitly in their ranges, and symbols are implicitly at least their minimum. Divisors
+are positive if this can be shown; nothing is concluded about a division by any other divisor.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from verify.witnesses import values_of
 
 
 class Assumptions:
-    """A persistent conjunction of conditions; every answer about it is remembered.
+    """A persistent conjunction of conditions; every answer about it is cached.
 
-    ``facts`` are the conditions in solved form. They are solved when a question is first asked: most cases of a rule say the same as an
-    earlier one, and are never asked about.
+    ``facts`` are the conditions in solved form. They are solved when a question is first asked, because most cases of a rule are
+    equivalent to an earlier one and no question is asked about them.
     """
 
     __slots__ = ("_before", "_facts", "conditions")
@@ -30,7 +30,7 @@ class Assumptions:
     def __init__(self, conditions: tuple[Compare, ...] = (), facts: Facts | None = None, *, before: Assumptions | None = None) -> None:
         self.conditions = conditions
         self._before = before
-        """Assumptions of the first ones of the conditions, which are solved already or are to be solved first."""
+        """The assumptions that these extend; their conditions are solved first."""
         self._facts = Facts() if facts is None and before is None else facts
 
     def __eq__(self, other: object) -> bool:
@@ -58,22 +58,22 @@ class Assumptions:
         return Assumptions((*self.conditions, *new), before=self) if new else self
 
     def entails(self, condition: Compare) -> bool:
-        """Return whether the condition follows; False also where that stays open."""
+        """Return whether the condition follows; False also if that stays open."""
         return holds(self.facts, literal(condition))
 
     def decide(self, condition: Compare) -> bool | None:
-        """Return True when the condition follows, False when its negation does, None when neither could be shown."""
+        """Return True if the condition follows, False if its negation follows, None if neither is shown."""
         goal = literal(condition)
         if holds(self.facts, goal):
             return True
         return False if holds(self.facts, negation(goal)) else None
 
     def consistent(self) -> bool:
-        """Return False only when the conditions certainly contradict each other."""
+        """Return False only if the conditions certainly contradict each other."""
         return possible(self.facts)
 
     def simplify(self, value: Size) -> Index:
-        """Return the index with equalities applied and floor-divisions and remainders simplified where ranges allow."""
+        """Return the index with equalities applied, and with floor-divisions and remainders simplified if ranges allow it."""
         return to_index(self.facts.canonical(to_polynomial(value)))
 
     def equal(self, left: Size, right: Size) -> bool:
@@ -81,15 +81,15 @@ class Assumptions:
         return holds(self.facts, Literal0(to_polynomial(right) - to_polynomial(left), "=="))
 
     def is_seen_to_be_one(self, size: Size) -> bool:
-        """Return whether a size is 1 in solved form; False also where only the solver would see it."""
+        """Return whether a size is 1 in solved form; False also if only the solver can show it."""
         return self.facts.canonical(to_polynomial(size)).constant == 1
 
     def model(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
-        """Return small values of the symbols that satisfy every condition, None when none were found."""
+        """Return small values of the symbols that satisfy every condition; None if none are found."""
         return small_model(self.conditions, tuple(symbols))
 
     def example(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
-        """Return any values of the symbols that satisfy every condition: those of a drawn instance, else a model."""
+        """Return any values of the symbols that satisfy every condition: a drawn instance if there is one, else a model."""
         required = tuple(symbols)
         drawn = values_of(self.facts, required)
         return drawn if drawn is not None and satisfied(self.conditions, drawn) else self.model(required)

@@ -1,9 +1,9 @@
-"""Pair the terms of two sums: maps between their iterators, checked both ways; terms are split where they overlap in part.
+"""Pair the terms of two sums by maps between their iterators, checked both ways; terms that overlap in part are split.
 
-Left minus right is a list of signed terms. Two terms cancel where a map between their iterators makes them equal:
-the map is guessed from the index equations of their reads, then these obligations must follow from the assumptions:
-the map leads from one domain into the other, back again by the inverse map, both compositions are the identity, and
-reads, nested values and coefficients agree. Where an obligation does not follow, the term is split by it.
+Left minus right is a list of signed terms. Two terms cancel where a map between their iterators makes them equal.
+The map is guessed from the index equations of their reads. Then these obligations must follow from the assumptions:
+the map leads from one domain into the other, the inverse map leads back, both compositions are the identity, and
+reads, nested values and coefficients agree. If a condition of a domain does not follow, the terms are split by it.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from verify.solver import holds, possible, solution
 from verify.summands import tidy, unrolled
 
 _SPLITS = 200
-"""Terms of one sum are split this often, at most."""
+"""Most splits of the terms of one sum."""
 _DIVISORS = 3
-"""Divisors by which all terms are multiplied, one after the other, at most."""
+"""Most divisors by which all terms are multiplied, one after the other."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """How two terms agree: ``forward`` maps the first's iterators; each side has additional conditions."""
+    """How two terms agree: ``forward`` maps the first term's iterators; each term has additional conditions."""
 
     forward: dict[int, Polynomial]
     of_first: tuple[Literal0, ...]
@@ -71,14 +71,14 @@ class Pairing:
     open_term: Summand | None = None
     open_facts: Facts | None = None
     _known: dict[tuple[int, Part, Part], tuple[Facts, bool]] = field(default_factory=dict)
-    """Whether factors on which no iterator of their terms bears are equal: a sum of many terms has the same ones again and again."""
+    """Cached equality of factors that do not depend on their terms' iterators, because the same ones recur in a sum of many terms."""
 
     def obligation(self) -> str:
-        """Say which term stayed without a partner."""
+        """Return a message that names the term without a partner."""
         return f"no partner for {describe(self.open_term)}" if self.open_term else "the sides did not pair"
 
     def open_position(self) -> dict[str, int]:
-        """Return values of iterators at which the term without a partner counts; only where all sizes are numbers."""
+        """Return values of iterators at which the term without a partner contributes; {} unless all sizes are numbers."""
         if self.open_term is None or self.open_facts is None or not self.open_facts.at_sizes:
             return {}
         values = solution(self.open_facts.extended(self.open_term.conditions)) or {}
@@ -94,7 +94,7 @@ class Pairing:
         return self._cancel([*left.terms, *(_negated(t) for t in right.terms)], facts)
 
     def _extrema(self, left: Sum, right: Sum, facts: Facts) -> tuple[Best, Best] | None:
-        """Return both sides as extrema where one is nothing else and the other is not: a value is the extremum of itself."""
+        """Return both sides as extrema if exactly one is an extremum, because any value is the extremum of itself; else None."""
         bests = [_best(left), _best(right)]
         if None not in bests:
             return None
@@ -121,7 +121,7 @@ class Pairing:
         return Best("max", (*best.choices, Choice((), (), Sum(()))))
 
     def _cancel(self, terms: list[Summand], facts: Facts, depth: int = 0) -> bool:
-        """Return whether signed terms are proved to cancel, if need be after multiplication by what some are divided by."""
+        """Return whether signed terms are proved to cancel, if necessary after multiplying by their divisors or writing sums out."""
         left = self._paired(terms, facts)
         if not left:
             return True
@@ -135,10 +135,10 @@ class Pairing:
         return False
 
     def _paired(self, terms: list[Summand], facts: Facts) -> list[Summand]:
-        """Return the signed terms that remain when others have cancelled.
+        """Return the signed terms that remain after others have cancelled.
 
-        At known sizes terms of one sign are added where they are alike, and never split by their overlap: coefficients, added up over all
-        positions, then become smaller with every split, and splitting ends.
+        At known sizes, terms of the same sign are added only if they are alike and are never split by their overlap. The sum of the
+        coefficients over all positions then decreases with every split, so that splitting terminates.
         """
         terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
         alone = _alone(terms)
@@ -146,7 +146,7 @@ class Pairing:
         if _alone(terms):
             return terms
         matches: dict[tuple[int, int], Match | None] = {}
-        kept: list[Summand] = []  # holds terms alive, so that their ids stay their own
+        kept: list[Summand] = []  # keeps terms alive, so that their ids stay unique
         for _ in range(_SPLITS):
             if not terms:
                 break
@@ -179,14 +179,14 @@ class Pairing:
         return terms
 
     def unpaired(self, left: Sum, right: Sum, facts: Facts) -> tuple[Summand, ...]:
-        """Return the terms of left minus right that find no partner, signature by signature."""
+        """Return the terms of left minus right without a partner, signature by signature."""
         groups: dict[tuple[str, ...], list[Summand]] = {}
         for term in (*left.terms, *(_negated(t) for t in right.terms)):
             groups.setdefault(signature(term), []).append(term)
         return tuple(term for group in groups.values() for term in self._paired(group, facts))
 
     def _times_divisor(self, terms: list[Summand], facts: Facts) -> list[Summand] | None:
-        """Multiply all terms by the divisor of one of them, a count that is certainly positive; None where there is none."""
+        """Multiply all terms by the divisor of one of them, a count that is certainly positive; return None if there is none."""
         for term in terms:
             for part in term.parts:
                 if not (isinstance(part, Function) and part.name == "reciprocal"):
@@ -215,7 +215,7 @@ class Pairing:
         return [renamed_term(product, self.names) for product in products]
 
     def _combined(self, first: Summand, second: Summand, match: Match, facts: Facts) -> list[Summand]:
-        """Add the overlap of two terms; keep what lies outside it."""
+        """Return the sum of two terms on their overlap, and the parts of each outside of it."""
         moved = replaced_term(first, match.forward)
         if moved.denominator == second.denominator:
             numerator, denominator = moved.numerator + second.numerator, second.denominator
@@ -234,7 +234,7 @@ class Pairing:
         return [tidied for term in renamed if (tidied := tidy(term, facts)) is not None]
 
     def _match(self, first: Summand, second: Summand, facts: Facts) -> Match | None:
-        """Return how two terms with the same signature agree, by the first pairing of their parts that works."""
+        """Return how two terms with the same signature agree: a match without further conditions if there is one, else the first match."""
         spend()
         best: Match | None = None
         for parts in islice(pairings(first.parts, second.parts), PAIRINGS):
@@ -255,7 +255,7 @@ class Pairing:
         backward = _restricted(solve(equations, theirs | inner_second, facts), theirs, inner_first | inner_second)
         left = sorted(ours - forward.keys(), key=lambda a: entry(a).key)
         right = sorted(theirs - backward.keys(), key=lambda a: entry(a).key)
-        if len(left) != len(right):  # one side's conditions determine its iterators: pair them all, the checks use the conditions
+        if len(left) != len(right):  # the conditions of one side determine its iterators: pair all of them
             forward, backward, left, right = {}, {}, sorted(ours, key=lambda a: entry(a).key), sorted(theirs, key=lambda a: entry(a).key)
         if len(left) != len(right):
             return
@@ -294,7 +294,7 @@ class Pairing:
     def _same_parts(
         self, left: Part, right: Part, first: Summand, second: Summand, forward: dict[int, Polynomial], facts: Facts, matched: Facts
     ) -> bool:
-        """Return whether factors of two terms agree where the map leads: everywhere, where they do not depend on it."""
+        """Return whether factors of two terms agree under the map; factors that do not depend on it have to agree everywhere."""
         if isinstance(left, Read) or any(mentions(left, a) for a in first.iterators) or any(mentions(right, a) for a in second.iterators):
             return self.equal_parts(replaced_part(left, forward), right, matched)
         key = id(facts), anonymous(left, "p"), anonymous(right, "p")
@@ -324,7 +324,7 @@ class Pairing:
 
 
 def equal_values(left: Value, right: Value, assumptions: Assumptions) -> Outcome:
-    """Compare two normal forms whose free iterators are the same objects."""
+    """Compare two normal forms over the same free iterators."""
     pairing = Pairing(Names("n"))
     try:
         first, second = form_of(left, assumptions.facts, Names("l")), form_of(right, assumptions.facts, Names("r"))
@@ -336,7 +336,7 @@ def equal_values(left: Value, right: Value, assumptions: Assumptions) -> Outcome
 
 
 def unpaired(left: Value, right: Value, assumptions: Assumptions) -> tuple[Summand, ...] | None:
-    """Return the terms of left minus right that find no partner; None where the forms cannot be held."""
+    """Return the terms of left minus right without a partner; None if a form is not supported."""
     facts = assumptions.facts
     try:
         return Pairing(Names("n")).unpaired(form_of(left, facts, Names("l")), form_of(right, facts, Names("r")), facts)
@@ -370,7 +370,7 @@ def _restricted(solution: dict[int, Polynomial], unknowns: set[int], forbidden: 
 
 
 def _missing(first: Summand, forward: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
-    """Return the conditions that do not follow, of those under which the map leads into the first term's domain."""
+    """Return those conditions for the map to lead into the first term's domain that do not follow."""
     needed: list[Literal0] = []
     for atom, value in forward.items():
         low, high = entry(atom).low, entry(atom).high
@@ -395,7 +395,7 @@ def _best(value: Sum) -> Best | None:
 
 
 def _counts(value: Sum, facts: Facts) -> bool:
-    """Return whether a value is proved positive: a sum of numbers that are, over domains of which one is not empty."""
+    """Return whether a value is proved positive: a sum of positive numbers over domains of which at least one is not empty."""
     plain = all(not t.parts and facts.nonnegative(facts.canonical(t.numerator)) for t in value.terms)
     return plain and any(
         facts.nonnegative(facts.canonical(t.numerator) - ONE) and inhabited(Choice(t.iterators, t.conditions, value), facts)
@@ -404,7 +404,7 @@ def _counts(value: Sum, facts: Facts) -> bool:
 
 
 def _alone(terms: list[Summand]) -> set[int]:
-    """Return the ids of terms of which no other one has the signature, so that they can only vanish where their domain is empty."""
+    """Return the ids of terms with unique signatures, which can vanish only if their domain is empty."""
     alike: dict[tuple[str, ...], set[int]] = {}
     for term in terms:
         alike.setdefault(signature(term), set()).add(id(term))

@@ -1,8 +1,8 @@
-"""Symbolic bindings of a rule: what its left side admits, variable by variable, as choices of a path.
+"""Symbolic bindings of a rule: the matches that its left side admits, variable by variable, as choices of a path.
 
-Ranks, layouts, modes, axes and permutations are chosen (every choice is a path of its own); sizes, strides, pads, offsets
+Ranks, layouts, modes, axes and permutations are chosen, and every choice is a path of its own. Sizes, strides, pads, offsets
 and float attributes are unknowns. The pattern is filled operand by operand, so that a choice that an operator refuses is
-cut before the next one is made.
+discarded before the next one is made.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from verify.solved import Ended
 from verify.symbolic import integer
 
 TYPES = tuple(sorted(frozenset[str]().union(*(spec.dtypes for spec in OPS.values()))))
-"""Element types that some operator takes."""
+"""Element types that at least one operator accepts."""
 WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 @dataclass(frozen=True)
 class Fixed:
-    """What a run of a rule fixes beyond its pattern."""
+    """The settings of a run of a rule beyond its pattern."""
 
     ranks: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     """Ranks that free variables and free shapes may have."""
     windowed: tuple[int, ...] = (3, 4, 5)
-    """Ranks of what convolutions, pools and instance normalisations read."""
+    """Ranks of the data operands of convolutions, pools and instance normalisations."""
     numbers: Mapping[str, float | Quotient] = field(default_factory=dict)
-    """Constants that are one number, which the rule asked for."""
+    """Constants of one number, with the number that the rule asked for."""
     values: Mapping[tuple[str, str], float | Quotient] = field(default_factory=dict)
     """Attributes (bundle, name) with the one value that the rule asked for."""
     sets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Attributes by name whose entries are enumerated over small sets instead of being unknown."""
     looks_at_types: bool = False
-    """Whether the rule reads element types: each that there is is then a choice."""
+    """Whether the rule reads element types. If so, each existing type is a choice."""
     opaque: bool = False
-    """Whether functions of integers stand for any function."""
+    """Whether functions of integers stay uninterpreted."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a pattern: the operands of an operator are filled before it."""
+    """A part of a pattern; the operands of an operator are filled before it."""
 
     term: Pattern | Variable
     dtype: str = "float32"
     ranks: Sequence[int] | None = None
-    """Those that a variable may have, where its place does not say it."""
+    """Ranks that a variable may have, if its place does not determine them."""
     above: str = ""
-    """The operator of which it is an operand, and which one."""
+    """The operator of which the part is an operand, and the position of the operand."""
     position: int = 0
 
 
@@ -76,10 +76,10 @@ class Binder:
         self.leaves: dict[str, SymbolicTerm] = {}
         self.bundles: dict[str, Attributes] = {}
         self._operands: list[SymbolicTerm] = []
-        """What is filled, and no operand yet."""
+        """Filled parts that are not yet operands of an operator."""
 
     def saved(self) -> Any:
-        """Return what ``restore`` needs."""
+        """Return the argument of ``restore``."""
         return dict(self.leaves), dict(self.bundles), list(self._operands), self.workshop.saved()
 
     def restore(self, saved: Any) -> None:
@@ -88,7 +88,7 @@ class Binder:
         self.workshop.restore(built)
 
     def fill(self, step: Step) -> None:
-        """Bind a variable, or build an operator over what was filled before; raise ``Ended`` where the operator refuses it."""
+        """Bind a variable, or build an operator over the operands filled before; raise ``Ended`` if the operator refuses them."""
         term = step.term
         if isinstance(term, Variable):
             ranks = step.ranks
@@ -118,7 +118,7 @@ class Binder:
                 dtype = variable.dtype
             elif self.fixed.looks_at_types:
                 dtype = self.path.choose(f"type of {name}", TYPES)
-            elif dtype in BYTES:  # what saturates, and where, depends on which of them it is
+            elif dtype in BYTES:  # saturation depends on the type
                 dtype = self.path.choose(f"type of {name}", tuple(sorted(BYTES)))
             shape = tuple(integer(self.path, self.path.symbol(f"{name}{axis}")) for axis in range(rank))
             self.leaves[name] = self.workshop.leaf(name, dtype, shape)
@@ -137,7 +137,7 @@ class Binder:
                 return (1,)
             case "Concat" if position:
                 return (len(before[0].shape),)
-            case "Quantize" | "Dequantize" if position:  # one number, or as many axes as what they scale
+            case "Quantize" | "Dequantize" if position:  # one number, or of the rank of the tensor that they scale
                 return sorted({0, len(before[0].shape)})
             case "LayerNormalization" | "PRelu" if position:
                 return [rank for rank in allowed if rank <= len(before[0].shape)]
@@ -204,7 +204,7 @@ class Binder:
         return SymbolicNumber(self.path, value.above, value.below, value.roundings, value.key) if isinstance(value, Quotient) else value
 
     def _cut(self, bundle: str, rank: int) -> dict[str, tuple[Any, ...]]:
-        """Return starts, ends and steps: ``count`` positions from ``start`` on, every ``step``, upwards or downwards."""
+        """Return starts, ends and steps: ``count`` positions from ``start`` on, ``step`` apart, upwards or downwards."""
         starts, ends, steps = [], [], []
         for axis in range(rank):
             start = integer(self.path, self.path.symbol(f"{bundle}_start{axis}", 0))

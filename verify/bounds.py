@@ -1,6 +1,6 @@
-"""Signs of index polynomials: ranges of symbols, and polynomials known to be >= 0.
+"""Signs of index polynomials, from ranges of symbols and polynomials known to be >= 0.
 
-Cheap on purpose: a question costs microseconds and may stay open. ``verify.assumptions`` decides what this cannot.
+The reasoning is cheap on purpose: a question costs microseconds and may stay open. ``verify.assumptions`` decides open ones.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Interval = tuple[int | None, int | None]
 
 @dataclass
 class Bounds:
-    """Ranges of symbols where they are narrower than the symbol says, and polynomials >= 0, > 0 (over reals) and != 0."""
+    """Ranges of symbols that are narrower than the symbols' own, and polynomials >= 0, > 0 (over reals) and != 0."""
 
     low: dict[Atom, int] = field(default_factory=dict)
     high: dict[Atom, int] = field(default_factory=dict)
     positive: list[tuple[Index, bool, frozenset[Monomial]]] = field(default_factory=list)
-    """The third of each: its terms that are raised where it is taken away."""
+    """Known polynomials, whether each is > 0, and its terms that may rise when it is subtracted from a value."""
     nonzero: set[Index] = field(default_factory=set)
     _signs: dict[tuple[Index, bool], bool] = field(default_factory=dict)
-    """Signs that are known: more facts do not change them."""
+    """Known signs; more facts do not change them."""
     _open: set[tuple[Index, bool]] = field(default_factory=set)
     """Signs that are open under the facts so far."""
     _zeros: dict[Index, bool | None] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Bounds:
         self._learn()
 
     def _learn(self) -> None:
-        """Forget what more facts may narrow."""
+        """Forget the memos whose answers more facts may narrow."""
         self._open.clear()
         self._zeros.clear()
         self._ranges.clear()
@@ -62,7 +62,7 @@ class Bounds:
     # Questions
 
     def sign(self, value: Index, *, strict: bool) -> bool | None:
-        """Return whether value >= 0 (> 0 when strict), None when that is open."""
+        """Return whether value >= 0 (> 0 if strict); None if that is open."""
         constant = value.constant
         if constant is not None:
             return constant > 0 if strict else constant >= 0
@@ -79,7 +79,7 @@ class Bounds:
         return sign
 
     def zero(self, value: Index) -> bool | None:
-        """Return whether value == 0, None when that is open."""
+        """Return whether value == 0; None if that is open."""
         constant = value.constant
         if constant is not None:
             return constant == 0
@@ -131,12 +131,12 @@ class Bounds:
         return False
 
     def _end(self, monomial: Monomial, coefficient: int) -> int | None:
-        """Return the least value of a term, None where it has none."""
+        """Return the least value of a term; None if it is unbounded."""
         low, high = self._product(monomial)
         return low if coefficient > 0 else high
 
     def _least(self, terms: Iterable[tuple[Monomial, int]]) -> int | None:
-        """Return the least value of a sum of terms that the ranges of the atoms imply, None where there is none."""
+        """Return the least value of a sum of terms that the ranges of the atoms imply; None if it is unbounded."""
         total = 0
         for monomial, coefficient in terms:
             if not coefficient:
@@ -164,7 +164,7 @@ class Bounds:
         known = self._products.get(monomial)
         if known is None:
             known = self._range_of_product(monomial)
-            if _is_plain(monomial):  # else it hangs on what is being asked
+            if _is_plain(monomial):  # else the range depends on the question being asked
                 self._products[monomial] = known
         return known
 
@@ -215,7 +215,7 @@ class Bounds:
     # Facts
 
     def at_least_zero(self, value: Index, *, strict: bool) -> bool:
-        """Note value >= 0 (> 0 when strict); return False when that contradicts the ranges."""
+        """Record value >= 0 (> 0 if strict); return False if that contradicts the ranges."""
         fits = self._at_least_zero(value, strict=strict)
         self._learn()
         return fits
@@ -248,7 +248,7 @@ class Bounds:
         return True
 
     def differs(self, value: Index) -> bool:
-        """Note value != 0; return False when it is zero."""
+        """Record value != 0; return False if the value is zero."""
         fits = self._differs(value)
         self._learn()
         return fits
@@ -269,14 +269,14 @@ class Bounds:
         return True
 
     def pinned(self) -> list[tuple[Atom, int]]:
-        """Return symbols with one value left."""
+        """Return the symbols that have only one possible value, with it."""
         return [(atom, low) for atom, low in self.low.items() if self.high.get(atom) == low] + [
             (atom, high) for atom, high in self.high.items()
             if atom not in self.low and isinstance(atom, Symbol) and atom.minimum == high
         ]  # fmt: skip
 
     def extreme_parts(self, value: Index) -> list[tuple[Atom, int]] | None:
-        """Return the values of atoms that value == 0 forces, where zero is an end of the value's range."""
+        """Return the values of atoms that value == 0 forces, if zero is an end of the value's range, else None."""
         low, high = self.interval(value)
         if low != 0 and high != 0:
             return None
@@ -296,13 +296,13 @@ class Bounds:
 
 @lru_cache(maxsize=1 << 14)
 def _is_plain(monomial: Monomial) -> bool:
-    """Return whether a product is one of symbols alone."""
+    """Return whether all factors of a product are symbols."""
     return all(isinstance(atom, Symbol | RealSymbol) for atom in monomial)
 
 
 @lru_cache(maxsize=1 << 14)
 def _raised(fact: Index) -> frozenset[Monomial]:
-    """Return the terms of a known polynomial that are raised where it is taken away: falling ones, those that may have either sign."""
+    """Return the terms of a known polynomial that may rise when it is subtracted: negative ones and those of either sign."""
     return frozenset(m for m, c in fact.terms if c < 0 or any(not isinstance(atom, Symbol) for atom in m))
 
 
@@ -315,7 +315,7 @@ def _single_atom(value: Index) -> tuple[Atom, int, int] | None:
 
 
 def _normal(value: Index) -> Index:
-    """Return value or -value, the same for both."""
+    """Return value or -value, the same result for both."""
     return value if not value.terms or value.terms[0][1] > 0 else -value
 
 
@@ -336,7 +336,7 @@ def positive_content(value: Index, bounds: Bounds) -> tuple[int, Monomial]:
 
 
 def without_content(value: Index, bounds: Bounds) -> Index:
-    """Return a value divided by its positive common factors: sign and zeros stay the same."""
+    """Return a value divided by its positive common factors, which keeps its sign and its zeros."""
     number, common = positive_content(value, bounds)
     if number == 1 and not common:
         return value

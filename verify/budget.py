@@ -1,4 +1,4 @@
-"""Work that a proof may do, counted where proofs spend their time: the same on every machine, however busy it is."""
+"""The work budget of a proof, counted where proofs spend their time; it is the same on every machine under any load."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from egraph.rewrite.clock import look
 
 PATH = 50
-"""Units of a run of a rule's function; a bound of a polynomial, a conjunction and a paired term are one each, a question to Z3 none."""
+"""Units of a run of a rule's function. A bound of a polynomial, a conjunction and a paired term cost one each, a question to Z3 none."""
 
 BETWEEN_LOOKS = 200
-"""Units between two looks at the clock."""
+"""Units between two checks of the clock."""
 
 GENERAL_WORK = 4_000_000
-"""Units after which the proof of a shipped rule for all sizes is given up; no rule that ships gets there."""
+"""Units after which the proof of a shipped rule for all sizes stops; no shipped rule reaches this limit."""
 
 
 class Exhausted(Exception):
-    """The work that was allowed is done and the question is open."""
+    """The budget is used up and the question is open."""
 
 
 class _Meter:
@@ -31,7 +31,7 @@ _METER = _Meter()
 
 
 def spend(units: int = 1) -> None:
-    """Count work; raise ``Exhausted`` when more is done than allowed, ``OutOfTime`` when the clock says so."""
+    """Count work; raise ``Exhausted`` if the budget is exceeded, ``OutOfTime`` if the time is."""
     _METER.left -= units
     _METER.unseen += units
     if _METER.unseen > BETWEEN_LOOKS:
@@ -43,10 +43,10 @@ def spend(units: int = 1) -> None:
 
 @contextmanager
 def at_most(units: float) -> Iterator[None]:
-    """Allow so much work inside the block; an outer limit goes on counting."""
+    """Limit the work inside the block; an outer limit also counts it."""
     outer = _METER.left
     start = _METER.left = min(outer, units)
     try:
         yield
     finally:
-        _METER.left = outer if outer == math.inf else outer - (start - _METER.left)  # infinity less infinity is no number
+        _METER.left = outer if outer == math.inf else outer - (start - _METER.left)  # inf - inf is NaN

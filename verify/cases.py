@@ -1,13 +1,13 @@
 """The symbolic cases of a rule: every way its function can run on the shapes that its left side admits.
 
-A case is an equation between scopes over named tensors, with what the path to it assumed. All cases proved is the rule
-proved for what the cases cover; what is left out is said in the notes and never claimed.
+A case is an equation between scopes over named tensors, with the assumptions of the path to it. If all cases are proved, the
+rule is proved for what the cases cover. Paths that are not covered are named in the notes and never claimed.
 
-**Pointwise rules** are run once, on scalars. Where all operators of both sides are elementwise, the element of the result
-at i is a function of one element of each variable, the one that broadcasting puts at i: broadcasting composes, so a
-variable is read at the same place however the operators are nested. Both sides are then the same functions of these
-elements that they are on scalars, whatever the ranks and sizes; and a match whose two sides have different types is
-refused. That holds if the rule has not looked at a type, which is observed.
+**Pointwise rules** are run once, on scalars. If all operators of both sides are elementwise, the element of the result
+at i is a function of one element of each variable, the one that broadcasting puts at i. Broadcasting composes, so a
+variable is read at the same place however the operators are nested. Both sides are therefore the same functions of these
+elements as on scalars, whatever the ranks and sizes. A match whose two sides have different types is refused.
+The argument holds only if the rule does not look at a type, which the run observes.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from verify.random_testing import CRASHES
 from verify.solved import Ended
 
 ROUNDED = "constants are rounded"
-"""The fact that a proof rests on where a number that the sides have is not the double that a match computes."""
+"""The fact that a proof rests on if a number in the sides is not the double that a match computes."""
 FLOAT32 = "constants are compared to float32 precision"
 MEMBERS = (2, 3)
 """Numbers of members of a merge that are proved."""
 REST = "the rest of its paths"
 """The case of all paths beyond ``RUNS``."""
 MOST_NUMBERS = 64
-"""Constants and attributes of one number, alone or together, that one rule may ask for."""
+"""Most combinations of fixed constants and attributes that one rule may ask for."""
 RUNS = 16000
-"""Runs of one rule after which the rest of its paths is left out."""
+"""Runs of one rule after which its remaining paths are not covered."""
 FIRST_TRIES = 64
-"""Runs ahead of the rest of the left side before it is asked whether they pay."""
+"""Early runs, before all of the left side is filled, that are made without asking whether they pay."""
 SELDOM_REFUSED = 16
-"""One run ahead in so many has to refuse."""
+"""Early runs go on only if at least one in this many refuses."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One equation to prove: ``left[i] == right[i]`` for all i where the assumptions hold.
 
-    ``ill_typed``, ``failure`` and ``left_out`` say why there is no equation: a right side that its operators refuse though
-    the guard let it pass, an error of the rule's own code, or a path that is not covered.
+    ``ill_typed``, ``failure`` and ``left_out`` say why there is no equation: the operators refuse a right side that the guard let
+    pass, the rule's own code raised an error, or the path is not covered.
     """
 
     scope_note: str
@@ -77,11 +77,11 @@ class Case:
     types: Mapping[str, str] = field(default_factory=dict)
     """The element type of every tensor variable."""
     bundles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Attributes, integers as indices and numbers as quotients of indices."""
+    """Attributes: integers as indices, numbers as quotients of indices."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """Constants of one number."""
     is_opaque: bool = False
-    """Whether it depends on a comparison of rounded numbers, so that no instance is certain to be one of it."""
+    """Whether the case depends on a comparison of rounded numbers, so that no instance certainly belongs to it."""
     same: bool = False
     """Whether the right side is the left side."""
     ill_typed: str = ""
@@ -91,7 +91,7 @@ class Case:
 
 @dataclass
 class Survey:
-    """Statistics of a run over all paths of a rule, beside its cases."""
+    """Statistics of a run over all paths of a rule."""
 
     refused: Counter[str] = field(default_factory=Counter)
     """How often the guard refused, by reason."""
@@ -99,7 +99,7 @@ class Survey:
     ranks: tuple[int, ...] = ()
     windowed: tuple[int, ...] = Fixed.windowed
     opaque: bool = False
-    """Whether a function of integers was left opaque: an open case may then still hold."""
+    """Whether a function of integers was left opaque. If so, an open case may still hold."""
 
 
 class _Refused(Ended):
@@ -111,14 +111,14 @@ class _NotFilled(Exception):
 
 
 class _MissingTerm(Bound):
-    """What stands for a variable that is not filled yet: the left side can be built of it, and nothing be read of it."""
+    """A placeholder for a variable that is not filled yet: the left side can be built from it, but nothing can be read from it."""
 
     def __init__(self, *, on_left: bool) -> None:
         self.on_left = on_left
-        """Whether the function has not given its left side yet: that has its operands' types, as the pattern says."""
+        """Whether the function has not given its left side yet. The pattern determines the operand types of the left side."""
 
     def left_is_given(self, _: RuleTensor) -> None:
-        """Note that what is built from here on is no part of the left side."""
+        """Record that terms built from here on are not part of the left side."""
         self.on_left = False
 
     @property
@@ -143,7 +143,7 @@ class _MissingWeight(Weight):
 
 
 class _MissingAttributes(Attributes):
-    """Attributes that are not filled yet: an operator of the left side has them, over an operand that is missing too."""
+    """Attributes that are not filled yet; they belong to an operator of the left side over an operand that is missing too."""
 
     def __init__(self, name: str, term: _MissingTerm) -> None:
         self.name, self.term = name, term
@@ -158,9 +158,9 @@ class _MissingAttributes(Attributes):
 def cases(
     rule: Rule | MergeRule, fixed: Fixed | None = None, survey: Survey | None = None, ranks: Sequence[int] | None = None
 ) -> Iterator[Case]:
-    """Yield the symbolic cases of a rule, in a fixed order; ``survey`` is filled with what else was seen.
+    """Yield the symbolic cases of a rule, in a fixed order, and fill ``survey`` with statistics.
 
-    ``ranks``: those of variables, where it is not left to ``highest_rank``.
+    ``ranks``: ranks of the variables; by default up to ``highest_rank``.
     ``fixed.sets`` enumerates attributes such as strides over small sets instead of leaving them unknown.
     """
     survey = Survey() if survey is None else survey
@@ -203,7 +203,7 @@ def pattern_operators(term: Pattern | Variable) -> set[str]:
 
 
 def windowed_bundles(term: Pattern | Variable) -> set[str]:
-    """Return the attributes variables of convolutions and pools: with two of them every spatial axis multiplies the paths."""
+    """Return the attribute variables of convolutions and pools. With two of them, every spatial axis multiplies the paths."""
     if isinstance(term, Variable):
         return set()
     bundles = {str(term.attributes)} if term.op in WINDOWED else set()
@@ -214,9 +214,9 @@ MOVES = ("Transpose", "Slice", "Reshape", "Expand")
 
 
 def highest_rank(rule: Rule | MergeRule) -> int:
-    """Return up to which rank free variables are covered: 5, the axes of videos and windows, or 4, those of images.
+    """Return the highest rank at which free variables are covered: 5, as for videos and windows, or 4, as for images.
 
-    It is less where several things multiply paths: two operands or moves, a move beside an operator with axes of its own, a permutation
+    It is lower if several things multiply the paths: two operands or moves, a move beside an operator with axes of its own, a permutation
     beside a reshape, or a constant's number among five operands.
     """
     member = rule if isinstance(rule, Rule) else rule.member
@@ -231,7 +231,7 @@ def highest_rank(rule: Rule | MergeRule) -> int:
         if term.op in MOVES:
             moves.add((term.op, str(term.attributes)))
         for position, operand in enumerate(term.operands):
-            is_scale = position > 0 and term.op in ("Quantize", "Dequantize")  # one number, or as many axes as what it scales
+            is_scale = position > 0 and term.op in ("Quantize", "Dequantize")  # one number, or of the rank of the tensor that it scales
             if not (is_scale and isinstance(operand, Variable)):
                 visit(operand, term.op)
 
@@ -244,7 +244,7 @@ def highest_rank(rule: Rule | MergeRule) -> int:
 
 
 def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:
-    """Yield the cases of a rule, and again with every number that its guard asks for; None where it is not pointwise."""
+    """Yield the cases of a rule, and again with every number that its guard asks for; None if it is run as pointwise and is not."""
     waiting, done = [fixed], [fixed]
     while waiting:
         now = waiting.pop(0)
@@ -283,7 +283,7 @@ class _Run:
     pointwise: bool
     sides: tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]] = ((), ())
     ahead: dict[tuple[int, Step], _Ahead] = field(default_factory=dict)
-    """What came of running the function ahead, after each part of the left side; of all paths together."""
+    """Counts of early runs of the function after each part of the left side, over all paths."""
 
     def saved(self) -> Any:
         return self.sides, self.binder.saved()
@@ -298,19 +298,19 @@ Stage = Callable[[_Run], "Case | None"]
 
 @dataclass
 class _Ahead:
-    """How often the function was run before all of the left side was filled, and how often it refused what there was."""
+    """How often the function was run before all of the left side was filled, and how often it refused."""
 
     tried: int = 0
     refused: int = 0
 
     @property
     def pays(self) -> bool:
-        """Return whether to run ahead again: it costs about as much as a path, and ends all that begin as this one does."""
+        """Return whether to run early again. An early run costs about as much as a path; a refusal ends all paths with this beginning."""
         return self.tried < FIRST_TRIES or self.refused * SELDOM_REFUSED >= self.tried
 
 
 def _stages(rule: Rule | MergeRule) -> list[Stage]:
-    """Return the stages of a run: the variables of the left side, part by part, the rule's function, the questions left open, the case."""
+    """Return the stages of a run: fill the left side part by part, run the rule's function, settle open questions, make the case."""
     steps: list[tuple[int, Step]]
     if isinstance(rule, MergeRule):
         own_names = _member_variables(rule)
@@ -325,13 +325,13 @@ def _stages(rule: Rule | MergeRule) -> list[Stage]:
 
 
 def _fill(run: _Run, number: int, step: Step) -> None:
-    """Bind a part of the left side, in a merge that of a member."""
+    """Bind a part of the left side; in a merge, a part of one member."""
     path = run.binder.path
     if path.left_out or (isinstance(run.rule, MergeRule) and number >= path.choose("members", MEMBERS)):
         return
     try:
         run.binder.fill(step)
-    except LeftOut as leaving:  # a case all the same: the proof has to name it as not covered
+    except LeftOut as leaving:  # the case is still made, because the proof has to name it as not covered
         path.left_out = str(leaving)
         return
     if run.pointwise or (isinstance(run.rule, Rule) and run.rule.ranks is not None):
@@ -347,10 +347,10 @@ def _fill(run: _Run, number: int, step: Step) -> None:
 
 
 def _refused_ahead(run: _Run) -> str | None:
-    """Return why the rule's function refuses a match by what is filled so far, None where it does not or needs more to say so.
+    """Return why the rule's function refuses a match given what is filled so far; None if it does not, or needs more to decide.
 
-    The function runs on a copy of the path, up to the first variable that is missing. A refusal counts where the run chose nothing and
-    no question had two answers: every path that goes on from here then gets to the same refusal.
+    The function runs on a copy of the path, up to the first variable that is missing. A refusal counts only if the run chose nothing and
+    no question had two answers, because then every path that continues from here reaches the same refusal.
     """
     path, binder = run.binder.path, run.binder
     before, alternatives, built = path.copy(), path.alternatives, binder.saved()
@@ -363,7 +363,7 @@ def _refused_ahead(run: _Run) -> str | None:
         else:
             run.rule.law.several(given, OnPath(path))
     except (WrongNumber, WrongAttribute):
-        return None  # it asks for a run with that number
+        return None  # the rule asks for a run with that number
     except Mismatch as refusal:
         return None if path.alternatives else refusal.reason
     except (_NotFilled, Ended, EinsatError, TooLong, RecursionError, *CRASHES):
@@ -385,7 +385,7 @@ def _build(run: _Run) -> None:
 
 
 def _settle(run: _Run) -> None:
-    """Answer what the right side leaves open, and compare the types of the sides."""
+    """Answer the questions that the right side leaves open, and compare the types of the sides."""
     run.binder.path.settle_all()
     for left, right in zip(*run.sides, strict=True):
         _agree(left, right, OnPath(run.binder.path))
@@ -407,7 +407,7 @@ def _end(run: _Run) -> Case:
 
 
 def _advance(run: _Run, of: Stage) -> Case | None:
-    """Return the case with which a run ends in a stage, None where it goes on."""
+    """Run a stage; return the case if the run ends in it, None if the run continues."""
     binder, survey, asked, pointwise = run.binder, run.survey, run.asked, run.pointwise
     path, workshop, fixed = binder.path, binder.workshop, binder.fixed
     try:
@@ -455,7 +455,7 @@ def _advance(run: _Run, of: Stage) -> Case | None:
 
 
 def _refuse_left_out(path: Path) -> None:
-    """Raise ``LeftOut`` on a path that is not covered: a rule's function may have caught the exception."""
+    """Raise ``LeftOut`` on a path that is not covered, because a rule's function may have caught the exception."""
     if path.left_out:
         raise LeftOut(path.left_out)
 
@@ -478,12 +478,12 @@ def _portable(number: Any) -> float | Quotient:
 
 
 def _member_variables(rule: Rule | MergeRule) -> tuple[str, ...]:
-    """Return the variables that every member of a merge has for itself."""
+    """Return the variables of which every member of a merge has its own."""
     return () if isinstance(rule, Rule) else tuple(v.name for v in rule.member.variables if v.name not in rule.shared)
 
 
 def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
-    """Run the rule's function on what its pattern was filled with."""
+    """Run the rule's function on the filled pattern."""
     if isinstance(rule, Rule) and rule.ranks is not None:
         return _built_by_function(rule, binder)
     path, given = binder.path, _given(rule, binder, None)
@@ -522,7 +522,7 @@ def _given(rule: Rule | MergeRule, binder: Binder, missing: _MissingTerm | None)
 
 
 def _built_by_function(rule: Rule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
-    """Run a function that makes its own left side: what its operators demand up to there is assumed."""
+    """Run a function that makes its own left side; the demands of the operators up to that point are assumed."""
     path = binder.path
     path.conclusion = False
 
@@ -539,7 +539,7 @@ def _built_by_function(rule: Rule, binder: Binder) -> tuple[tuple[SymbolicTerm, 
 
 
 def _renamed(term: Pattern | Variable, own_names: tuple[str, ...], number: int) -> Pattern | Variable:
-    """Return the pattern of one member of a merge, its own variables numbered."""
+    """Return the pattern of one member of a merge, with its own variables numbered."""
     if isinstance(term, Variable):
         return Variable(f"{term.name}{number}", term.constant) if term.name in own_names else term
     return Pattern(term.op, term.attributes, tuple(_renamed(operand, own_names, number) for operand in term.operands))
@@ -551,7 +551,7 @@ def _term(tensor: RuleTensor) -> SymbolicTerm:
 
 
 def _agree(left: SymbolicTerm, right: SymbolicTerm, numbers: OnPath) -> None:
-    """Refuse, as a match does, where the sides have different types."""
+    """Refuse, as a match does, if the sides have different types."""
     if left.dtype != right.dtype or len(left.shape) != len(right.shape) or not all(
         numbers.compare("==", a, b, True) for a, b in zip(left.shape, right.shape, strict=True)
     ):
@@ -588,7 +588,7 @@ def _case(path: Path, binder: Binder, pointwise: bool, **fields: Any) -> Case:
 
 
 def _is_float32(number: float | Quotient) -> bool:
-    """Return whether a rule asks for the number itself: float32 holds it."""
+    """Return whether float32 represents the number, so that the rule asks for exactly this number."""
     return not isinstance(number, Quotient) and is_float32(number)
 
 

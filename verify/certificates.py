@@ -1,7 +1,8 @@
-"""Certificates: verdicts of proofs, filed under a hash of everything that the proof depends on.
+"""Certificates: verdicts of proofs, stored under a hash of everything that the proof depends on.
 
-Those of the shipped rules lie beside them and are held current by a test (``make prove`` writes them anew); those of a
-user's rules lie in the user's data directory. A certificate of other text is no certificate: the rule is proved again.
+The certificates of the shipped rules are stored beside them, and a test keeps them current (``make prove`` rewrites them). The
+certificates of a user's rules are in the user's data directory. If the hash differs, the certificate is ignored and the rule is
+proved again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Certificate:
         )  # fmt: skip
 
     def to_proof(self, rule: Rule | MergeRule) -> Proof:
-        """Return the proof that was certified; the obligations of other verdicts are not kept."""
+        """Return the proof that was certified; open obligations are not stored."""
         return Proof(
             self.name, self.verdict, self.scope, self.seconds, self.tests, self.exact_tests, self.paths, rule.rounding,
             frozenset(self.facts), reason=self.reason, covers=self.covers,
@@ -76,7 +77,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Certificates:
-    """A file of certificates, by name; ``verifier`` is the hash of the prover that made them."""
+    """A file of certificates by rule name; ``verifier`` is the hash of the prover that made them."""
 
     verifier: str
     by_name: Mapping[str, Certificate]
@@ -93,14 +94,14 @@ def shipped_file() -> Path:
 
 
 def shipped() -> Certificates:
-    """Return the certificates that lie beside the shipped rules; raises RuleError where the file is damaged."""
+    """Return the certificates stored beside the shipped rules; raises RuleError if the file is damaged."""
     file = shipped_file()
     return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else Certificates("", {})
 
 
 @lru_cache(maxsize=2)
 def parse(text: str, where: str) -> Certificates:
-    """Read certificates, which are not to be changed; raises RuleError that says what is wrong."""
+    """Read certificates; the cached result must not be modified. Raises RuleError if the text is damaged."""
     try:
         raw = json.loads(text)
         if raw["format"] != FORMAT:
@@ -111,7 +112,7 @@ def parse(text: str, where: str) -> Certificates:
 
 
 def format_certificates(certificates: Iterable[Certificate]) -> str:
-    """Return certificates as the text of a file: one line a rule, in alphabetical order."""
+    """Return certificates as the text of a file: one line per rule, in alphabetical order."""
     ordered = sorted(certificates, key=lambda certificate: certificate.name)
     lines = [f"{json.dumps(each.name)}: {json.dumps(each.to_json(), sort_keys=True)}" for each in ordered]
     body = ",\n".join(lines)
@@ -119,7 +120,7 @@ def format_certificates(certificates: Iterable[Certificate]) -> str:
 
 
 def user_folder() -> Path:
-    """Return where certificates of a user's rules are kept."""
+    """Return the folder of the certificates of a user's rules."""
     from platformdirs import user_data_dir
 
     return Path(user_data_dir("einsat")) / "certificates"
@@ -132,9 +133,9 @@ def certify(
     folder: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> dict[str, Certificate]:
-    """Return a certificate for every rule: the shipped one, the user's own, or that of a proof made now and kept in ``folder``.
+    """Return a certificate for every rule: the shipped one, the user's own, or that of a proof made now and stored in ``folder``.
 
-    A shipped certificate counts whatever the prover's version, as a test of the project holds them together.
+    A shipped certificate is valid for any version of the prover, because a test of the project keeps them consistent.
     """
     shipped_certificates = shipped()
     certified: dict[str, Certificate] = {}
@@ -151,10 +152,10 @@ def certify(
 
 
 def prove_shipped(names: Sequence[str], effort: Effort) -> list[Proof]:
-    """Prove shipped rules that have a proof in common, wherever a runner runs that.
+    """Prove shipped rules that share a proof, in any process.
 
-    Their certificates are kept, so that an interrupted `make prove` can go on. After so much work the general proof of a rule is given
-    up: what is proved is the same on every machine. A counterexample travels as text, since nodes are objects of their process.
+    Their certificates are stored, so that an interrupted `make prove` can continue. The general proof of a rule is limited by work, not
+    time, so that the result is the same on every machine. A counterexample is returned as text, because nodes belong to their process.
     """
     return [_prove_shipped(name, effort) for name in names]
 
@@ -184,12 +185,12 @@ def kept(rule: Rule | MergeRule, folder: Path | None = None) -> Certificate | No
     try:
         certificate = Certificate.from_json(rule.name, json.loads(_file(key, folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # not there, or damaged: the rule is proved again
+        return None  # missing or damaged: the rule is proved again
     return certificate if certificate.key == key else None
 
 
 def keep(certificate: Certificate, folder: Path | None = None) -> None:
-    """Keep a certificate; where that cannot be written, the next run proves again."""
+    """Store a certificate; if it cannot be written, the next run proves the rule again."""
     path = _file(certificate.key, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

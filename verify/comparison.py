@@ -1,6 +1,7 @@
-"""Compare both sides of one match on random operands: whole results where they are small, else as many positions as a bound asks.
+"""Compare both sides of one match on random operands: whole results if they are small, else as many positions as a bound requires.
 
-Agreement proves nothing. It stands beside a proof, and finds what a rule's function does with the sizes of one match alone.
+Agreement proves nothing. The comparison supplements a proof, and finds errors that a rule's function makes only at the sizes of one
+match.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from verify.random_testing import Data, Instance, difference_on, draw_values
 from verify.sampling import difference_at
 
 WHOLE = 1 << 18
-"""Elements: where no value of either side has more, whole results are compared."""
+"""Most elements of any value of either side if whole results are compared."""
 MISSED = 1e-6
-"""The probability with which a comparison may miss that sides differ at more positions than ``Comparison.fraction`` says."""
+"""Largest probability that a comparison misses sides that differ at more than ``Comparison.fraction`` of the positions."""
 FRACTION = 1e-3
-"""The fraction of positions that is asked for where results are larger."""
+"""Fraction of differing positions that has to be found in larger results."""
 ASKED = math.ceil(math.log(MISSED) / math.log1p(-FRACTION))
-"""Random positions of which one is in this fraction of all, but for that probability: 13,809."""
+"""Number of random positions of which at least one is in this fraction, except with that probability: 13,809."""
 MOST_COVERED = 1 << 16
-"""Positions at most, beside the random ones, that visit every index of every axis: a rule that errs mostly does so in a row or a block."""
+"""Most positions, besides the random ones, that visit every index of every axis, because wrong rules mostly err in a row or a block."""
 CHUNK = 1 << 14
-"""Positions that are evaluated together, at most."""
+"""Most positions that are evaluated together."""
 CHUNK_TERMS = 1 << 17
-"""Terms of sums that are evaluated together, about: their arrays stay in a core's cache."""
+"""Approximate number of terms of sums that are evaluated together, so that their arrays stay in a core's cache."""
 MOST_TERMS = 1 << 22
-"""Terms that are evaluated for one result, about: where sums are long, fewer positions are compared, and ``fraction`` says so."""
+"""Approximate most terms that are evaluated for one result. With long sums fewer positions are compared, which ``fraction`` reflects."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two sides compare: ``reason`` says where they differ; ``positions`` of all ``elements`` were drawn and compared."""
+    """The result of a comparison: ``reason`` says where the sides differ; ``positions`` of all ``elements`` were drawn and compared."""
 
     reason: str
     positions: int
@@ -51,7 +52,7 @@ class Comparison:
 
     @property
     def fraction(self) -> float:
-        """Return at which fraction of its positions a result may differ so that this is missed with more than the stated probability."""
+        """Return the fraction of differing positions up to which a difference may be missed with more than the stated probability."""
         if self.positions >= self.elements:
             return 0.0
         return -math.expm1(math.log(MISSED) / self.positions) if self.positions else 1.0
@@ -74,7 +75,7 @@ def compare_sides(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mappin
 
 
 def _whole(instance: Instance, seed: int) -> Comparison:
-    """Compare all elements in float64: on operands of both signs and, where these have results that are no numbers, on positive ones."""
+    """Compare all elements in float64, on operands of both signs and, if these give infinities or NaN, on positive operands."""
     elements, compared = sum(side.type.elements for side in instance.left), 0
     kinds: tuple[Data, ...] = ("signed", "positive")
     for kind in kinds:
@@ -115,7 +116,7 @@ def _sampled(left: Node, right: Node, numbers: Mapping[int, float], seed: int) -
 
 
 def terms_of(scope: Scope) -> int:
-    """Return the size of the largest array that one element of a scope needs: an axis for each summed iterator that an index depends on."""
+    """Return the size of the largest array that one element of a scope needs, with an axis per summed iterator that an index depends on."""
     lengths: list[int] = []
 
     def largest(inner: Scope, axes: Mapping[Iterator, frozenset[int]]) -> int:
@@ -138,8 +139,8 @@ def terms_of(scope: Scope) -> int:
 
 
 def positions(sizes: Sequence[int], most: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions in a tensor, rows of arrays, at most so many: some that visit every index of every axis; others at random, up to
-    what is asked.
+    """Return at most ``most`` positions in a tensor, as rows of two arrays: positions that visit every index of every axis, and up to
+    ``ASKED`` random ones.
     """
     if not sizes:
         return np.empty((0, 0), np.int64), np.empty((1, 0), np.int64)

@@ -1,4 +1,4 @@
-"""Reasoning that pays where all sizes are numbers: conditions added up, and digits of positions as they stand."""
+"""Reasoning that pays only if all sizes are numbers: sums of conditions, and digits of positions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from egraph.tensor.expr.index import Index, Iterator, bounds
 from verify.polynomials import FloorAtom, Monomial, Polynomial, constant, entry, to_index, to_polynomial
 
 _COMBINED = 4
-"""Conditions that are added up, at most."""
+"""Most conditions that are added up."""
 
 
 def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callable[[Polynomial], bool], depth: int = _COMBINED) -> bool:
     """Return whether value >= 0 follows from conditions that are >= 0: multiples are subtracted so that the largest coefficient vanishes.
 
-    ``bounded`` says whether ranges alone show that something is not negative.
+    ``bounded`` decides whether ranges alone show that a polynomial is nonnegative.
     """
     for monomial in sorted((m for m in value.terms if m), key=lambda m: (-abs(value.terms[m]), _names(m))):
         usable = [condition for condition in conditions if condition.terms.get(monomial, 0) * value.terms[monomial] > 0]
@@ -32,7 +32,7 @@ def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callab
 
 
 def least(value: Polynomial) -> int | None:
-    """Return the least value of a sum of iterators over ranges of numbers, None where it is something else."""
+    """Return the least value of a sum of iterators with numeric ranges; None for other polynomials."""
     total = 0
     for monomial, coefficient in value.terms.items():
         if not monomial:
@@ -49,7 +49,7 @@ def least(value: Polynomial) -> int | None:
 
 
 def multiplied_out(value: Polynomial) -> Polynomial | None:
-    """e // d + r >= 0 says that e + d r >= 0, and r - e // d >= 0 that d r + d - 1 - e >= 0; None where there is no such division.
+    """e // d + r >= 0 means e + d r >= 0, and r - e // d >= 0 means d r + d - 1 - e >= 0; None if there is no such division.
 
     These are ``quotient at least`` and ``quotient at most``.
     """
@@ -69,8 +69,8 @@ def digit(
     numerator: Polynomial, divisor: int, within: Callable[[Polynomial, Polynomial], int | None],
     floor: Callable[[Polynomial, Polynomial], Polynomial],
 ) -> Polynomial | None:  # fmt: skip
-    """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, y being all that is no multiple of g as it stands"""
-    value = to_index(numerator)  # with remainders as such
+    """(g * x + y) // (g * d) = (x + y // g) // d if y // g is known, where y consists of the terms that are no multiples of g"""
+    value = to_index(numerator)  # with remainders as ``%``
     for factor in sorted({gcd(divisor, c) for m, c in value.terms if m}, reverse=True):
         if factor < 2:
             continue
@@ -85,11 +85,11 @@ def digit(
 
 
 def _names(monomial: Monomial) -> list[str]:
-    """Return a key that orders monomials alike in every process: numbers of atoms depend on earlier proofs."""
+    """Return a key that orders monomials the same in every process; numbers of atoms depend on earlier proofs."""
     return sorted(entry(atom).key for atom in monomial)
 
 
 def quotient(value: Index, divisor: int) -> int | None:
-    """Return value // divisor where ranges say what it is."""
+    """Return value // divisor if ranges determine it, else None."""
     limits = bounds(value)
     return limits[0] // divisor if limits is not None and limits[0] // divisor == limits[1] // divisor else None

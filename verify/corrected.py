@@ -1,6 +1,6 @@
-"""Rules that hold in part, corrected where they do not: at a match, the right side with the left side's operators at its boxes.
+"""Rules that hold only at some positions, corrected at the others: at a match, the left side's operators compute the differing boxes.
 
-Nothing of this is trusted: each program is proved equal to the left side as a whole, at the sizes of the match.
+The correction is not trusted: each program as a whole is proved equal to the left side, at the sizes of the match.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from verify.prove import Effort, prove
 from verify.random_testing import Instance, draws
 
 BEYOND_CORRECTION: tuple[Failure, ...] = ("vacuous", "same sides", "missing guard", "raises", "rounding", "language")
-"""What is wrong with a rule whether its sides agree or not."""
+"""Failures that a correction of differing positions does not repair."""
 EFFORT = Effort()
 DRAWN = 4
-"""Random applications for each that ``Effort.applications`` asks for: those without a position to correct show nothing."""
+"""Random applications drawn for each one of ``Effort.applications``, because those without a position to correct show nothing."""
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """What becomes of one application: programs that are proved to compute the left side, or the reason why there are none."""
+    """The result for one application: programs that are proved equal to the left side, or the reason why there are none."""
 
     programs: tuple[Node, ...]
     reason: str = ""
@@ -40,7 +40,7 @@ class Corrected:
 
 
 def corrected(left: Node, right: Node, numbers: Mapping[int, float], rounding: Rounding) -> Corrected:
-    """Return ``right`` with the operators of ``left`` at the positions where it differs, proved."""
+    """Return ``right`` with the operators of ``left`` at the positions where they differ, with a proof."""
     where = disagreement(fragment_expression(left, numbers), fragment_expression(right, numbers))
     if where is None:
         return Corrected((), "where the sides differ is not decided at these sizes")
@@ -56,9 +56,9 @@ def corrected(left: Node, right: Node, numbers: Mapping[int, float], rounding: R
 
 
 def prove_corrected(rule: Rule, effort: Effort = EFFORT) -> Proof:
-    """Return the verdict on a rule that is corrected where its sides differ: that of each application, as random ones show.
+    """Return the verdict on a rule that is corrected where its sides differ: proofs of random applications at their own sizes.
 
-    A rule whose sides are equal everywhere is proved as any other.
+    A rule whose sides are equal everywhere is proved like any other rule.
     """
     start = time.process_time()
     proof = prove(rule, effort)
@@ -110,7 +110,7 @@ def _differs(each: Corrected) -> bool:
 
 
 def _share(each: Corrected) -> float:
-    """Return which part of the result is corrected."""
+    """Return the share of the result that is corrected."""
     assert each.where is not None
     size = 1
     for length in each.where.shape:

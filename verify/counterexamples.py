@@ -1,6 +1,6 @@
-"""Make a counterexample small and show it: as a program that needs numpy alone, or in a few lines.
+"""Make a counterexample small and show it: as a program that needs only numpy, or in a few lines.
 
-The search starts from the smallest of many failing draws and makes numbers smaller, one or several equal ones at a
+The search starts from the smallest of many failing draws. It reduces numbers, one or several equal ones at a
 time, as long as the sides still differ.
 """
 
@@ -22,9 +22,9 @@ from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Data, Difference, Instance, compare, draws, instantiate
 
 DRAWS = 300
-"""Random draws among which the smallest failing one is taken."""
+"""Random draws from which the smallest failing one is taken."""
 STEPS = 400
-"""Smaller bindings that are tried."""
+"""Most smaller bindings that are tried."""
 KINDS: tuple[Data, ...] = ("integers", "signed", "special")
 Place: TypeAlias = tuple[int, str, str, str, int]
 """A number in bindings: (binding, 'shape' or 'attribute', variable, attribute's name, position)."""
@@ -38,7 +38,7 @@ class Counterexample:
     difference: Difference
 
     def script(self) -> str:
-        """Return a program that needs numpy alone and shows the difference."""
+        """Return a program that needs only numpy and shows the difference."""
         difference = self.difference
         left, right = difference.instance.left[difference.position], difference.instance.right[difference.position]
         heading = [f"{self.rule}: the two sides differ", f"left:  {format_fragment(left)}", f"right: {format_fragment(right)}"]
@@ -58,7 +58,7 @@ class Counterexample:
 
 
 def _where(difference: Difference) -> tuple[str, ...]:
-    """Return at which positions the sides of a counterexample differ whatever its operands hold, where that is not everywhere."""
+    """Return outside of which positions the sides of a counterexample are equal for all operands, unless they may differ everywhere."""
     left, right = difference.instance.left[difference.position], difference.instance.right[difference.position]
     try:
         first, second = (fragment_expression(side, difference.instance.numbers) for side in (left, right))
@@ -107,7 +107,7 @@ def _shrunk(rule: Rule | MergeRule, best: Difference, bits: bool) -> Difference:
 
 
 def _cost(instance: Instance) -> tuple[int, int]:
-    """Order instances: fewer elements first, then smaller numbers."""
+    """Return a key that orders instances by elements, then by numbers."""
     numbers = [abs(value) for _, value in _numbers(instance.bindings)]
     return instance.elements + sum(node.type.elements for node in instance.left), sum(numbers)
 
@@ -140,7 +140,7 @@ def _numbers(bindings: Sequence[Binding]) -> Iterator[tuple[Place, int]]:
 
 
 def _smaller(bindings: tuple[Binding, ...]) -> Iterator[tuple[Binding, ...]]:
-    """Yield bindings with some equal numbers replaced by a smaller one: all of them, then ever fewer."""
+    """Yield bindings with some equal numbers replaced by a smaller one: all of them first, then fewer and fewer."""
     places: dict[int, list[Place]] = {}
     for slot, value in _numbers(bindings):
         if value > 0:

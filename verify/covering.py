@@ -1,8 +1,8 @@
-"""Extrema are equal where each covers the other: every value of one is reached by some choice of the other.
+"""Prove extrema equal by covering each with the other: every value of one is reached by some choice of the other.
 
 For all iterators of a choice there must exist iterators of the other side with the same value. Witnesses are guessed
-from the index equations; iterators that these leave free are tried at the ends of their ranges and where a condition is
-just met. What one witness does not cover is left to the next. An empty extremum covers nothing and needs no cover.
+from the index equations. Iterators that the equations leave free are tried at the ends of their ranges and where a condition
+becomes tight. The part that one witness does not cover is left to the next. An empty extremum covers nothing and needs no cover.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from verify.solver import holds, possible
 
 Equal = Callable[[Sum, Sum, Facts], bool]
 _PIECES = 60
-"""Pieces that the domain of one choice is divided into, at most."""
+"""Most pieces into which the domain of one choice is divided."""
 _WITNESSES = 64
-"""Witnesses that are tried for one pair of choices, at most."""
+"""Most witnesses that are tried for one pair of choices."""
 _COMBINATIONS = 1000
-"""Combinations of witnesses of independent blocks that are tried, at most."""
+"""Most combinations of witnesses of independent blocks that are tried."""
 
 
 def covers(covered: Best, by: Best, facts: Facts, equal: Equal) -> bool:
@@ -65,9 +65,9 @@ def _covered(choice: Choice, candidates: Sequence[Choice], kind: str, facts: Fac
 
 
 def _covered_by_blocks(choice: Choice, candidate: Choice, facts: Facts, equal: Equal) -> bool:
-    """Return whether one candidate covers a choice, its iterators taken in blocks that no equation or condition joins.
+    """Return whether one candidate covers a choice, with its iterators in blocks that no equation or condition joins.
 
-    Each block has its own witnesses and its own proof that one of them always fits; any combination of witnesses has
+    Each block has its own witnesses and its own proof that one of them is always in the domain. Every combination of witnesses has
     to give the value.
     """
     equations, inner_left, inner_right = equations_of_choices(choice, candidate)
@@ -97,7 +97,7 @@ def _covered_by_blocks(choice: Choice, candidate: Choice, facts: Facts, equal: E
 
 
 def _blocks(candidate: Choice, equations: Sequence[Polynomial]) -> list[set[int]]:
-    """Return the candidate's iterators, those together that one equation or condition mentions."""
+    """Return the candidate's iterators in blocks; iterators that an equation or condition mentions together are in one block."""
     blocks = [{a} for a in candidate.iterators]
     for value in (*equations, *(c.value for c in candidate.conditions)):
         mentioned = closure(value) & set(candidate.iterators)
@@ -108,13 +108,13 @@ def _blocks(candidate: Choice, equations: Sequence[Polynomial]) -> list[set[int]
 
 
 def inhabited(choice: Choice, facts: Facts) -> bool:
-    """Return whether a choice's domain is proved not to be empty wherever the facts hold."""
+    """Return whether a choice's domain is proved nonempty wherever the facts hold."""
     witnesses = list(islice(_distinct(_completed([], choice, set(), set(), facts, len(choice.iterators))), _WITNESSES))
     return _always_fits(choice, witnesses, facts)
 
 
 def _always_fits(part: Choice, witnesses: Sequence[dict[int, Polynomial]], inside: Facts) -> bool:
-    """Return whether wherever the facts hold one of the witnesses lies in the domain."""
+    """Return whether, wherever the facts hold, one of the witnesses is in the domain."""
     pieces = [inside]
     for _ in range(_PIECES):
         if not pieces:
@@ -134,7 +134,7 @@ def _always_fits(part: Choice, witnesses: Sequence[dict[int, Polynomial]], insid
 
 
 def _reaches(value: Sum, candidate: Sum, kind: str, facts: Facts, equal: Equal) -> bool:
-    """Return whether ``other`` is proved at least as extreme as ``value``: equal, or both are numbers."""
+    """Return whether ``candidate`` is proved equal to ``value`` or, if both are numbers, at least as extreme."""
     mine, theirs = _number(value), _number(candidate)
     if mine is not None and theirs is not None:
         (a, b), (c, d) = mine, theirs
@@ -154,7 +154,7 @@ def _number(value: Sum) -> tuple[Polynomial, Polynomial] | None:
 
 
 def _needed(candidate: Choice, witness: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
-    """Return the conditions that do not follow, of those under which the witness lies in the candidate's domain."""
+    """Return those conditions for the witness to be in the candidate's domain that do not follow."""
     needed = [bound for atom, value in witness.items() for bound in _in_range(atom, value)]
     needed += [replaced_literal(condition, witness) for condition in candidate.conditions]
     return tuple(condition for condition in needed if not holds(inside, condition))
@@ -201,7 +201,7 @@ def _completed(
 
 
 def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
-    """Return the ends of an iterator's range, and where a condition with a unit coefficient is just met."""
+    """Return the ends of an iterator's range, and the values at which a condition with a unit coefficient becomes tight."""
     low, high = range_of(atom)
     ends = [low, high - ONE]
     conditions = [replaced_literal(c, solution) for c in candidate.conditions]
@@ -214,7 +214,7 @@ def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: s
 
 
 def _quotients(atom: int, equations: list[Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
-    """Return v // c from c * atom + others = v, the others at the lower ends of their ranges."""
+    """Return v // c from c * atom + others = v, with the others at the lower ends of their ranges."""
     quotients: list[Polynomial] = []
     for equation in equations:
         parts = facts.canonical(equation).collect(atom)

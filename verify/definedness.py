@@ -1,7 +1,7 @@
-"""Find where an expression may have no value: its partial functions, infinite constants and NaN.
+"""Find where an expression may be undefined: its partial functions, infinite constants and NaN.
 
-``x + 1/y - 1/y = x`` holds wherever the left side is defined. The laws of the reals do not see the difference, so
-it is looked for in the expressions themselves, before terms cancel. NaN has no laws, it only spreads.
+``x + 1/y - 1/y = x`` holds wherever the left side is defined. The laws of the reals do not detect the difference, so
+it is sought in the expressions themselves, before terms cancel. NaN has no laws; it only propagates.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _PARTIAL = {
     "sqrt": "argument of a root not negative", "pow": "power defined",
 }  # fmt: skip
 MOST_COUNTED = 1 << 12
-"""Positions and taps at which the conditions of a count are evaluated, one axis of an image by a window: about 0.1 s."""
+"""Most positions times taps at which the conditions of a count are evaluated, for one axis of an image and a window; about 0.1 s."""
 
 
 def differences(left: Scope, right: Scope) -> frozenset[str]:
-    """Return the facts that the partial functions of one side alone need."""
+    """Return the facts needed by partial functions that occur on only one side."""
     return frozenset(_PARTIAL[name] for name in _partial(left) ^ _partial(right))
 
 
 def is_partial(scope: Scope) -> bool:
-    """Return whether an expression applies a function that has no value for some arguments, or holds an infinite constant."""
+    """Return whether an expression applies a function that is undefined for some arguments, or contains an infinite constant."""
     return bool(_partial(scope)) or any(_is_infinite(body) and body != identity for body, identity in _scalars(scope))
 
 
@@ -49,7 +49,7 @@ def _is_infinite(body: Scalar) -> bool:
 
 
 def _scalars(scope: Scope) -> Iterator[tuple[Scalar, Number | None]]:
-    """Yield the scalars of an expression, each with the identity of the reduction that it is a case of."""
+    """Yield the scalars of an expression, each with the identity of its reduction if it is a case of one."""
     seen: set[tuple[int, int]] = set()
     pending: list[tuple[Scalar, Number | None]] = [(scope.body, scope.reduction.identity)]
     while pending:
@@ -68,7 +68,7 @@ def _scalars(scope: Scope) -> Iterator[tuple[Scalar, Number | None]]:
 
 
 def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
-    """Return whether its form settles it: a divisor other than zero, a whole power of anything, a size, the root of a square."""
+    """Return whether an application is defined by its form: a nonzero divisor, an integer power, a size, the root of a square."""
     last = arguments[-1]
     match function, last:
         case "sqrt", Apply("mul", (factor, twin)):
@@ -78,7 +78,7 @@ def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
         case "pow", Number(Fraction() as value):
             return value >= 0 and value.denominator == 1
         case "div" | "reciprocal", IndexNumber(value):
-            return not has_reals(value)  # sizes and counts of windows are at least one; a number with a name may be zero
+            return not has_reals(value)  # sizes and counts of windows are at least one; a named number may be zero
         case "div" | "reciprocal", Apply("mul", factors):
             return all(_is_defined(function, (factor,)) for factor in factors)
         case "div" | "reciprocal", Read(Scope() as source, _):
@@ -90,7 +90,7 @@ def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
 def _counts_everywhere(scope: Scope) -> bool:
     """Return whether a scope of known sizes counts how often conditions hold, and they hold at least once at every position.
 
-    The divisor of an average of windows is one: its shape rule refuses windows that lie in the padding alone.
+    The divisor of an average over windows is such a count, because its shape rule refuses windows inside the padding only.
     """
     ranges = [(i.low, i.high) for i in (*scope.traversal, *scope.summation)]
     sizes = [range(low, high) for low, high in ranges if isinstance(low, int) and isinstance(high, int)]
@@ -118,7 +118,7 @@ SPREADING = frozenset({
     "add", "sub", "mul", "div", "neg", "reciprocal", "max", "min", "abs", "sign", "exp", "log", "sqrt", "erf", "tanh", "sin", "cos",
     "floor", "ceil", "round",
 })  # fmt: skip
-"""Functions of which every NaN among the arguments makes the result NaN: no power, no comparison, no choice."""
+"""Functions whose result is NaN if an argument is. Powers, comparisons and choices are not among them."""
 
 
 def has_nan(scope: Scope) -> bool:

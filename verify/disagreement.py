@@ -1,7 +1,7 @@
 """Where two tensors differ, as data: the guards of the terms that find no partner, projected onto the output's positions.
 
-What pairing leaves of left minus right is zero outside the boxes, so that the sides are proved equal there. Inside, they may
-still agree where terms cancel in a way that pairing does not see; values in a prime field tell whether they do.
+The unpaired terms of left minus right are zero outside the boxes, so the sides are proved equal there. Inside the boxes they may
+still agree if terms cancel in a way that pairing does not detect; values in a prime field show whether they do.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from verify.polynomials import FloorAtom, Polynomial, entry
 from verify.sampling import Position, Sampler, is_rational
 
 MOST_WORK, LITTLE_WORK = 50_000, 5_000
-"""Units of work that the boxes of one pair of programs may take; and that those of one of many mutants may."""
+"""Most units of work for the boxes of one pair of programs, and for the boxes of one of many mutants."""
 MOST_POINTS = 1 << 22
-"""Values of iterators, joined by conditions, at which these are evaluated; beyond, the conditions are left out and the boxes grow."""
+"""Most joint values of the iterators of a group of conditions. A larger group is ignored, which makes the boxes larger."""
 POINTS_A_UNIT = 1 << 15
-"""Conditions at points, and terms of sums at positions, that are evaluated in about the time of a unit of work."""
+"""Number of conditions at points, or of terms of sums at positions, that take about as long to evaluate as one unit of work."""
 MOST_SAMPLED, MOST_REFINED, MOST_TRIED = 1 << 12, 16, 1 << 14
-"""Positions that are tried one by one for agreement, boxes of them that are proved equal on their own, and positions of a whole result
-that are tried."""
+"""Most positions that are all tried for agreement; most boxes of agreeing positions that are then proved equal; most positions of a
+whole result that are tried."""
 MOST_TOGETHER = 1 << 13
-"""Positions, each in so many tests, that are evaluated at once."""
+"""Most positions that are evaluated at once, each counted once per test."""
 Values = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Two programs are equal at every position outside of ``boxes``, which are disjoint."""
+    """The disjoint ``boxes`` outside of which two programs are equal at every position."""
 
     boxes: tuple[Box, ...]
     shape: tuple[int, ...]
 
     @property
     def cells(self) -> int:
-        """Return at how many positions the programs may differ."""
+        """Return the number of positions at which the programs may differ."""
         return cells(self.boxes)
 
     @property
@@ -80,10 +80,11 @@ class Disagreement:
 
 
 def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreement | None:
-    """Return where two expressions of one shape, its sizes numbers, may differ; None where that is not decided.
+    """Return where two expressions of the same known shape may differ; None if that is not decided.
 
-    Positions at which the sides are seen to agree all the same, where reads of different indices coincide, are proved equal one
-    box at a time and taken out. Of too many positions those at the ends of the axes are tried, and those between are taken to be alike.
+    The sides may agree at such a position because reads of different indices coincide. Positions at which they are seen to agree are
+    proved equal one box at a time and removed. If there are too many positions, only those at the ends of the axes are tried, and the
+    positions between are guessed to behave like them.
     """
     shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
     if [i.high for i in right.traversal] != list(shape) or len(shape) != len(left.traversal) or np.prod(shape, dtype=float) > MOST_CELLS:
@@ -99,7 +100,7 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
 
 
 def _refine(left: Scope, right: Scope, mask: Mask) -> None:
-    """Take out of a mask the positions that agree on random operands and are proved to, as far as the work allows."""
+    """Remove from a mask the positions that agree on random operands and are proved equal, as far as the budget allows."""
     try:
         for box in _agreeing(left, right, mask):
             selection = tuple(slice(r.start, r.stop, r.step) for r in box)
@@ -109,18 +110,18 @@ def _refine(left: Scope, right: Scope, mask: Mask) -> None:
 
 
 def seen_to_differ(left: Scope, right: Scope) -> Mask | None:
-    """Return at which positions two expressions of known sizes are seen to differ, by trying all; None where they cannot be tried."""
+    """Return the positions at which two expressions of known sizes are seen to differ, by trying all; None if they cannot be tried."""
     shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
     seen = differing(left, right, list(np.ndindex(*shape))) if np.prod(shape, dtype=float) <= MOST_TRIED else None
     return None if seen is None else seen.reshape(shape)
 
 
 def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
-    """Return at which positions a term that found no partner counts, or may do so."""
+    """Return the positions at which an unpaired term contributes, or may contribute."""
     mask = np.zeros(tuple(shape), np.bool_)
     for phases, terms in residues(left, right, Assumptions(facts=Facts(at_sizes=True))):
         axes = [slice(phases[a][1], None, phases[a][0]) if a in phases else slice(None) for a in range(len(shape))]
-        part = mask[(*axes, ...)]  # a view, also of no axes
+        part = mask[(*axes, ...)]  # a view, even without axes
         if terms is None:
             part[...] = True
         else:
@@ -130,7 +131,7 @@ def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
 
 
 def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
-    """Return boxes of marked positions at which the sides are seen to agree; none where there are too many boxes."""
+    """Return boxes of marked positions at which the sides are seen to agree; () if there are too many boxes."""
     are_few = np.count_nonzero(mask) <= MOST_SAMPLED
     axes = [np.arange(size) for size in mask.shape] if are_few else _ends(mask.shape)
     tried = mask[np.ix_(*axes)]
@@ -146,30 +147,31 @@ def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
 
 
 def _ends(shape: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Return positions of every axis, as many at its two ends on all long axes as may be tried together."""
+    """Return the positions to try on every axis: the same number at the two ends of all long axes, as many as the limit allows."""
     longest = bisect_right(range(1, MOST_TRIED + 1), MOST_TRIED, key=lambda length: math.prod(min(size, length) for size in shape))
     lengths = [min(size, longest) for size in shape]
     return [np.array([*range((tried + 1) // 2), *range(size - tried // 2, size)]) for size, tried in zip(shape, lengths, strict=True)]
 
 
 def _between(mask: Mask, axes: Sequence[NDArray[np.intp]], shape: Sequence[int]) -> Mask:
-    """Return a mask over ends of axes as one over whole axes: the positions between are as the last one of the first end."""
+    """Extend a mask over ends of axes to whole axes: positions between the ends take the value of the last one of the first end."""
     for axis, (tried, size) in enumerate(zip(axes, shape, strict=True)):
         mask = mask.take(np.searchsorted(tried, np.arange(size), side="right") - 1, axis=axis)
     return mask
 
 
 def _terms(side: Scope) -> int:
-    """Return over how many values of its iterators an expression sums."""
+    """Return the number of iterator values that an expression sums over."""
     ends = [(each.low, each.high) for each in side.summation]
     return math.prod(high - low for low, high in ends if isinstance(low, int) and isinstance(high, int))
 
 
 def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: int = 1) -> Mask | None:
-    """Return at which positions two expressions are seen to differ, on random operands in a prime field; None where it has not all
-    of their functions.
+    """Return the positions at which two expressions are seen to differ on random operands in a prime field; None if the field lacks
+    one of their functions.
 
-    What is marked differs for certain. What is not differs with a probability of at most (n/p)^tests for n reads in a product.
+    Marked positions differ for certain. A position that differs stays unmarked with probability at most (n/p)^tests for n reads in a
+    product.
     """
     if not positions:
         return None
@@ -184,22 +186,22 @@ def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: i
 
 
 def _apart(left: Scope, right: Scope, positions: Sequence[Position], tests: range) -> Mask | None:
-    """Return at which positions two expressions are seen to differ in any of some tests."""
+    """Return the positions at which two expressions are seen to differ in any of some tests."""
     first, second = (_values(side, positions, tests) for side in (left, right))
     if first is not None and second is not None:
         seen: Mask = (first != second).reshape(len(tests), len(positions)).any(axis=0)
         return seen
     if len(tests) == 1:
         return None
-    half = len(tests) // 2  # fewer at once may not be too many
+    half = len(tests) // 2  # half as many at once may not be too many
     before = _apart(left, right, positions, tests[:half])
     after = None if before is None else _apart(left, right, positions, tests[half:])
     return None if before is None or after is None else before | after
 
 
 def _values(side: Scope, positions: Sequence[Position], tests: range = range(1)) -> NDArray[np.float64] | None:
-    """Return an expression's values at some positions, for test after test, on random operands in a prime field; None where it has not
-    all functions.
+    """Return an expression's values at some positions, test by test, on random operands in a prime field; None if the field lacks one of
+    its functions.
     """
     if not is_rational(side.body):
         return None
@@ -216,20 +218,21 @@ def _values(side: Scope, positions: Sequence[Position], tests: range = range(1))
 
 
 def error_bound(left: Scope, right: Scope, tests: int) -> float:
-    """(n/p)^tests: how likely programs with n reads in a product that differ at a position agree there on random operands."""
+    """(n/p)^tests, a bound on the probability that programs with n reads in a product agree in all tests at a position where they differ.
+    """
     return float((max(_degree(side.body) for side in (left, right)) / PRIME) ** tests)
 
 
 def points_of(box: Box) -> tuple[Position, ...]:
-    """Return a box's first position and its neighbour along every axis on which the box has one: multilinear programs whose
-    sums have the same ranges all over the box agree on it where they agree at these.
+    """Return a box's first position and its neighbour along every axis on which the box has one. If multilinear programs whose
+    sums have the same ranges all over the box agree at these positions, they agree on the box.
     """
     first = tuple(r[0] for r in box)
     return (first, *((*first[:axis], r[1], *first[axis + 1 :]) for axis, r in enumerate(box) if len(r) > 1))
 
 
 def _degree(body: Scalar) -> int:
-    """Return how many reads of operands a product in a scalar has at most."""
+    """Return the largest number of reads of operands in a product of a scalar."""
     match body:
         case Apply("mul" | "div", arguments):
             return sum(map(_degree, arguments))
@@ -268,7 +271,7 @@ def _projected(term: Summand, shape: Sequence[int]) -> Mask:
 
 
 def _joined(term: Summand) -> Iterable[tuple[list[Literal0], list[int]]]:
-    """Yield the conditions of a term in groups that share no iterator, each with its iterators; those on data are left out."""
+    """Yield the conditions of a term in groups that share no iterator, each with its iterators; conditions on data are omitted."""
     groups: list[tuple[list[Literal0], set[int]]] = []
     for condition in term.conditions:
         atoms = closure(condition.value)
@@ -288,7 +291,7 @@ def _name(atom: int) -> str:
 
 
 def iterator_range(atom: int) -> range:
-    """Return the values of an iterator; more than can be tried where its ends are no numbers."""
+    """Return the values of an iterator; if its ends are not numbers, a range longer than the limit of points."""
     low, high = entry(atom).low, entry(atom).high
     assert low is not None and high is not None, "an iterator has a range"
     first, stop = low.constant, high.constant
@@ -296,7 +299,7 @@ def iterator_range(atom: int) -> range:
 
 
 def truth_of(condition: Literal0, values: dict[int, Values]) -> Mask:
-    """Return where a condition holds, at known values of its iterators; ``values`` takes what is computed on the way."""
+    """Return where a condition holds, at known values of its iterators; ``values`` caches intermediate values."""
     value = value_of(condition.value, values)
     match condition.relation:
         case "==":
@@ -310,7 +313,7 @@ def truth_of(condition: Literal0, values: dict[int, Values]) -> Mask:
 
 
 def value_of(value: Polynomial, values: dict[int, Values]) -> Values:
-    """Return a polynomial at known values of its iterators; ``values`` takes what is computed on the way."""
+    """Return a polynomial at known values of its iterators; ``values`` caches intermediate values."""
     total = np.zeros((), np.int64)
     for monomial, coefficient in value.terms.items():
         product = np.array(coefficient, np.int64)
@@ -329,9 +332,9 @@ def _atom(atom: int, values: dict[int, Values]) -> Values:
 
 
 def agreement(left: Scope, few: int = 6, many: int = 24) -> Callable[[Scope], float]:
-    """Return what says at which share of some positions an expression is seen to agree with ``left``; 0 where nothing can be tested.
+    """Return a function that measures at which share of some positions an expression agrees with ``left``; 0 if nothing can be tested.
 
-    What agrees at hardly any of a few positions is not looked at further.
+    An expression that agrees at fewer than two of the first ``few`` positions gets 0 without further tests.
     """
     random = Random(0)
     sizes = [i.high for i in left.traversal if isinstance(i.high, int)]

@@ -22,15 +22,15 @@ from verify.outcome import Equal, Open, Outcome
 __all__ = ["Equal", "Open", "Outcome", "prove_equal"]
 
 MOST_PHASES = 64
-"""Phases of the output that are compared one by one."""
+"""Most phases of the output that are compared one by one."""
 Output = tuple[Index, ...]
 Phases = Mapping[int, tuple[int, int]]
-"""For axes of the output: base and phase of the positions ``base * o + phase`` that are compared."""
+"""For some axes of the output: base and phase of the positions ``base * o + phase`` that are compared."""
 Residue = tuple[Summand, ...] | None
 
 
 def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
-    """Normalise both at one generic output index and pair their terms."""
+    """Normalise both sides at one generic output index and pair their terms."""
     if len(left.shape) != len(right.shape):
         return Open(f"the left side has {len(left.shape)} axes, the right side {len(right.shape)}", assumptions.conditions)
     for axis, (size, right_size) in enumerate(zip(left.shape, right.shape, strict=True)):
@@ -56,17 +56,17 @@ def _equal_at(left: Scope, right: Scope, output: Output, assumptions: Assumption
 
 
 def output_positions(side: Scope, assumptions: Assumptions, is_one: Callable[[Size], bool] | None = None) -> Output:
-    """Return the generic position of the output: 0 along axes of one element, as far as ``is_one`` sees that they are."""
+    """Return the generic position of the output: 0 along axes that ``is_one`` recognises as having one element, else an iterator."""
     is_one = is_one or (lambda size: assumptions.equal(size, 1))
     return tuple(index(0 if is_one(size) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(side.shape))
 
 
 @dataclass
 class _Seen:
-    """The facts that laws rest on, and the needs of the partial functions of either side."""
+    """The facts that the laws used rest on, and the needs of the partial functions of each side."""
 
     asking: bool
-    """Whether the right side has partial functions at all."""
+    """Whether the right side has partial functions."""
     facts: set[str] = field(default_factory=set)
     left: list[Need] = field(default_factory=list)
     right: list[Need] = field(default_factory=list)
@@ -82,7 +82,7 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
 
 
 def residues(left: Scope, right: Scope, assumptions: Assumptions) -> Iterable[tuple[Phases, Residue]]:
-    """Yield the unpaired terms of left minus right over the whole output, or over each phase; None where anything may differ."""
+    """Yield the unpaired terms of left minus right over the whole output, or over each phase; None if any element may differ."""
     output = output_positions(left, assumptions)
     seen = _Seen(is_partial(right))
     for phases, values in _parts(left, right, output, assumptions, seen):
@@ -93,7 +93,7 @@ def residues(left: Scope, right: Scope, assumptions: Assumptions) -> Iterable[tu
 def _parts(
     left: Scope, right: Scope, output: Output, assumptions: Assumptions, seen: _Seen
 ) -> Iterable[tuple[Phases, tuple[Value, Value]]]:  # fmt: skip
-    """Yield both sides normalised over the whole output, or at o = base * o' + phase for every phase of some axes."""
+    """Yield both sides, normalised over the whole output, or at o = base * o' + phase for every phase of some axes."""
     bases: Mapping[int, int] = {}
     if assumptions.facts.at_sizes:
         left_bases, right_bases = (_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right))
@@ -113,7 +113,7 @@ def _parts(
 
 
 def _choices(body: Scalar) -> Iterable[Compare]:
-    """Yield the conditions of a scalar, those of inner scopes left aside."""
+    """Yield the conditions of a scalar, without those of inner scopes."""
     return (condition for part in walked(body) if isinstance(part, Guarded) for condition in part.conditions)
 
 
@@ -124,7 +124,7 @@ def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumpti
 
 
 def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, seen: _Seen) -> Outcome:
-    """Return whether values that were just normalised are equal, and the right one has a value wherever the left one has."""
+    """Return whether the values just normalised are equal, and the right side is defined wherever the left side is."""
     def equal(first: Value, second: Value) -> bool:
         return isinstance(equal_values(first, second, assumptions), Equal)
 
@@ -135,7 +135,7 @@ def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, seen: _Seen
 
 
 def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
-    """Return for axes of the output by which remainder of theirs conditions choose: phases that are interleaved."""
+    """Return, for each axis of the output whose remainder the conditions test, the base of its interleaved phases."""
     axes = {atom: axis for axis, position in enumerate(output) for atom in iterators_of(position)}
     bases: dict[int, int] = {}
     choosing = {condition for condition in conditions if condition.operator in ("==", "!=")}
@@ -150,7 +150,7 @@ def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
 
 
 def _moved(output: Sequence[Index], phases: Phases) -> Output | None:
-    """Return the output's positions within a phase of some axes, None where there are none."""
+    """Return the output's positions within a phase of some axes; None if it has none."""
     result = list(output)
     for axis, (base, phase) in phases.items():
         (iterator,) = iterators_of(output[axis])

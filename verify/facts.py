@@ -1,7 +1,7 @@
 """The assumptions of a proof in solved form: equalities as a substitution, the rest as polynomials >= 0.
 
-Canonical form of a polynomial: equalities applied, floor-divisions with symbolic divisors taken apart where ranges
-allow (``(i*N + j) // N = i`` for ``0 <= j < N``). All reasoning here is cheap and incomplete; ``verify.solver`` is asked after.
+In the canonical form of a polynomial, equalities are applied and floor-divisions with symbolic divisors are decomposed if ranges
+allow it (``(i*N + j) // N = i`` for ``0 <= j < N``). All reasoning here is cheap and incomplete; ``verify.solver`` is asked next.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from verify.polynomials import (
 if TYPE_CHECKING:
     from verify.witnesses import Instance
 
-_ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
+_ROUNDS = 50  # most rounds of solving equalities; the rest is kept unsolved
 _DEPTH = 24
-"""Atoms that are replaced by the ends of their ranges, one inside the other, at most."""
+"""Most nested replacements of atoms by the ends of their ranges."""
 
 
 @dataclass
@@ -52,28 +52,28 @@ class Facts:
     contradiction: bool = False
     memo: dict[int, Polynomial] = field(default_factory=dict)
     reduced: dict[Polynomial, Polynomial] = field(default_factory=dict)
-    """Polynomials and their canonical forms; forgotten when the memo of atoms is."""
+    """Polynomials and their canonical forms; cleared together with the memo of atoms."""
     defined: dict[int, tuple[Polynomial, ...]] = field(default_factory=dict)
-    """Polynomials that are >= 0 by the definition of an atom, as the solver is given them."""
+    """Polynomials that are >= 0 by the definition of an atom, in the form given to the solver."""
     known: dict[Polynomial, bool] = field(default_factory=dict)
     bounded: dict[Polynomial, bool] = field(default_factory=dict)
     plain: dict[Polynomial, bool] | None = None
-    """What is ``bounded`` of polynomials without divisions, where no equality has one either: inequalities have no part in that,
-    so that all facts with the same equalities share it."""
+    """The memo ``bounded`` for polynomials without divisions, if no equality has a division either. It does not depend on
+    inequalities, so all facts with the same equalities share it."""
     divides: bool | None = None
-    """Whether an equality has a division; None until it is asked for."""
+    """Whether an equality has a division; None until computed."""
     solved: dict[Literal0, bool] = field(default_factory=dict)
     _kept: tuple[Literal0, ...] | None = None
-    """What ``kept`` returns; None until it is asked for."""
+    """The result of ``kept``; None until computed."""
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
     base: Facts | None = field(default=None, repr=False)
-    """The facts that these extend: what is an instance of those may be one of these."""
+    """The facts that these extend. An instance of the base may be an instance of these."""
     at_sizes: bool = False
-    """Whether all sizes are numbers: then sums of conditions are tried, and digits of positions as they stand."""
+    """Whether all sizes are numbers. If so, sums of conditions and digits of positions are tried too."""
 
     def extended(self, added: Iterable[Literal0]) -> Facts:
-        """Return the facts with more literals; the same question is answered with the same object."""
+        """Return the facts with more literals; equal arguments give the same object."""
         new = tuple(literal for literal in dict.fromkeys(added) if literal not in self.literals)
         if not new:
             return self
@@ -86,7 +86,7 @@ class Facts:
         result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes, base=self)
         result.contradiction = self.contradiction
         literals = [Literal0(self.canonical(literal.value), literal.relation) for literal in new]
-        if not any(literal.relation == "==" and literal.value.terms for literal in literals):  # what is solved stays as it is
+        if not any(literal.relation == "==" and literal.value.terms for literal in literals):  # the solved form stays valid
             result.inequalities, result.strict = list(self.inequalities), list(self.strict)
             result.equalities, result.disequalities = list(self.equalities), list(self.disequalities)
             result.known = {value: True for value, holds in self.known.items() if holds}
@@ -101,7 +101,7 @@ class Facts:
         return result
 
     def shared(self) -> dict[Polynomial, bool] | None:
-        """Return the memo that facts with the same equalities share, None where one of these has a division."""
+        """Return the memo that facts with the same equalities share; None if one of the equalities has a division."""
         if self.divides is None:
             self.divides = any(map(_divides, self.substitution.values())) or any(map(_divides, self.equalities))
             self.plain = None if self.divides else {}
@@ -119,7 +119,7 @@ class Facts:
         return self._kept
 
     def _settle(self, pending: list[Literal0]) -> None:
-        """Bring literals to solved form; a new substitution sends everything round again."""
+        """Bring literals to solved form; after a new substitution all of them are processed again."""
         for _ in range(_ROUNDS):
             unsolved: list[Literal0] = []
             solved = False
@@ -143,7 +143,7 @@ class Facts:
             self._keep(literal)
 
     def _difference(self, equalities: list[Polynomial]) -> Polynomial | None:
-        """Return a consequence of two equalities with a common term: a b = c and a d = c give b = d for a positive a."""
+        """Return a consequence of two equalities with a common term: a b = c and a d = c imply b = d for a positive a."""
         for number, first in enumerate(equalities):
             for second in equalities[:number]:
                 for monomial, coefficient in first.terms.items():
@@ -166,7 +166,7 @@ class Facts:
         return value
 
     def _settled(self, literal: Literal0) -> bool:
-        """Return whether a literal is constant; a false one is noted as a contradiction."""
+        """Return whether a literal is constant; a false one is recorded as a contradiction."""
         number = literal.value.constant
         if number is None:
             return False
@@ -214,7 +214,7 @@ class Facts:
             kind = entry(atom).kind
             if not isinstance(kind, Symbol | Iterator | RealSymbol) or (replacement := isolated(value, atom)) is None:
                 continue
-            # An iterator before a symbol; a symbol that is a sum of others before one that is a difference.
+            # An iterator is eliminated before a symbol; a symbol that is a sum of others before one that is a difference.
             rank = (not isinstance(kind, Iterator), any(c < 0 for m, c in replacement.terms.items() if m), entry(atom).key)
             if best is None or rank < best[0]:
                 best = rank, atom, replacement
@@ -266,7 +266,7 @@ class Facts:
         return result
 
     def _atom(self, atom: int) -> Polynomial | None:
-        """Return the polynomial that replaces an atom, None for itself."""
+        """Return the polynomial that replaces an atom; None if the atom stays."""
         same = Polynomial({(atom,): 1})
         replacement = self.memo.get(atom)
         if replacement is None:
@@ -301,7 +301,7 @@ class Facts:
         return quotient + floor_of(remainder, divisor)
 
     def _within(self, numerator: Polynomial, divisor: Polynomial) -> int | None:
-        """Return rest // divisor where ranges say it is 0 or -1."""
+        """Return numerator // divisor if ranges show that it is 0 or -1, else None."""
         for times in (0, -1, 1) if self.at_sizes else (0, -1):
             low = numerator.plus(divisor, -times)
             if self.nonnegative(low) and self.nonnegative(divisor - ONE - low):
@@ -315,12 +315,12 @@ class Facts:
             if isinstance(kind, FloorAtom) and numerator.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
                 others = numerator - Polynomial({(atom,): 1})
                 merged = self.canonical(kind.numerator + others * kind.divisor)
-                if divisions(merged) < divisions(numerator):  # an equality may bring the division back, and so on without end
+                if divisions(merged) < divisions(numerator):  # an equality may bring the division back, in an endless loop
                     return self.floor(merged, self.canonical(kind.divisor * divisor))
         return None
 
     def _common_factor(self, numerator: Polynomial, divisor: Polynomial) -> Polynomial | None:
-        """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, by ``common factor``"""
+        """(g * x + y) // (g * d) = (x + y // g) // d if y // g is known, by ``common factor``"""
         if len(divisor.terms) != 1:
             return None
         ((monomial, coefficient),) = divisor.terms.items()
@@ -340,17 +340,17 @@ class Facts:
         return None
 
     def nonnegative(self, value: Polynomial) -> bool:
-        """Return whether a canonical polynomial is certainly >= 0: by its atoms' ranges, or with one condition added."""
+        """Return whether a canonical polynomial is certainly >= 0, by its atoms' ranges or by these and one condition."""
         answer = self.known.get(value)
         if answer is None:
-            self.known[value] = False  # asked again below itself, it counts as open
+            self.known[value] = False  # a recursive question about the same value counts as open
             answer = _bounded(self, value) or _with_condition(self, value) or _with_conditions(self, value)
             self.known[value] = answer
         return answer
 
 
 def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
-    """Return (symbol, rest) with numerator = symbol + rest, where nothing else depends on the symbol."""
+    """Return (symbol, rest) with numerator = symbol + rest, if neither rest nor divisor depends on the symbol."""
     for monomial, coefficient in sorted(kind.numerator.terms.items(), key=lambda t: [entry(a).key for a in t[0]]):
         if len(monomial) == 1 and coefficient == 1 and isinstance(entry(monomial[0]).kind, Symbol):
             others = kind.numerator - Polynomial({monomial: 1})
@@ -360,12 +360,12 @@ def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
 
 
 def _with_condition(facts: Facts, value: Polynomial) -> bool:
-    """Return whether the polynomial without one inequality that holds is certainly >= 0."""
+    """Return whether the polynomial minus one known inequality's polynomial is certainly >= 0."""
     negative = [m for m, c in value.terms.items() if c < 0]
     for fact in facts.inequalities:
         terms = fact.terms
         for monomial in negative:
-            if terms.get(monomial, 0) < 0:  # else it is of no help
+            if terms.get(monomial, 0) < 0:  # else subtracting the fact does not help
                 if _bounded(facts, value - fact):
                     return True
                 break
@@ -373,7 +373,7 @@ def _with_condition(facts: Facts, value: Polynomial) -> bool:
 
 
 def _with_conditions(facts: Facts, value: Polynomial) -> bool:
-    """Return whether, where all sizes are numbers, a sum of inequalities that hold says it, or products multiplied out do."""
+    """Return whether all sizes are numbers and a sum of known inequalities, or multiplying products out, shows that the value is >= 0."""
     if not facts.at_sizes:
         return False
     if follows(value, facts.inequalities, lambda remainder: _bounded(facts, remainder)):
@@ -383,7 +383,7 @@ def _with_conditions(facts: Facts, value: Polynomial) -> bool:
 
 
 def _bounded(facts: Facts, value: Polynomial, depth: int = 0) -> bool:
-    """Return whether a polynomial is >= 0 with atoms replaced by the ends of their ranges, those that depend on others first."""
+    """Return whether a polynomial is >= 0 with atoms replaced by the ends of their ranges; atoms that depend on others come first."""
     answer = facts.bounded.get(value)
     if answer is None:
         shared = facts.shared()
@@ -424,7 +424,7 @@ def _in_ranges(facts: Facts, value: Polynomial, depth: int) -> bool:
         above, below = kind.numerator, kind.divisor
         if not _bounded(facts, below - ONE, depth + 1):
             return False
-        # below * value is known to within less than below, and value is an integer
+        # above - below < below * value <= above, and value is an integer
         end = slope * (above - below + ONE if rising else above) + others * below + below - ONE
         return _bounded(facts, end, depth + 1) or (rising and _bounded(facts, above, depth + 1) and _bounded(facts, others, depth + 1))
     low, high = entry(atom).low, entry(atom).high

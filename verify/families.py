@@ -1,9 +1,9 @@
-"""One proof for all rules that differ in an elementwise operator alone.
+"""One proof for all rules that differ only in an elementwise operator.
 
-``slice(f(x, y)) = f(slice(x), slice(y))`` is one function of the name f, and seven rules. It is proved once, of an f of which nothing is
-known, where all that its sides do beside f is to move data: both sides then apply f to the same elements, at every position, in every
-case. So what they compute is the same whatever f is, bit for bit, with whatever f makes of zeros, infinities and NaN, and each is
-defined where the other is. That a rule is of such a family is read off its text: the name of f is used for nothing but to apply it.
+``slice(f(x, y)) = f(slice(x), slice(y))`` is one function of the name f, and seven rules. It is proved once, for an uninterpreted f, if
+its sides apart from f only move data. Both sides then apply f to the same elements, at every position, in every case. Their results are
+therefore the same for every f, bit for bit, whatever f makes of zeros, infinities and NaN, and each side is defined where the other is.
+Whether a rule belongs to such a family is read off its text: the name of f is used only to apply it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from verify.cases import is_elementwise
 from verify.fragments import ANY, FLOAT, AnyOperator
 
 APPLIES = frozenset({"unary", "binary"})
-"""Functions of the language that apply the operator which their first argument names."""
+"""Functions of the language that apply the operator named by their first argument."""
 _RANKS = range(4)
 
 
 @dataclass(frozen=True)
 class Family:
-    """A rule as one of a family: the operator that tells it from the others, and the rule of any function that they have in common."""
+    """A rule as a member of a family: its own operator, and the family's common rule for any function."""
 
     op: str
     rule: Rule
     key: Hashable
-    """What is equal for rules that have the same rule of any function."""
+    """A key that is equal for rules with the same common rule."""
 
 
 def family_of(rule: Rule | MergeRule) -> Family | None:
-    """Return the family of a rule; None where more than the application of one elementwise operator hangs on that operator's name."""
+    """Return the family of a rule; None if it uses the name of its elementwise operator for more than applying it."""
     if isinstance(rule, MergeRule) or rule.ranks is not None or rule.corrected or rule.admits is not None:
         return None
     return _family(rule) if isinstance(rule.law, Written) and not is_elementwise(rule.pattern) else None
@@ -72,10 +72,10 @@ def _family(rule: Rule) -> Family | None:
 
 
 def _naming(closure: Closure, op: str, made: dict[int, Closure]) -> Closure:
-    """Return a function in which an operator's name stands for any function, wherever it is called from."""
+    """Return a function in which an operator's name stands for any function, also in the functions that it calls."""
     if id(closure) in made:
         return made[id(closure)]
-    made[id(closure)] = closure  # where it calls itself
+    made[id(closure)] = closure  # for recursive calls
     names: dict[str, Value] = {}
     for each, value in _values(closure).items():
         if value == op:
@@ -88,7 +88,7 @@ def _naming(closure: Closure, op: str, made: dict[int, Closure]) -> Closure:
 
 
 def _values(closure: Closure) -> dict[str, Value]:
-    """Return what a function reads that it does not bind itself."""
+    """Return the values that a function reads and does not bind itself."""
     values: dict[str, Value] = {}
     for name in mentioned(closure.syntax):
         try:
@@ -99,7 +99,7 @@ def _values(closure: Closure) -> dict[str, Value]:
 
 
 def families(rules: Iterable[Rule | MergeRule]) -> list[list[Rule | MergeRule]]:
-    """Return rules in groups that are proved together, in the order of their first ones."""
+    """Return rules in groups that are proved together, in the order of their first members."""
     groups: dict[Hashable, list[Rule | MergeRule]] = {}
     for rule in rules:
         family = family_of(rule)
@@ -115,7 +115,7 @@ def _blanked(term: Pattern | Variable) -> Hashable:
 
 
 def _only_applies(function: Closure, op: str) -> bool:
-    """Return whether a function does nothing with the operator's name but apply it."""
+    """Return whether a function uses the operator's name only to apply it."""
     if op in function.defaults.values():
         return False
     values = _values(function)
@@ -134,7 +134,7 @@ def _is_name(value: object, names: set[str]) -> bool:
 
 @cache
 def _is_pointwise(op: str) -> bool:
-    """Return whether an operator makes each element of the elements that broadcasting puts there, the same way at every rank."""
+    """Return whether an operator computes each element from the elements that broadcasting pairs, the same way at every rank."""
     spec = OPS[op]
     if spec.category != "elementwise" or spec.arity is None or spec.attributes or FLOAT not in spec.dtypes:
         return False
@@ -158,7 +158,7 @@ def _is_pointwise(op: str) -> bool:
 
 @cache
 def scalar_of(op: str) -> Scalar:
-    """Return what an elementwise operator computes of scalars, read as tensors without axes, by position."""
+    """Return the scalar function of an elementwise operator; its arguments are read as tensors without axes, named by position."""
     spec = OPS[op]
     assert spec.arity is not None
     return spec.meaning([Tensor(str(n), (), FLOAT) for n in range(spec.arity)], {}).body
@@ -166,7 +166,7 @@ def scalar_of(op: str) -> Scalar:
 
 @dataclass
 class _Elements(Rewriter):
-    """Puts other scalars in place of reads."""
+    """Replaces reads by other scalars."""
 
     elements: dict[Read, Read]
 
@@ -175,7 +175,7 @@ class _Elements(Rewriter):
 
 
 def only_moves(side: Scope) -> bool:
-    """Return whether a side computes nothing but the function of which nothing is known."""
+    """Return whether a side computes only the uninterpreted function."""
     seen: set[int] = set()
     waiting = [side]
     while waiting:
@@ -192,7 +192,7 @@ def only_moves(side: Scope) -> bool:
 
 
 def _positions(part: Scalar) -> Iterator[Index]:
-    """Yield the indices that a scalar itself speaks of."""
+    """Yield the indices in a scalar itself."""
     match part:
         case Read(_, indices) | Table(_, _, indices):
             yield from indices
@@ -207,7 +207,7 @@ def _reads_data(position: Index) -> bool:
 
 
 def applying(side: Scope, op: str) -> Scope:
-    """Return a side with an operator in place of the function of which nothing is known."""
+    """Return a side with an operator in place of the uninterpreted function."""
     return _Applying(scalar_of(op)).scope(side)
 
 
@@ -225,7 +225,7 @@ class _Applying(Rewriter):
 
 
 def _at(body: Scalar, arguments: tuple[Scalar, ...]) -> Scalar:
-    """Return a scalar function at arguments."""
+    """Return a scalar function applied to arguments."""
     if isinstance(body, Read):
         assert isinstance(body.source, Tensor)
         return arguments[int(body.source.name)]

@@ -1,7 +1,7 @@
 """Hash what a proof depends on: the rule's text, the meanings of the operators it may use, and the prover itself.
 
-A rule stands for its function as it is evaluated, with every function and value that this may use (``egraph.rewrite.law.digest``): what
-else its file says does not matter.
+A rule is represented by its function as it is evaluated, with every function and value that this may use
+(``egraph.rewrite.law.digest``). The rest of its file does not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from egraph.tensor import ops
 from egraph.tensor.ops import OPS
 
 PROVER = "verify.prove"
-"""The module whose imports are the prover."""
+"""The module that, with everything it imports, is the prover."""
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _OPERATION = re.compile(r"^def (\w+)\(.*?return operation\(\"(\w+)\"", re.MULTILINE | re.DOTALL)
 _STRING = re.compile(r"[\"'](\w+)[\"']")
@@ -33,11 +33,11 @@ _TENSORS_MODULE = "egraph.rewrite.terms"
 
 
 _KEYS: dict[int, tuple[ReferenceType[Rule | MergeRule], str]] = {}
-"""The hashes of the rules that there are: what a rule says does not change while it lives."""
+"""Cached hashes of the existing rules, by ``id``; a rule does not change during its lifetime."""
 
 
 def rule_key(rule: Rule | MergeRule) -> str:
-    """Return the hash of what a rule says and of the meanings of the operators that it may use; it is computed once of each."""
+    """Return the hash of a rule's content and of the meanings of the operators that it may use; it is computed once per rule."""
     place = id(rule)
     found = _KEYS.get(place)
     if found is None or found[0]() is not rule:
@@ -59,7 +59,7 @@ def _rule_key(rule: Rule | MergeRule) -> str:
 
 @cache
 def verifier_key() -> str:
-    """Return the hash of the prover: of every module of this project that it imports, the table of operators apart."""
+    """Return the hash of the prover: of every module of this project that it imports, except the table of operators."""
     names = closure(frozenset({PROVER}))
     return _hash(_source(name) for name in sorted(names) if not name.startswith(_MEANINGS))
 
@@ -126,7 +126,7 @@ def _imported(text: str) -> tuple[str, ...]:
 
 
 def _file(name: str) -> Path | None:
-    """Return the file of a module that may matter: not the standard library's, not an installed dependency's."""
+    """Return the file of a module; None for modules of the standard library and of installed dependencies."""
     return _our_file(name) if _is_ours(name) else _find(name)
 
 
@@ -167,7 +167,7 @@ def _read(name: str) -> str:
 
 @cache
 def _meaning(op: str) -> str:
-    """Return the hash of an operator's facts: of its modules and what they import of the operators' package."""
+    """Return the hash of an operator's facts: of its modules and of what they import from the operators' package."""
     functions = [field for field in vars(OPS[op]).values() if callable(field)]
     parts = [part for function in functions for part in _parts(function, set())]
     modules = closure(frozenset(module for module, _ in parts if module.startswith(_MEANINGS)), _MEANINGS)

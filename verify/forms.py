@@ -1,7 +1,7 @@
-"""Normal forms over polynomials, as they are paired: the prover's own copy of ``verify.normal.terms``.
+"""Normal forms over polynomials, used for pairing: the counterpart of ``verify.normal.terms``.
 
-Bound iterators get names of their own (``l0, l1, ...`` and ``r0, r1, ...``), so that two forms never share one except
-for the output's. Index factors and reciprocals of positive sizes become a coefficient: a quotient of polynomials.
+Bound iterators get unique names (``l0, l1, ...`` and ``r0, r1, ...``), so that two forms share only the output's iterators.
+Index factors and reciprocals of positive sizes become a coefficient, which is a quotient of polynomials.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def bound(atom: int) -> Iterator:
 
 
 def form_of(value: Value, facts: Facts, names: Names) -> Sum:
-    """Return a value in the prover's form, its bound iterators renamed; raises ``Unsupported``."""
+    """Return a value in this form, with its bound iterators renamed; raises ``Unsupported``."""
     return _value(value, facts, names, {})
 
 
@@ -152,7 +152,7 @@ def _term(term: Term, facts: Facts, names: Names, replace: Replacement) -> Summa
 
 
 def _divisor(part: Part, facts: Facts) -> Polynomial | None:
-    """Return p for ``reciprocal(p)`` of a polynomial that is certainly at least 1."""
+    """Return p for ``reciprocal(p)`` of a polynomial that is certainly at least 1, else None."""
     if not (isinstance(part, Function) and part.name == "reciprocal"):
         return None
     total = ZERO
@@ -200,7 +200,7 @@ def choices_of(part: Part) -> tuple[Choice, ...]:
 
 
 Renaming: TypeAlias = Mapping[int, int]
-"""New names of bound iterators; others keep theirs. Names are unique, so nothing is captured."""
+"""New names of bound iterators; other iterators keep theirs. Names are unique, so no iterator is captured."""
 KEPT: Renaming = {}
 
 
@@ -248,7 +248,7 @@ def renamed_term(term: Summand, names: Names) -> Summand:
 
 
 def anonymous(part: Part, prefix: str) -> Part:
-    """Return a part with the names of all that is bound in it counted through: parts that differ by these names become equal."""
+    """Return a part with its bound iterators numbered consecutively, so that parts that differ only in these names become equal."""
     return replaced_part(part, *_renaming(_bound_in(part), Names(prefix)))
 
 
@@ -281,7 +281,7 @@ def _term_mentions(term: Summand, atom: int) -> bool:
 
 
 def signature(term: Summand) -> tuple[str, ...]:
-    """Return the kinds and names of a term's parts: terms that pair have the same."""
+    """Return the kinds and names of a term's parts; only terms with equal signatures pair."""
     return term.names
 
 

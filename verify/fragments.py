@@ -1,6 +1,6 @@
 """Fragments over symbolic types: the terms that a rule builds while it is proved, and their meanings as scopes.
 
-Operators are typed by their own shape rules (``OpSpec.shape``) over sizes that reason, and mean what ``OpSpec.meaning`` says.
+Operators are typed by their own shape rules (``OpSpec.shape``) over symbolic sizes; their meanings are ``OpSpec.meaning``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from verify.paths import LeftOut, Path
 from verify.symbolic import SymbolicInteger, index_of
 
 ANY = "~any"
-"""A function of which nothing is known."""
+"""The name of an uninterpreted function."""
 FLOAT = "float32"
 
 
 class AnyOperator(str):
-    """The name of an elementwise operator that stands for any function of as many elements; the language can only apply it."""
+    """The name of an elementwise operator that stands for any function of the same arity; the language can only apply it."""
 
 
 @dataclass(frozen=True)
 class SymbolicType(BoundType):
-    """Element type and shape, with the questions that a ``TensorType`` answers."""
+    """Element type and shape, with the interface of a ``TensorType``."""
 
     dtype: str
     sizes: tuple[Any, ...]
@@ -61,21 +61,21 @@ class SymbolicType(BoundType):
 
 
 class Workshop:
-    """Builds the terms of one path; a term that is built again is the same object."""
+    """Builds the terms of one path; equal terms are the same object."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.looked = False
-        """Whether the rule has looked at a type: its terms may then depend on sizes."""
+        """Whether the rule has looked at a type. If so, its terms may depend on sizes."""
         self.rounded = False
-        """Whether a number that was computed, and rounded, stands in a term."""
+        """Whether a term contains a computed, and therefore rounded, number."""
         self._terms: dict[tuple[Any, ...], SymbolicTerm] = {}
         self._meanings: dict[int, Scope | Tensor] = {}
         self.numbers: dict[str, Any] = {}
-        """The number that all elements of a variable are, where one is assumed."""
+        """For variables that are assumed to have one number in all elements, that number."""
 
     def saved(self) -> Any:
-        """Return what ``restore`` needs."""
+        """Return the argument of ``restore``."""
         return dict(self._terms), dict(self.numbers), self.looked, self.rounded
 
     def restore(self, saved: Any) -> None:
@@ -115,7 +115,7 @@ class Workshop:
         return SymbolicTerm(self, op, operands, attributes, dtype, sizes)
 
     def plain(self, value: Any) -> Any:
-        """Return an attribute's value as meanings read it: sizes as indices in solved form, numbers as scalars."""
+        """Return an attribute's value in the form for meanings: sizes as indices in solved form, numbers as scalars."""
         match value:
             case SymbolicInteger():
                 return simplify(value.settled())
@@ -158,9 +158,9 @@ class Workshop:
         return inline(scope, {str(position): self.meaning(operand) for position, operand in enumerate(term.operands)})
 
     def _is_finite(self, term: SymbolicTerm, value: Any) -> bool:
-        """Return whether an attribute is no float, or one whose kind is known or is taken to be finite from here on.
+        """Return whether an attribute is no float, or a float whose kind is known or is chosen to be finite from here on.
 
-        Where a rule hands an attribute on unseen, that it is infinite is one choice; where a border has such a value, each infinity is.
+        If a rule passes an attribute on unread, "infinite" is one choice. If it is the value of a border, each infinity is a choice.
         """
         if not isinstance(value, Unsettled) or value.is_settled:
             return True
@@ -173,7 +173,7 @@ class Workshop:
         return True
 
     def _any_function(self, term: SymbolicTerm, operands: Sequence[Tensor]) -> Scope:
-        """Return an uninterpreted function of one element: a proof about it holds for any attributes."""
+        """Return an uninterpreted function of one element; a proof about it holds for any attributes."""
         if len(operands) != 1 or OPS[term.op].category != "elementwise":
             raise LeftOut(f"{term.op} with an infinite attribute")
         name = f"~{term.op} {_key(tuple(value for _, value in term.attributes))}"
@@ -181,7 +181,7 @@ class Workshop:
         return inline(scope, {"0": self.meaning(term.operands[0])})
 
     def _any_of_elements(self, term: SymbolicTerm, operands: Sequence[Tensor]) -> Scope:
-        """Return an uninterpreted function of one element of each operand, those that broadcasting puts together."""
+        """Return an uninterpreted function of one element of each operand, the ones that broadcasting combines."""
         if term.dtype != FLOAT or any(operand.dtype != FLOAT for operand in operands):
             raise LeftOut(f"{term.op} of other types stands for itself alone")
         with broadcasting_by(self._broadcast):
@@ -214,7 +214,7 @@ class SymbolicTerm(Bound):
 
     def applied(self, op: str, operands: Sequence[Bound], attributes: Attributes) -> Bound:
         terms = [operand for operand in operands if isinstance(operand, SymbolicTerm)]
-        if len(terms) < len(operands):  # an operand of another kind says what it makes of these
+        if len(terms) < len(operands):  # an operand of another kind defines the application
             return next(operand for operand in operands if not isinstance(operand, SymbolicTerm)).applied(op, operands, attributes)
         return self.workshop.apply(op, terms, attributes)
 
@@ -231,7 +231,7 @@ def operators(term: SymbolicTerm) -> set[str]:
 
 
 def _key(value: Any) -> Any:
-    """Return a key of an attribute value that needs no comparison of symbolic numbers."""
+    """Return a key of an attribute value whose comparison does not compare symbolic numbers."""
     if isinstance(value, tuple):
         return tuple(map(_key, value))
     match value:
@@ -245,7 +245,7 @@ def _key(value: Any) -> Any:
 
 
 class KnownNumber(Weight):
-    """A constant that may be one number: whether it is one becomes a choice when the rule asks."""
+    """A constant that may be one number. Whether it is one becomes a choice when the rule asks."""
 
     def __init__(self, term: SymbolicTerm, path: Path) -> None:
         self.term, self.name, self._path = term, term.name, path

@@ -1,6 +1,6 @@
-"""Solve index equations for iterators: unit coefficients, mixed radix, floor-divisions as unknowns of their own.
+"""Solve index equations for iterators by unit coefficients, mixed radix, and floor-divisions as separate unknowns.
 
-Solutions are guesses that a proof goes on to check: nothing here needs to be right, only often useful.
+Solutions are guesses that a proof then checks, so they need not be correct, only often useful.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STEPS = 64
 
 
 def solve(equations: Iterable[Polynomial], unknowns: Set[int], facts: Facts) -> dict[int, Polynomial]:
-    """Return what unknown iterators are in terms of everything else where ``equation == 0`` for all equations."""
+    """Return the values of unknown iterators in terms of the other atoms if ``equation == 0`` for all equations."""
     pending = [value for equation in equations if (value := facts.canonical(equation)).terms]
     solution: dict[int, Polynomial] = {}
     for _ in range(_STEPS):
@@ -38,7 +38,7 @@ Step = tuple[int, int, Polynomial, list[Polynomial]]
 
 
 def _step(equations: Sequence[Polynomial], unknowns: Set[int], facts: Facts) -> Step | None:
-    """Return (equation used, atom, its value, new equations), the surest step first."""
+    """Return the safest step as (equation used, atom, its value, new equations), None if there is none."""
     hidden = [{a for a in e.atoms() if not unknowns.isdisjoint(closure_of(a))} for e in equations]
     for number, (equation, atoms) in enumerate(zip(equations, hidden, strict=True)):
         if len(atoms) == 1 and (solved := _single(equation, next(iter(atoms)), unknowns, facts)) is not None:

@@ -1,11 +1,12 @@
-"""Give cases of a rule that say the same a common name: up to the names of symbols and iterators, and the order of axes.
+"""Give equivalent cases of a rule a common name: cases that are equal up to the names of symbols and iterators and the order of axes.
 
-A case is a graph: its conditions, the sizes of its tensors, and both sides with inner scopes put in place. Symbols, iterators, axes of
-tensors and of the result are its leaves. They are ordered by what they are used for (colours, refined until nothing more tells two
-apart), numbered in that order, and the graph is written down with these numbers. Where two graphs are then the same, the numbers are a
-map between the cases: symbols to symbols of the same least value, axes of a tensor to axes of that tensor, in its shape and in every
-read alike, axes of the result to axes of the result, on both sides alike. An equation holds for all values of its symbols and all
-operands, so it holds in both cases or in neither. Signed and unsigned bytes are the same type here: what a proof uses of them is the same.
+A case is a graph of its conditions, the sizes of its tensors, and both sides with inner scopes inlined. Its leaves are symbols,
+iterators, and axes of tensors and of the result. Leaves are ordered by their uses (colours, refined until no more leaves are
+distinguished) and numbered in that order, and the graph is written down with these numbers. If two graphs are then equal, the numbers
+are a map between the cases. It maps symbols to symbols of the same least value; axes of a tensor to axes of that tensor, consistently in
+its shape and in every read; and axes of the result to axes of the result, consistently on both sides. An equation holds for all values
+of its symbols and all operands, so it holds in both cases or in neither. Signed and unsigned bytes are one type here, because a proof
+uses the same facts about them.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Numbe
 Label: TypeAlias = tuple[object, ...]
 Name: TypeAlias = tuple[object, ...]
 Inner: TypeAlias = tuple[int, bool, tuple[int, ...]]
-"""A node that is no leaf, whether the order of its parts matters, its parts."""
+"""An inner node, whether the order of its parts matters, and its parts."""
 _MASK = (1 << 61) - 1
 ALIKE: Mapping[str, str] = {"int8": "byte", "uint8": "byte"}
-"""Element types that are one: a proof knows no more of an element of either than how large it is at most (``whole_numbers``), and both
-have the same bound there. Where a type's ends matter, the meanings have them as numbers."""
+"""Element types that count as one. A proof knows only the largest magnitude of their elements (``whole_numbers``), which is the same for
+both. If the range of a type matters, the meanings contain its ends as numbers."""
 
 
 @dataclass
 class Names:
-    """Names of the graphs of some cases; equal names are equal graphs."""
+    """Names of the graphs of some cases; equal names mean equal graphs."""
 
     numbers: dict[Name, int] = field(default_factory=dict)
     written: dict[tuple[tuple[Label, bool, tuple[int, ...]], ...], int] = field(default_factory=dict)
-    """Names by graphs as they were made: cases of the same form, of which only symbols and iterators are others, need no colours."""
+    """Names by graphs in construction order. Cases that differ only in their symbols and iterators are found here without colours."""
 
     def of(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> int:
-        """Return the name of a case: the number of its graph's last node, when leaves are numbered by their colours."""
+        """Return the name of a case: the number of its graph's last node, with leaves numbered by their colours."""
         graph = _Graph()
         graph.add_case(conditions, lefts, rights)
         made = tuple(graph.nodes)
@@ -55,7 +56,7 @@ class Names:
 
 
 class _Graph:
-    """The nodes of a case, each after those that it is made of: a label, whether the order of its parts matters, its parts."""
+    """The nodes of a case, each after its parts: a label, whether the order of the parts matters, and the parts."""
 
     def __init__(self) -> None:
         self.nodes: list[tuple[Label, bool, tuple[int, ...]]] = []
@@ -68,7 +69,7 @@ class _Graph:
         self._places: list[Mapping[Iterator, int]] = []
         self._kept: list[object] = []
         self._tensors: dict[Tensor, None] = {}
-        """Those that are read: one name may have its sizes written in several ways."""
+        """The tensors that are read; tensors of one name may have their sizes written in several ways."""
 
     def add_case(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> None:
         nowhere = self._environment({})
@@ -93,7 +94,7 @@ class _Graph:
         return number
 
     def _leaf(self, thing: object, label: Label) -> int:
-        """Return the node of something that has a number of its own."""
+        """Return the leaf of a thing."""
         number = self._leaves.get(thing)
         if number is None:
             number = self._leaves[thing] = len(self.nodes)
@@ -177,7 +178,7 @@ class _Graph:
     def _atom(self, atom: object, where: int) -> int:
         match atom:
             case Iterator():
-                return self._places[where][atom]  # sides are closed: every iterator has a scope around it
+                return self._places[where][atom]  # sides are closed: every iterator has an enclosing scope
             case Symbol(_, minimum):
                 return self._leaf(atom, ("symbol", minimum))
             case RealSymbol():
@@ -191,13 +192,13 @@ class _Graph:
         raise TypeError(f"not an atom: {atom!r}")
 
     def colours(self) -> dict[int, int]:
-        """Return a number for every leaf, no two alike; leaves that nothing tells apart are told apart in the order they were made."""
+        """Return a distinct number for every leaf; leaves that no use distinguishes are numbered in the order of their creation."""
         labels = [crc32(repr(label).encode()) for label, _, _ in self.nodes]
         colour = {leaf: labels[leaf] for leaf in self.leaves}
         inner = [(node, ordered, children) for node, (_, ordered, children) in enumerate(self.nodes) if node not in colour]
         count = 0
         while True:
-            while True:  # as long as that tells more apart
+            while True:  # as long as refinement distinguishes more leaves
                 colour = self._refined(labels, inner, colour)
                 different = len(set(colour.values()))
                 if different == len(colour):
@@ -213,7 +214,7 @@ class _Graph:
             count = len(set(colour.values()))
 
     def _refined(self, labels: Sequence[int], inner: Sequence[Inner], colour: Mapping[int, int]) -> dict[int, int]:
-        """Return the colours of leaves by what stands around them."""
+        """Return the colours of leaves refined by their surroundings."""
         down = [0] * len(self.nodes)
         for leaf, number in colour.items():
             down[leaf] = number

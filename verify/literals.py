@@ -14,7 +14,7 @@ Relation = Literal[">=", ">", "==", "!="]
 
 
 class Literal0:
-    """value RELATION 0; ``>`` only over reals (over integers it is ``value - 1 >= 0``). Never changed."""
+    """value RELATION 0; ``>`` only over reals (over integers it is ``value - 1 >= 0``). Immutable."""
 
     __slots__ = ("_hash", "relation", "value")
 
@@ -75,7 +75,7 @@ def negation(value: Literal0) -> Literal0:
 
 
 def tightened(value: Polynomial) -> Polynomial:
-    """Divide ``value >= 0`` over integers by the common factor of its terms, the constant rounded down."""
+    """Divide ``value >= 0`` over integers by the common factor of its terms, with the constant rounded down."""
     common = 0
     for monomial, coefficient in value.terms.items():
         if monomial:
@@ -108,12 +108,12 @@ def isolated(value: Polynomial, atom: int) -> Polynomial | None:
 
 
 def divisions(value: Polynomial) -> int:
-    """Return how many floor-divisions a polynomial is made of."""
+    """Return the number of floor-divisions in a polynomial."""
     return sum(isinstance(entry(atom).kind, FloorAtom) for atom in closure(value))
 
 
 def domain(atom: int, value: Polynomial) -> list[Polynomial]:
-    """Return polynomials that are >= 0 where an iterator or symbol equals the value."""
+    """Return polynomials that are >= 0 if an iterator or symbol equals the value."""
     atom_entry = entry(atom)
     if isinstance(atom_entry.kind, Symbol):
         return [value - constant(atom_entry.kind.minimum)]
@@ -124,7 +124,8 @@ def domain(atom: int, value: Polynomial) -> list[Polynomial]:
 
 @lru_cache(maxsize=1 << 17)
 def at_minimums(value: Polynomial) -> bool:
-    """Return whether a polynomial in symbols is >= 0: with each written as its minimum plus something, no coefficient is negative."""
+    """Return whether a polynomial in symbols is >= 0 because it has no negative coefficient with each symbol written as its minimum plus
+    a rest."""
     shifted: dict[Monomial, int] = {}
     for monomial, coefficient in value.terms.items():
         parts: dict[Monomial, int] = {(): coefficient}
@@ -133,7 +134,7 @@ def at_minimums(value: Polynomial) -> bool:
             if not isinstance(kind, Symbol):
                 return False
             product = {(*m, atom): c for m, c in parts.items()}
-            if kind.minimum:  # like terms are joined: a power of n has one for each exponent, not two for each factor
+            if kind.minimum:  # like terms are merged: a power of n gives one per exponent
                 for m, c in parts.items():
                     product[m] = product.get(m, 0) + c * kind.minimum
             parts = product

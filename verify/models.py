@@ -13,20 +13,20 @@ from verify.literals import Literal0, literal
 from verify.polynomials import FloorAtom, entry
 from verify.solver import SMT, definition
 
-_LIMIT = 2_000_000  # resource units of Z3 for each bound
+_LIMIT = 2_000_000  # resource units of Z3 per bound
 _LONGEST = 1000
-"""Digits of a number that is taken over, at most: Python reads no longer texts than 4,300 digits as integers, and no double needs them."""
+"""Most digits of a number from Z3. Python reads at most 4,300 digits as an integer, and no double needs more."""
 _BOUNDS = (2, 3, 4, 6, 9, 16, 40, 200)
 
 
 def small_model(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
-    """Return values of the symbols (and of no other) under the smallest bound for which Z3 finds some, checked."""
+    """Return checked values of the symbols (and no others) under the smallest bound for which Z3 finds some."""
     values = small_values(conditions, symbols)
     return None if values is None else {symbol: int(values[symbol]) for symbol in symbols}
 
 
 def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol | RealSymbol, int | Fraction] | None:
-    """Return values of all symbols and named numbers, small ones of the former; those of numbers are not checked."""
+    """Return small values of all symbols, and values of named numbers; the latter are not checked."""
     import z3
 
     names: dict[int, str] = {}
@@ -77,7 +77,7 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
 
 
 def _asserted(constraint: Literal0, names: Mapping[int, str]) -> str:
-    """Return a literal as Z3 reads it."""
+    """Return a literal in Z3's input language."""
     terms = []
     for monomial, coefficient in constraint.value.terms.items():
         number = str(coefficient) if coefficient >= 0 else f"(- {-coefficient})"
@@ -87,12 +87,12 @@ def _asserted(constraint: Literal0, names: Mapping[int, str]) -> str:
 
 
 def satisfied(conditions: Iterable[Compare], values: Mapping[Symbol, int] | Mapping[Iterator | Symbol, int]) -> bool:
-    """Return whether every condition holds that speaks of nothing but the values."""
+    """Return whether every condition that contains no other symbols than those of the values holds."""
     return all(_holds(condition, values) is not False for condition in conditions)
 
 
 def _holds(condition: Compare, values: Mapping[Symbol, int] | Mapping[Iterator | Symbol, int]) -> bool | None:
-    """Return whether a condition holds of the values, None when it also speaks of others."""
+    """Return whether a condition holds for the values; None if it contains other symbols."""
     difference = substitute(condition.right - condition.left, values)
     if atoms(difference):
         return None

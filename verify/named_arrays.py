@@ -1,4 +1,4 @@
-"""Arrays whose axes have numbers, products and sums of them: in float64, or exactly modulo a prime that float64 can hold."""
+"""Arrays with numbered axes, and their products and sums: in float64, or exactly modulo a prime that fits float64."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from egraph.errors import EinsatError
 
 PRIME = 1_048_583
-"""Small enough for float64 to hold sums of 8192 products exactly, so that products of matrices are the processor's."""
+"""A prime so small that float64 holds sums of 8192 products exactly, so that native matrix products can be used."""
 LARGEST = 1 << 22
-"""Elements of an intermediate array; what needs more is not computed."""
+"""Most elements of an intermediate array; larger ones are not computed."""
 CHUNK = 4096
-"""Products that are added before the sum is reduced modulo the prime."""
+"""Number of products that are added before the sum is reduced modulo the prime."""
 Array = np.ndarray
 
 
 class Untestable(EinsatError):
-    """The expression cannot be evaluated at single positions, or not at this price."""
+    """The expression cannot be evaluated at single positions, or only at too high a cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Named:
     values: Array
 
     def spread(self, axes: Sequence[int]) -> Array:
-        """Return the array with axes of size 1 where it has none."""
+        """Return the array with axes of size 1 inserted for the missing ones."""
         if not self.axes:
             return self.values
         sizes = dict(zip(self.axes, self.values.shape, strict=True))
@@ -52,7 +52,7 @@ def whole(value: int) -> Named:
 
 
 def combined(function: Callable[..., Array], *values: Named) -> Named:
-    """Return function(values), axes with axes."""
+    """Return function(values), with axes aligned by number."""
     longest = max((v.axes for v in values), key=len)
     if all(v.axes == longest or not v.axes for v in values):
         return Named(longest, np.asarray(function(*(v.values for v in values))))
@@ -64,7 +64,7 @@ def combined(function: Callable[..., Array], *values: Named) -> Named:
 
 
 def reduced(values: Array) -> Array:
-    """Return whole numbers below 2^53 in magnitude modulo the prime."""
+    """Return integers below 2^53 in magnitude modulo the prime."""
     remainder = values - np.floor(values * (1.0 / PRIME)) * PRIME
     return np.asarray(np.where(remainder < 0, remainder + PRIME, np.where(remainder >= PRIME, remainder - PRIME, remainder)))
 
@@ -89,7 +89,7 @@ class Algebra:
         return reduced(values) if self.exact else np.asarray(values)
 
     def product(self, factors: Sequence[Named]) -> Named:
-        """Return the product of the factors, the small ones first."""
+        """Return the product of the factors, with small ones multiplied first."""
         total = single(1.0)
         for factor in sorted(factors, key=lambda f: f.values.size):
             total = combined(lambda a, b: self.kept(a * b), total, factor)
@@ -129,7 +129,7 @@ class Algebra:
         return self._matrices(first, second, inner)
 
     def _matrices(self, first: Named, second: Named, inner: Sequence[int]) -> Named:
-        """Return the sum over what both have as products of matrices."""
+        """Return the sum over common axes, computed as matrix products."""
         shared = [a for a in first.axes if a in second.axes and a not in inner]
         mine, theirs = ([a for a in f.axes if a not in shared and a not in inner] for f in (first, second))
         sizes = dict(zip(first.axes, first.values.shape, strict=True)) | dict(zip(second.axes, second.values.shape, strict=True))

@@ -1,7 +1,7 @@
-"""Numbers that are known only as names: float attributes and constants of one number, which are doubles.
+"""Numbers that are known only by name: float attributes and constants of one number, which are doubles.
 
-What is computed of them is rounded, so only what rounding cannot change is concluded from it. ``OnPath`` is what the evaluator of the
-rule language asks.
+Results computed from them are rounded, so only conclusions that rounding cannot change are drawn. The evaluator of the rule language
+uses ``OnPath``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from verify.paths import Path
 from verify.symbolic import ONE, NotWhole, SymbolicInteger, index_of
 
 Relation: TypeAlias = Literal["<", "<=", "==", "!="]
-"""How indices are compared."""
+"""The comparisons of indices."""
 Key: TypeAlias = "str | float | tuple[Key, ...]"
-"""How a number was computed: equal computations give equal doubles."""
+"""The computation of a number; equal computations give equal doubles."""
 FINITE, SPECIAL = "finite", {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 KINDS_OF_NUMBERS, KINDS_OF_ATTRIBUTES = (FINITE, "inf", "-inf", "nan"), (FINITE, "inf", "-inf")
 MOST_ROUNDINGS = 8
-"""Most operations in a row whose rounding errors are bounded together; results of more stand for any number."""
+"""Most successive operations whose rounding errors are bounded together; a result of more operations may be any number."""
 
 
 class SymbolicNumber(NotWhole):
     """A finite double of a path.
 
-    ``value / below``: a quotient of polynomials in named numbers. A name or a literal *is* that (``roundings`` 0); what was computed
-    differs from it by at most so many relative errors of 2^-53, and has its sign.
+    ``value / below`` is a quotient of polynomials in named numbers. A name or a literal equals it exactly (``roundings`` 0). A computed
+    number differs from it by at most ``roundings`` relative errors of 2^-53, and has its sign.
     """
 
     __slots__ = ("below", "key", "path", "roundings", "value")
@@ -74,7 +74,7 @@ class SymbolicNumber(NotWhole):
         raise TypeError("numbers of a proof are compared by the evaluator")
 
     def differs_from(self, target: Any) -> bool:
-        """Return whether this is not the wanted number; numbers that merely may be it count as others.
+        """Return whether this is not certainly the wanted number.
 
         A rule that needs one number asks for it and is run again with that number.
         """
@@ -85,7 +85,7 @@ class SymbolicNumber(NotWhole):
         return self.path.bounds.zero(self.path.canonical(above * target_below - target_above * below)) is not True
 
     def scalar(self) -> Scalar:
-        """Return the number as the meaning of operators uses it."""
+        """Return the number as a scalar for the meanings of operators."""
         above, below = self.ideal
         if above.constant is not None and below.constant:
             return Number(Fraction(above.constant, below.constant))
@@ -94,13 +94,13 @@ class SymbolicNumber(NotWhole):
 
 @dataclass(frozen=True, eq=False)
 class Unsettled(NotWhole):
-    """A float attribute that may be infinite: whether it is becomes a choice when it matters. No attribute is NaN."""
+    """A float attribute that may be infinite. Whether it is becomes a choice only when it matters. No attribute is NaN."""
 
     path: Path
     label: str
 
     def settled(self) -> SymbolicNumber | float:
-        """Return the number, its kind chosen."""
+        """Return the number after choosing its kind."""
         kind = self.path.choose(kind_of(self.label), KINDS_OF_ATTRIBUTES)
         return SPECIAL[kind] if kind != FINITE else SymbolicNumber(self.path, self.path.real(self.label))
 
@@ -117,7 +117,7 @@ class Unsettled(NotWhole):
 
 
 def kind_of(label: str) -> str:
-    """Return the name of the choice whether a number is finite, infinite or, where it is a constant's, NaN."""
+    """Return the name of the choice whether a number is finite, infinite or, for constants, NaN."""
     return f"kind of {label}"
 
 
@@ -146,7 +146,7 @@ def _scalar(value: Index) -> Scalar:
 
 
 class OnPath:
-    """Integers and numbers on a path of a proof: unknowns that decisions on the path narrow down."""
+    """Integers and numbers on a path of a proof: unknowns that the path's decisions constrain."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -212,7 +212,7 @@ class OnPath:
         raise self.path.leaving(f"{operator} of sizes")
 
     def _with_special(self, operator: ArithmeticOperator, left: Any, right: Any) -> float:
-        """Return the result for an infinity or NaN and a finite number, which depends on the finite one's sign alone."""
+        """Return the result for an infinity or NaN and a finite number; it depends only on the sign of the finite one."""
         signed = [float(_sign(self, each)) if isinstance(each, SymbolicNumber) else float(each) for each in (left, right)]
         result = PLAIN.arithmetic(operator, *signed)
         if operator in ("//", "%", "**"):
@@ -236,7 +236,7 @@ class OnPath:
         return self._any(operator, left, right)
 
     def _any(self, name: str, *values: Any) -> SymbolicNumber:
-        """Return an unknown number for a result, the same one for the same computation."""
+        """Return an unknown number for a result: the same one for the same computation."""
         return SymbolicNumber(self.path, self.path.computed((name, *map(_key, values))))
 
     def compare(self, operator: Comparison, left: Any, right: Any, required: bool | None = None) -> bool:
@@ -259,7 +259,7 @@ class OnPath:
         return self.path.ask(Compare(zero, relation, difference), required)
 
     def _compared_rounded(self, operator: Relation, left: Any, right: Any) -> bool:
-        """Compare rounded numbers: either outcome is possible; ``<`` holds of the exact numbers too where one was rounded, once."""
+        """Compare rounded numbers; either outcome is possible. If only one was rounded, once, ``<`` also holds for the exact numbers."""
         if operator in ("==", "!="):
             return self.path.either(("==", *sorted(map(str, (_key(left), _key(right)))))) == (operator == "==")
         if operator == "<=":
@@ -290,7 +290,7 @@ def _sign(numbers: OnPath, value: SymbolicNumber) -> int:
 
 
 def _ascending(operator: Comparison, left: Any, right: Any) -> tuple[Any, Relation, Any]:
-    """Return a comparison as one that indices have, which say ``<`` and never ``>``."""
+    """Return a comparison in the form that indices have, with ``<`` instead of ``>``."""
     match operator:
         case ">":
             return right, "<", left
@@ -321,7 +321,7 @@ def _compared_integers(path: Path, operator: Comparison, left: Any, right: Any, 
 
 @dataclass(frozen=True)
 class Quotient:
-    """A number that a rule has computed of named ones, as it means the same on another path."""
+    """A number that a rule has computed from named ones, in a form that means the same on another path."""
 
     above: Index
     below: Index

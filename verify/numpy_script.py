@@ -1,6 +1,6 @@
-"""Write fragments as a Python program that needs numpy alone: elementwise operators as array expressions, all others as loops.
+"""Write fragments as a Python program that needs only numpy: elementwise operators as array expressions, all others as loops.
 
-The loops are the operators' meanings, printed; so a counterexample can be run and read without this project.
+The loops are the printed meanings of the operators, so a counterexample can be run and read without this project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FUNCTIONS: Mapping[str, str] = {
     "or_": "np.float64(np.logical_or({}, {}))", "not_": "np.float64(np.logical_not({}))", "where": "np.where({} != 0, {}, {})",
     "is_nan": "np.float64(np.isnan({}))", **dict.fromkeys(CONVERSIONS, "{}"),
 }  # fmt: skip
-"""Scalar functions over numpy values; they work elementwise too."""
+"""Scalar functions over numpy values; they also work elementwise."""
 
 
 def script(left: Node, right: Node, values: Mapping[Node, np.ndarray], heading: Sequence[str] = ()) -> str:
@@ -94,7 +94,7 @@ class _Writer:
         written = self._scopes.get(id(scope))
         if written:
             return written[1]
-        for read in reads_of(scope.body):  # the loops of inner scopes stand before those that read them
+        for read in reads_of(scope.body):  # the loops of inner scopes come before those that read them
             if isinstance(read.source, Scope):
                 self._loops(read.source, operands)
         body = self._scalar(scope.body, operands)

@@ -1,7 +1,7 @@
-"""Look at instances of cases that stay open: where the sides differ there the rule is false, where they do not it may hold.
+"""Examine instances of cases that stay open: if the sides differ at one, the rule is false; otherwise it may hold.
 
-Random draws seldom meet what a guard singles out. A case says what it is: its choices, and conditions on sizes and numbers, of which
-Z3 finds an example.
+Random draws seldom hit the cases that a guard singles out. A case is described by its choices and its conditions on sizes and numbers,
+from which Z3 finds an example.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Data, Difference, Instance, compare, instantiate
 
 NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
-"""What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
+"""Values of named numbers besides those that Z3 finds: ends and middles of the ranges that guards single out."""
 ATTEMPTS, FEWEST = 384, 16
-"""Instances of all open cases of a rule that are drawn, at most, and of each case, where there are many."""
+"""Number of instances that all open cases of a rule share, and least number of attempts for each case."""
 MOST = 64
-"""Instances of one case, at most."""
+"""Most instances of one case."""
 LARGER, SHARES = ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
-"""Besides the smallest values of the symbols, larger ones are looked for; in each, a share of the symbols has a lower bound."""
+"""Lower bounds for larger values of the symbols, and the shares of the symbols that get one."""
 MOST_TIGHT = 8
-"""Inequalities that are equalities at the smallest values of a case, and are asked to be none, one by one."""
+"""Most inequalities that are equalities at the smallest values of a case and are made strict, one by one."""
 MOST_ELEMENTS = 1 << 20
-"""Larger instances are not evaluated."""
+"""Most elements of an instance that is evaluated."""
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
 
 Values = Mapping[Symbol | RealSymbol, int | Fraction]
 
 
 def attempts_for(cases: int) -> int:
-    """Return how many instances of each of so many open cases are drawn."""
+    """Return the number of instances to draw of each of ``cases`` open cases."""
     return min(MOST, max(FEWEST, ATTEMPTS // max(1, cases)))
 
 
 def examined(rule: Rule | MergeRule, case: Case, attempts: int = MOST) -> Difference | bool:
-    """Return how the sides differ at an instance of a case, or whether they are proved equal at all that were found, of some."""
+    """Return how the sides differ at an instance of a case; else whether they are proved equal at all instances found, at least one."""
     confirmed = False
     for instance, fits in _instances(rule, case, attempts):
         look()
@@ -107,13 +107,13 @@ def holds_at(condition: Compare, values: Values) -> bool:
 
 
 def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Random) -> Iterator[Values]:
-    """Yield small values of the symbols that meet the conditions, and larger ones; numbers on either side of those before."""
+    """Yield small and then larger values of the symbols that satisfy the conditions; numbers vary around earlier ones on both sides."""
     smallest = small_values(conditions, symbols)
     if smallest is None:
         return
     yield smallest
     tight = [each for each in conditions if each.operator == "<=" and holds_at(replace(each, operator="=="), smallest)]
-    for each in tight[:MOST_TIGHT]:  # the smallest values are at the ends of ranges: what differs may lie within
+    for each in tight[:MOST_TIGHT]:  # the smallest values are at ends of ranges; differences may be inside
         look()
         if (model := small_values([*conditions, replace(each, operator="<")], symbols)) is not None:
             yield model
@@ -203,7 +203,7 @@ def _concrete(value: Any, values: Values) -> Any:
 
 
 def value_at(value: Index, values: Values) -> int:
-    """Return a whole number; raises Refused where it is none."""
+    """Return the value of an index at known values; raises Refused if it is not an integer."""
     number = _number(value, values)
     if number.denominator != 1:
         raise Refused("a size that is not whole")

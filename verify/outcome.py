@@ -18,12 +18,12 @@ class Equal:
 
 @dataclass(frozen=True)
 class Open:
-    """Not proved: the obligation that stayed open, and the conditions under which it arose. It may still be true."""
+    """No proof: the obligation that stayed open, and the conditions under which it arose. It may still be true."""
 
     obligation: str
     conditions: tuple[Compare, ...] = ()
     at: Mapping[str, int] = field(default_factory=dict)
-    """Values of iterators, by name, at which the sides may well differ: a guess."""
+    """A guess of values of iterators, by name, at which the sides may differ."""
 
 
 Outcome: TypeAlias = Equal | Open

@@ -1,6 +1,6 @@
-"""Guess what may be equal: terms of a sum by their signatures, parts of terms by their names.
+"""Guess which terms and parts may be equal: terms of a sum by their signatures, parts of terms by their names.
 
-What is paired reads at equal positions: these index equations say what the iterators of one side are in those of the other.
+Paired parts have to read at equal positions. These index equations determine the iterators of one side in terms of the other's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from verify.forms import Choice, Part, Read, Sum, Summand, choices_of, name_of, 
 from verify.polynomials import Polynomial
 
 PAIRINGS = 24
-"""Orders in which parts of one name are paired, at most."""
+"""Most orders in which parts of one name are paired."""
 Equations: TypeAlias = tuple[list[Polynomial], set[int], set[int]]
-"""Differences of positions, which are to be zero, and the iterators bound inside the left and the right factors."""
+"""Differences of positions that have to be zero, and the iterators bound inside the left and the right factors."""
 
 
 def equations_of(parts: Iterable[tuple[Part, Part]]) -> Equations:
-    """Return what pairs of parts say of iterators where they are equal."""
+    """Return the equations between iterators that follow if the pairs of parts are equal."""
     equations: Equations = [], set(), set()
     for left, right in parts:
         _parts(left, right, equations)
@@ -78,7 +78,7 @@ def pairs_of_terms(terms: list[Summand]) -> Iterable[tuple[Summand, Summand]]:
 
 
 def opposed(first: Summand, second: Summand) -> bool:
-    """Return whether the coefficients of two terms have opposite signs, as far as the first ones tell: a hint, no proof rests on it."""
+    """Return whether the coefficients of two terms seem to have opposite signs, by their first ones; it is a hint that no proof uses."""
     return _sign(first) != _sign(second)
 
 

@@ -1,7 +1,8 @@
 """Where the sides of a rule differ, for all sizes: boxes whose ends are linear in the sizes of its variables.
 
-Boxes at several sizes suggest the ends; that is a guess. Proved is that the sides are equal outside of them, for all sizes of the
-case; and at every instance that was drawn they are exactly the boxes there.
+The ends are guessed from the boxes at several sizes. A proof then shows that the sides are equal outside of the guessed boxes, for
+all sizes of the case. At every drawn instance the boxes hold all positions that differ; ``exact`` counts the instances at which they
+hold nothing else.
 """
 
 from __future__ import annotations
@@ -38,36 +39,36 @@ from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Instance, instantiate
 
 MOST_CASES = 12
-"""Cases of a rule that are looked at, the first ones: those of the lowest ranks."""
+"""Number of cases of a rule that are examined: the first ones, which have the lowest ranks."""
 ATTEMPTS, MOST_INSTANCES, LEAST_INSTANCES = 60, 32, 4
-"""Models of a case that are asked for, instances whose boxes are computed, and of how many alike the ends of boxes are fitted."""
+"""Models of a case that are asked for; most instances whose boxes are computed; least instances of one pattern to fit ends of boxes."""
 LARGER, PADS, SHARE = ((2, 3, 4), (4, 5, 6, 7)), (1, 2), 0.9
-"""Lower bounds of sizes and of what may be 0, such as pads, and which share of them has one."""
+"""Lower bounds of sizes; lower bounds of symbols that may be 0, such as pads; the share of symbols that get a bound."""
 MOST_TERMS, FACTORS, MAJORITY = 2, (1, -1, 2, -2), 0.7
-"""Sizes in the end of a box, what each may be multiplied by, and at which share of the instances it has to be so."""
+"""Most sizes in the end of a box; their possible factors; the least share of the instances that an end has to fit."""
 LEAST_SHARE = 0.25
-"""At which share of the instances the boxes are exactly what differs, at least: at small ones the sides may agree by chance."""
+"""Least share of the instances at which the boxes are exactly the differing positions. At small sizes the sides may agree by chance."""
 MOST_PATTERNS = 4
-"""Patterns of boxes that are fitted: at some sizes boxes meet or are empty."""
+"""Most patterns of boxes that are fitted. Several exist because at some sizes boxes meet or are empty."""
 MOST_BOXES = 8
-"""Boxes of one instance; more are not told for all sizes."""
+"""Most boxes of one instance; an instance with more is not used."""
 MOST_PHASES = 16
-"""Phases of positions that are proved one by one, where boxes have steps."""
+"""Most phases of positions that are proved one by one, if boxes have steps."""
 MOST_WORK = 20_000
-"""Units of work that one proof for all sizes may take."""
+"""Most units of work of one proof for all sizes."""
 Numbers: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Positions ``first, first + step, ..., last`` of an axis, as far as these lie on it."""
+    """The positions ``first, first + step, ..., last`` that lie on an axis."""
 
     first: Index
     last: Index
     step: Index
 
     def conditions(self, position: Index) -> tuple[Compare, ...]:
-        """Return when a position lies in the run."""
+        """Return the conditions under which a position lies in the run."""
         bounds = (Compare(self.first, "<=", position), Compare(position, "<=", self.last))
         return bounds if self.step.constant == 1 else (*bounds, Compare((position - self.first) % self.step, "==", index(0)))
 
@@ -80,14 +81,14 @@ class Run:
 
 
 Runs: TypeAlias = tuple[Run | None, ...]
-"""A box: a run an axis, None for the whole of it."""
+"""A box: one run per axis, None for the whole axis."""
 
 
 @dataclass(frozen=True)
 class Parametric:
     """The sides of a case are equal outside of ``boxes`` for all sizes; ``shape`` is that of the result.
 
-    Boxes may meet at sizes at which what they are for meets: the first row is the last one of an image of one row.
+    Boxes may overlap at some sizes. For example, the first row of an image of one row is its last row.
     """
 
     case: str
@@ -95,12 +96,13 @@ class Parametric:
     shape: tuple[Index, ...]
     axes: tuple[str, ...]
     sizes: Mapping[object, tuple[str, int]]
-    """How a rule's function writes symbols, each times a factor: ``x.shape[0]`` may be twice a symbol."""
+    """For each symbol, an expression of the rule's function and the factor between them: ``x.shape[0]`` may be twice a symbol."""
     given: tuple[Compare, ...]
-    """Further conditions under which it holds."""
+    """Further conditions under which the statement holds."""
     exact: int
     drawn: int
-    """At how many of the instances that were drawn the boxes are exactly the positions that differ; they hold these at all."""
+    """``drawn``: number of drawn instances that satisfy ``given``; at all of them the boxes contain the positions that differ.
+    ``exact``: number of those at which the boxes are exactly these positions."""
 
     def at(self, values: Values) -> tuple[Box, ...]:
         """Return disjoint boxes at known sizes."""
@@ -108,11 +110,11 @@ class Parametric:
         return boxes_of(self.mask(values, sizes))
 
     def is_exact(self, values: Values, sizes: Sequence[int], boxes: Sequence[Box]) -> bool:
-        """Return whether the boxes are these at known sizes."""
+        """Return whether the boxes equal ``boxes`` at known sizes."""
         return bool((self.mask(values, sizes) == mask_of(boxes, sizes)).all())
 
     def holds(self, values: Values, sizes: Sequence[int], boxes: Sequence[Box]) -> bool:
-        """Return whether these lie in the boxes at known sizes."""
+        """Return whether ``boxes`` lie in the boxes at known sizes."""
         return bool((self.mask(values, sizes) | ~mask_of(boxes, sizes)).all())
 
     def mask(self, values: Values, sizes: Sequence[int]) -> Mask:
@@ -128,7 +130,7 @@ class Parametric:
             f", if {given}" if given else "")  # fmt: skip
 
     def empty(self) -> tuple[str, ...]:
-        """Return conditions under which no box has a position, where each is a run of a single axis; none where that is not so."""
+        """Return conditions under which all boxes are empty, if each is a run along a single axis, otherwise ()."""
         conditions: dict[str, None] = {}
         for box in self.boxes:
             runs = [run for run in box if run is not None]
@@ -171,7 +173,7 @@ class Parametric:
         return f"{name} < {self.text(run.last + 1)}" if run.first.constant == 0 else f"{first} <= {name} <= {last}"
 
     def text(self, value: Index) -> str:
-        """Return an index in the words of the rule's function, what is taken away last."""
+        """Return an index in the words of the rule's function, with subtracted terms last."""
         written = ""
         for monomial, coefficient in sorted(value.terms, key=lambda term: (not term[0], term[1] < 0)):
             size = self.sizes.get(monomial[0]) if len(monomial) == 1 else None
@@ -198,7 +200,7 @@ class Parametric:
 
 
 def parametric(rule: Rule) -> Iterator[Parametric]:
-    """Yield where the sides of a rule differ, for those of its first cases that can be told for all sizes, in part and not at all."""
+    """Yield where the sides differ, for those of a rule's first cases for which boxes are proved for all sizes."""
     for case in islice(cases(rule), MOST_CASES):
         look()
         if len(case.left) == 1 and not (case.left_out or case.ill_typed or case.failure or case.is_opaque):
@@ -209,17 +211,17 @@ def parametric(rule: Rule) -> Iterator[Parametric]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """An instance: values of the case's symbols, the result's sizes, where its sides differ."""
+    """An instance: values of the case's symbols, sizes of the result, and the boxes in which its sides differ."""
 
     values: Values
     sizes: tuple[int, ...]
     boxes: tuple[Box, ...]
     wide: tuple[Box, ...]
-    """The same positions as boxes that are whole along an axis where they can be."""
+    """The same positions as boxes that span whole axes if possible."""
 
     @property
     def pattern(self) -> tuple[tuple[bool, ...], ...]:
-        """Return which axes are whole, box by box: instances of one pattern may have boxes with the same ends."""
+        """Return which axes each box spans entirely. Instances of one pattern may have boxes with the same symbolic ends."""
         return tuple(tuple(r == range(size) for r, size in zip(box, self.sizes, strict=True)) for box in self.wide)
 
 
@@ -257,7 +259,8 @@ def _of_case(rule: Rule, case: Case) -> Parametric | None:
 
 
 def _fits(case: Case, guess: Parametric, drawn: Sequence[_Drawn], given: Sequence[Compare]) -> bool:
-    """Return whether boxes hold all that differs, under more conditions: at the instances, at some nothing else, and as proved."""
+    """Return whether, under more conditions, the boxes hold all differences at the instances, are exact at enough of them, and are proved.
+    """
     meeting = [instance for instance in drawn if _meets(instance, given)]
     exact = sum(guess.is_exact(instance.values, instance.sizes, instance.boxes) for instance in meeting)
     holds = all(guess.holds(instance.values, instance.sizes, instance.boxes) for instance in meeting)
@@ -271,7 +274,7 @@ def _meets(instance: _Drawn, conditions: Sequence[Compare]) -> bool:
 
 
 def _alike(case: Case, drawn: Sequence[_Drawn]) -> tuple[Compare, ...]:
-    """Return what symbols are at most of some instances: conditions under which all may be like these."""
+    """Return equations between symbols and the values that they have at most of some instances, as conditions to try."""
     conditions: list[Compare] = []
     for symbol in symbols_of(case):
         ((value, count),) = Counter(instance.values[symbol] for instance in drawn).most_common(1)
@@ -281,7 +284,7 @@ def _alike(case: Case, drawn: Sequence[_Drawn]) -> tuple[Compare, ...]:
 
 
 def _spread(rule: Rule, case: Case) -> Iterator[tuple[Instance, Values]]:
-    """Yield instances of a case with sizes that differ: small ones have boxes that meet."""
+    """Yield instances of a case with various sizes, because at small sizes boxes meet."""
     sizes = {atom for shape in case.shapes.values() for size in shape for atom in atoms(index(size)) if isinstance(atom, Symbol)}
     random = Random(case.scope_note)
     conditions = case.assumptions.conditions
@@ -311,7 +314,7 @@ def _spread(rule: Rule, case: Case) -> Iterator[tuple[Instance, Values]]:
 
 
 def _fitted(drawn: Sequence[_Drawn], shape: Sequence[Index], sums: _Sums) -> Iterator[tuple[tuple[Runs, ...], Sequence[_Drawn]]]:
-    """Yield boxes that fit most instances of a pattern, and these instances, for the most frequent patterns."""
+    """Yield, for each of the most frequent patterns, boxes that fit most of its instances, and these instances."""
     patterns = Counter(instance.pattern for instance in drawn if instance.boxes)
     for pattern, count in patterns.most_common(MOST_PATTERNS):
         if count < LEAST_INSTANCES or all(map(all, pattern)):
@@ -335,7 +338,7 @@ def _fitted(drawn: Sequence[_Drawn], shape: Sequence[Index], sums: _Sums) -> Ite
 
 
 def _run(ranges: Sequence[range], sizes: Sequence[int], size: Index, sums: _Sums, at: Sequence[int]) -> Run | None:
-    """Return a run that is most of these ranges at the instances' sizes."""
+    """Return a run that equals most of these ranges at the instances' sizes."""
     long = [k for k, r in enumerate(ranges) if len(r) > 1]
     step: Index | None = index(1)
     if any(ranges[k].step != 1 for k in long):
@@ -348,7 +351,8 @@ def _run(ranges: Sequence[range], sizes: Sequence[int], size: Index, sums: _Sums
 
 
 class _Sums:
-    """Sums of few sizes, each once or twice, with their values at all instances: what ends of boxes may be, but for a number."""
+    """Sums of few sizes, each once or twice and of either sign, with their values at all instances: the possible ends of boxes, up to a
+    constant."""
 
     def __init__(self, basis: Sequence[Index], drawn: Sequence[_Drawn]) -> None:
         values = [[value_at(value, instance.values) for instance in drawn] for value in basis]
@@ -365,7 +369,7 @@ class _Sums:
         self.rows, self.terms = np.stack(rows), np.array(terms, np.int64)
 
     def fit(self, targets: Sequence[int], at: Sequence[int]) -> Index | None:
-        """Return a sum and a number that have these values at most of some instances; of the fewest sizes, and the smallest number."""
+        """Return a sum plus a constant that has these values at most of some instances, with few sizes and a small constant; else None."""
         if not targets:
             return None
         differences = np.array(targets, np.int64) - self.rows[:, list(at)]
@@ -377,7 +381,7 @@ class _Sums:
 
 
 def _basis(case: Case, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """Return what ends of boxes are made of: the case's symbols, those of shapes first, and products that its sizes have."""
+    """Return the parts of ends of boxes: the case's symbols, those of shapes first, and products that occur in its sizes."""
     given = [index(size) for sizes in case.shapes.values() for size in sizes]
     bundles = [each for bundle in case.bundles.values() for value in bundle.values() for each in _indices(value)]
     conditions = [side for condition in case.assumptions.conditions for side in (condition.left, condition.right)]
@@ -399,7 +403,7 @@ def _indices(value: object) -> Iterable[Index]:
 
 
 def _sizes_of(case: Case) -> dict[object, tuple[str, int]]:
-    """Return how the rule's function writes symbols: ``x.shape[0]``, ``p.before[1]``."""
+    """Return the texts of symbols in the rule's function: ``x.shape[0]``, ``p.before[1]``."""
     named: dict[object, tuple[str, int]] = {}
     for name, sizes in case.shapes.items():
         for axis, size in enumerate(map(index, sizes)):
@@ -425,7 +429,7 @@ def proved_outside(case: Case, boxes: Sequence[Runs]) -> bool:
 
 
 def _proved_at(case: Case, boxes: Sequence[Runs], bases: Sequence[int], phases: Sequence[int]) -> bool:
-    """Return whether the sides are proved equal outside of the boxes where each position is ``phase`` modulo ``base``."""
+    """Return whether the sides are proved equal outside of the boxes at the positions that are ``phase`` modulo ``base``."""
     left, right = (_phase_of(side, bases, phases) for side in (case.left[0], case.right[0]))
     positions = output_positions(left, case.assumptions)
     output = [base * position + phase for base, position, phase in zip(bases, positions, phases, strict=True)]
@@ -438,7 +442,7 @@ def _proved_at(case: Case, boxes: Sequence[Runs], bases: Sequence[int], phases: 
             lag, step = run.first - phase, run.step.constant
             if step is not None and base % step == 0 and (remainder := (lag % step).constant) is not None:
                 if remainder:
-                    break  # the box has other positions
+                    break  # the box has no position of this phase
                 inside += Run(run.first, run.last, index(1)).conditions(position)
             else:
                 inside += run.conditions(position)

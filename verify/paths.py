@@ -1,9 +1,9 @@
-"""Symbolic execution: run a function once for every way its comparisons can turn out, with what each way assumes.
+"""Symbolic execution: run a function once for every combination of outcomes of its comparisons, and record each one's assumptions.
 
-A ``Path`` holds what its decisions imply, in solved form: an equality eliminates a symbol wherever it can, so that later
-values compare structurally and nearly all questions are answered by polynomial identity and by the symbols' bounds. A
-question that stays open forks the path: it is answered yes, and the run is repeated later with no. Nothing is decided
-by guessing; a fork that no instance can take only costs time.
+A ``Path`` holds the consequences of its decisions in solved form: an equality eliminates a symbol wherever it can, so that later
+values compare structurally. Polynomial identity and the symbols' bounds then answer nearly all questions. A question that stays
+open forks the path: it is answered yes, and the run is repeated later with no. Nothing is decided by guessing; a fork that no
+instance can take only costs time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Choice = TypeVar("Choice")
 
 
 class Restorable(Protocol):
-    """The state that a path has built, from which the ways not taken continue."""
+    """The state that a path has built, from which its alternatives continue."""
 
     def saved(self) -> Any:
         """Return the argument of ``restore``."""
@@ -36,17 +36,17 @@ class Restorable(Protocol):
 
 State = TypeVar("State", bound=Restorable)
 LEAST = -(2**63)
-"""Least value of an unknown without another bound: attributes are int64."""
+"""Least value of an unknown without another bound, because attributes are int64."""
 ENUMERATED = (1, 2, 3, 4)
-"""Values that are tried for a symbolic number where the rule needs a plain one (``range(n)``)."""
+"""Values that are tried for a symbolic number if the rule needs a plain one (``range(n)``)."""
 
 
 class LeftOut(Ended):
-    """The path is not covered; the text says why."""
+    """The path is not covered; the message says why."""
 
 
 class TooManyPaths(Exception):
-    """A function forks more often than may be followed."""
+    """A function forks into more paths than the limit."""
 
 
 @dataclass
@@ -54,26 +54,26 @@ class Path(Solved):
     """The assumptions of one run."""
 
     conclusion: bool = False
-    """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
+    """Whether demands of shape rules are obligations (on the right side) or assumptions (on the left side)."""
     choices: dict[str, Any] = field(default_factory=dict)
     left_out: str = ""
-    """Why this path is not covered; kept here too, since a function may catch the exception."""
+    """Why this path is not covered; kept here too, because a function may catch the exception."""
     alternatives: list[Path] = field(default_factory=list)
     """The paths not taken."""
     opaque: bool = False
-    """Whether functions of integers stay uninterpreted: a proof for any function covers theirs."""
+    """Whether functions of integers stay uninterpreted; a proof for any function covers the actual ones."""
     values: list[tuple[str, tuple[Index, ...], Index]] = field(default_factory=list)
-    """Opaque functions at arguments, and the unknowns that stand for their values."""
+    """Opaque functions with their arguments and the unknowns that stand for their values."""
     rounded: dict[Any, Index] = field(default_factory=dict)
     """Computations whose rounding errors are not bounded, and the unknowns that stand for their results."""
     signed: dict[Symbol, str] = field(default_factory=dict)
-    """Unknowns of either sign, and the choice that a question about one makes of them: whether it is negative."""
+    """Unknowns of either sign, with the name of the choice (whether it is negative) that the first question about one makes."""
     truths: dict[Any, bool] = field(default_factory=dict)
-    """Comparisons of rounded numbers, which may turn out either way, and their outcomes on this path."""
+    """Comparisons of rounded numbers, which may have either outcome, and their outcomes on this path."""
     _settling: list[Deferred] = field(default_factory=list)
 
     def copy(self) -> Path:
-        """Return an independent copy, to go on from later."""
+        """Return an independent copy from which to continue later."""
         made = Path(list(self.conditions), self.bounds.copy(), list(self.deferred))
         made.conclusion, made._version, made._fresh = self.conclusion, self._version, self._fresh
         made.opaque, made.values = self.opaque, list(self.values)
@@ -84,7 +84,7 @@ class Path(Solved):
         return made
 
     def become(self, way: Path) -> None:
-        """Take over the assumptions of another path, which is of no more use."""
+        """Take over the assumptions of another path, which must not be used afterwards."""
         self.conclusion, self._version, self._fresh = way.conclusion, way._version, way._fresh
         self.opaque, self.values = way.opaque, way.values
         self.rounded, self.truths, self.signed = way.rounded, way.truths, way.signed
@@ -94,7 +94,7 @@ class Path(Solved):
         self._age, self._floors = way._age, way._floors
 
     def choose(self, name: str, options: Sequence[Choice]) -> Choice:
-        """Return one of the options; every other one is run later. A name is asked once."""
+        """Return one of the options; every other one becomes an alternative. Each name is chosen once."""
         if name in self.choices:
             chosen: Choice = self.choices[name]
             return chosen
@@ -108,9 +108,9 @@ class Path(Solved):
         return options[0]
 
     def ask(self, condition: Compare, required: bool | None = None) -> bool:
-        """Return whether a condition holds on this path; fork where both are possible.
+        """Return whether a condition holds on this path; fork if both answers are possible.
 
-        ``required``: the other answer is known to end the path, which then has to be no path of its own.
+        ``required``: the only answer that does not end the path; the other answer is then not forked.
         """
         while True:
             decided = self.decide(condition)
@@ -132,7 +132,7 @@ class Path(Solved):
             pass
         try:
             self.assume(condition)
-        except Ended:  # only the other way is possible: go on there
+        except Ended:  # only the other answer is possible, so continue there
             if not self.alternatives or self.alternatives[-1] is not otherwise:
                 raise
             self.become(self.alternatives.pop())
@@ -140,7 +140,7 @@ class Path(Solved):
         return True
 
     def either(self, question: Any) -> bool:
-        """Return an answer to a question of which nothing is known; the other one is a path of its own. It is asked once."""
+        """Return an answer to a question about which nothing is known; the other answer is a path of its own. It is asked once."""
         if question not in self.truths:
             way = self.copy()
             way.truths[question] = False
@@ -149,13 +149,13 @@ class Path(Solved):
         return self.truths[question]
 
     def computed(self, how: Any) -> Index:
-        """Return the unknown that stands for a computation, the same one each time."""
+        """Return the unknown that stands for a computation: the same one each time."""
         if how not in self.rounded:
             self.rounded[how] = self.real(f"rounded_{len(self.rounded)}")
         return self.canonical(self.rounded[how])
 
     def demand(self, condition: Compare) -> bool:
-        """Assume a condition of the left side's shape rules; ask for it on the right side."""
+        """Assume a condition of the shape rules on the left side; ask for it on the right side."""
         if self.conclusion:
             return self.ask(condition)
         decided = self.decide(condition)
@@ -164,7 +164,7 @@ class Path(Solved):
         return decided is not False
 
     def whole(self, value: Index) -> int:
-        """Return a plain number for a symbolic one: each small value is a path of its own, larger ones are not covered."""
+        """Return a plain number for a symbolic one: each small value is a path of its own, and larger values are not covered."""
         settled = self.canonical(value)
         for candidate in (0, *ENUMERATED):
             if settled.constant is None and self.ask(Compare(settled, "==", index(candidate))):
@@ -179,7 +179,7 @@ class Path(Solved):
         return LeftOut(reason)
 
     def broadcast(self, left: Index, right: Index) -> Index:
-        """Return the broadcast of two sizes; which of them is one stays open until somebody asks."""
+        """Return the broadcast of two sizes. Which of them is one stays open until a question depends on it."""
         left, right = self.canonical(left), self.canonical(right)
         if left.constant == 1 or left == right:
             return right
@@ -207,7 +207,7 @@ class Path(Solved):
             return True
         for each in self.deferred:
             result = self.canonical(each.result)
-            is_open = any(result == deferred.result for deferred in self.deferred)  # else it is another size, whatever the operands are
+            is_open = any(result == deferred.result for deferred in self.deferred)  # else it is already known as another size
             if each not in self._settling and is_open and any(atom in asked.atoms for atom in result.atoms):
                 self._settle_one(each)
                 return True
@@ -225,7 +225,7 @@ class Path(Solved):
             self._settle_one(waiting[0])
 
     def _settle_one(self, each: Deferred) -> None:
-        """Decide an open broadcast; it stays among the open ones until that is done, for the ways not taken."""
+        """Decide an open broadcast. It stays among the open ones until it is decided, for the alternatives forked meanwhile."""
         self._settling.append(each)
         try:
             self._settled(each)
@@ -248,9 +248,9 @@ class Path(Solved):
             raise Ended("the sizes do not broadcast")
 
     def exact_quotient(self, value: Index, divisor: Index, *, signed: bool = False) -> Index | None:
-        """Return value / divisor when the divisor divides (assumed on the left side), else None.
+        """Return value / divisor if the divisor divides the value (assumed on the left side), else None.
 
-        It is positive; where it is ``signed``, not zero, and its sign stays open where it shows that it divides.
+        The divisor is demanded to be positive. A ``signed`` divisor only has to be nonzero; its sign stays open if it visibly divides.
         """
         value, divisor = self.canonical(value), self.canonical(divisor)
         if signed:
@@ -275,7 +275,7 @@ class Path(Solved):
         return self._aged(Symbol(name, minimum))
 
     def signed_symbol(self, name: str, choice: str) -> Index:
-        """Return a fresh integer unknown other than zero; ``choice`` names that it is negative, where that matters."""
+        """Return a fresh nonzero integer unknown. ``choice`` names the choice whether it is negative, made if its sign matters."""
         symbol = Symbol(name, LEAST)
         self.signed[symbol] = choice
         self._aged(symbol)
@@ -291,7 +291,7 @@ class Path(Solved):
         return index(symbol)
 
     def value_of(self, function: str, arguments: tuple[Index, ...], minimum: int) -> Index:
-        """Return an unknown of at least ``minimum`` for the value of an opaque function: one for equal arguments."""
+        """Return an unknown of at least ``minimum`` for the value of an opaque function: the same one for equal arguments."""
         given = tuple(map(self.canonical, arguments))
         for name, others, value in self.values:
             if name == function and tuple(map(self.canonical, others)) == given:
@@ -301,14 +301,14 @@ class Path(Solved):
         return value
 
     def known_broadcast(self, left: Index, right: Index) -> Index | None:
-        """Return the broadcast of two sizes that was asked for before, None when it was not."""
+        """Return the open broadcast of two sizes that was made before; None if there is none."""
         for each in self.deferred:
             if {self.canonical(each.left), self.canonical(each.right)} == {left, right}:
                 return self.canonical(each.result)
         return None
 
     def broadcasts(self) -> list[Compare]:
-        """Return the open broadcasts as conditions: each operand is 1 or the result, and not both are 1 unless the result is."""
+        """Return the open broadcasts as conditions: each operand is 1 or the result, and at least one is the result."""
         conditions: list[Compare] = []
         for each in self.deferred:
             left, right, result = (self.canonical(value) for value in (each.left, each.right, each.result))
@@ -319,14 +319,14 @@ class Path(Solved):
         return [c for c in conditions if c.left.constant is None or c.right.constant is None]
 
     def equalities(self) -> list[Compare]:
-        """Return the equalities that are kept as rewrites of products and divisions, which the conditions leave out."""
+        """Return the equalities that are kept as rewrites of products and divisions and are not among the conditions."""
         return [Compare(Index(((monomial, 1),)), "==", value) for monomial, value in self._rewrites.items()]
 
 
 def explore(start: Callable[[Path], State], stages: Sequence[Callable[[State], T | None]], limit: int) -> Iterator[T]:
-    """Yield what the first stage that has a result returns, for every path, in a fixed order; paths that end early are left out.
+    """Yield for every path, in a fixed order, the result of its first stage that has one; paths that end early yield nothing.
 
-    A way that is not taken goes on from the state before the stage in which it was open: what was done until then is done once.
+    An alternative continues from the state before the stage in which it was forked, so that earlier stages are not repeated.
     Raises ``TooManyPaths`` beyond ``limit`` runs.
     """
     path = Path()

@@ -1,7 +1,7 @@
 """Integer polynomials in the prover's own form: interned atoms, remainders as floor-divisions, quick arithmetic.
 
-``egraph.tensor.expr.index`` is the language that programs are written in; proofs compute with these. An atom is a number in
-a table (an iterator, a symbol, a floor-division of two polynomials, a data index); ``e % d`` is ``e - d * (e // d)``,
+Programs are written in ``egraph.tensor.expr.index``; proofs compute with these polynomials. An atom is a number in
+a table (an iterator, a symbol, a floor-division of two polynomials, a data index). ``e % d`` is ``e - d * (e // d)``,
 so that ``(e // d) * d + e % d = e`` is an identity of polynomials.
 """
 
@@ -18,11 +18,11 @@ from egraph.tensor.expr.scope import Read, Scope, Tensor
 Monomial = tuple[int, ...]
 Replacement: TypeAlias = "Mapping[int, Polynomial]"
 _STEPS = 200
-"""Steps of one division, at most: every intermediate result is right, so stopping early only leaves more in the remainder."""
+"""Most steps of one division. Every intermediate result is correct, so stopping early only leaves more in the remainder."""
 
 
 class Polynomial:
-    """A polynomial over atoms: monomial (sorted atom numbers) -> integer coefficient, without zeros; never changed."""
+    """An immutable polynomial over atoms: monomial (sorted atom numbers) -> integer coefficient, without zeros."""
 
     __slots__ = ("_atoms", "_hash", "_leading", "terms")
 
@@ -83,7 +83,7 @@ class Polynomial:
 
     @property
     def constant(self) -> int | None:
-        """Return the value when no atom occurs, else None."""
+        """Return the value if no atom occurs, else None."""
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
@@ -118,7 +118,7 @@ class FloorAtom:
 
 @dataclass(frozen=True)
 class DataAtom:
-    """source[indices], an integer about which nothing is known"""
+    """source[indices], an unknown integer"""
 
     source: Tensor | Scope
     indices: tuple[Polynomial, ...]
@@ -129,7 +129,7 @@ Kind = Iterator | Symbol | RealSymbol | DataAtom | FloorAtom
 
 @dataclass(frozen=True)
 class AtomEntry:
-    """What an atom number stands for; ``level`` is above that of every atom it depends on; ``key`` orders atoms."""
+    """The meaning of an atom number; ``level`` is above that of every atom it depends on; ``key`` orders atoms."""
 
     kind: Kind
     level: int
@@ -146,7 +146,7 @@ _converted: dict[Index, Polynomial] = {}
 
 
 def entry(atom: int) -> AtomEntry:
-    """Return what an atom number stands for."""
+    """Return the meaning of an atom number."""
     return _entries[atom]
 
 
@@ -162,7 +162,7 @@ def constant(value: int) -> Polynomial:
 
 
 def number_of(kind: Kind) -> int:
-    """Return the number of an atom, a new one the first time."""
+    """Return the number of an atom; a new atom gets a new number."""
     registered = _numbers.get(kind)
     if registered is not None:
         return registered
@@ -183,12 +183,12 @@ def number_of(kind: Kind) -> int:
 
 
 def level(values: Iterable[Polynomial]) -> int:
-    """Return the highest level of any atom, 0 where there is none."""
+    """Return the highest level of any atom, 0 if there is none."""
     return max((entry(a).level for value in values for a in value.atoms()), default=0)
 
 
 def key(value: Polynomial) -> str:
-    """Return a text that is equal for equal polynomials, whatever the order in which atoms were numbered."""
+    """Return a text that is the same for equal polynomials, independent of the numbering of atoms."""
     return "+".join(sorted(f"{c}*{'*'.join(sorted(entry(a).key for a in m))}" for m, c in value.terms.items()))
 
 
@@ -198,7 +198,7 @@ def variable(kind: Kind) -> Polynomial:
 
 
 def to_polynomial(value: int | Index) -> Polynomial:
-    """Return a size or an index as a polynomial, remainders rewritten as floor-divisions; nothing is simplified."""
+    """Return a size or an index as a polynomial, with remainders rewritten as floor-divisions; nothing is simplified."""
     if isinstance(value, int):
         return constant(value)
     converted = _converted.get(value)
@@ -227,7 +227,7 @@ def _atom(atom: Atom) -> Polynomial:
 
 
 def floor_of(numerator: Polynomial, divisor: Polynomial) -> Polynomial:
-    """numerator // divisor, as it stands"""
+    """numerator // divisor, not simplified"""
     by, above = divisor.constant, numerator.constant
     if by == 1:
         return numerator
@@ -237,7 +237,7 @@ def floor_of(numerator: Polynomial, divisor: Polynomial) -> Polynomial:
 
 
 def to_index(value: Polynomial) -> Index:
-    """Return a polynomial in the language of programs; ``e - d * (e // d)`` comes back as ``e % d``."""
+    """Return a polynomial in the language of programs; ``e - d * (e // d)`` becomes ``e % d``."""
     value, remainders = _remainders(value)
     terms: dict[tuple[Atom, ...], int] = {}
     for monomial, coefficient in value.terms.items():
@@ -249,7 +249,7 @@ def to_index(value: Polynomial) -> Index:
 
 
 def _remainders(value: Polynomial) -> tuple[Polynomial, list[tuple[Modulo, int]]]:
-    """Take ``c * (e - d * (e // d))`` out of a polynomial where all its terms are there."""
+    """Extract ``c * (e - d * (e // d))`` from a polynomial if all terms of the product are present."""
     remainders: list[tuple[Modulo, int]] = []
     for atom in sorted(value.atoms(), key=lambda a: entry(a).key):
         kind = entry(atom).kind
@@ -278,7 +278,7 @@ def _back(atom: int) -> Atom:
 
 
 def inside(atom: int) -> tuple[Polynomial, ...]:
-    """Return the polynomials that an atom is made of."""
+    """Return the polynomials inside an atom."""
     match entry(atom).kind:
         case FloorAtom(numerator, divisor):
             return numerator, divisor
@@ -288,7 +288,7 @@ def inside(atom: int) -> tuple[Polynomial, ...]:
 
 
 def leading(value: Polynomial) -> tuple[Monomial, int]:
-    """Return the term of the highest degree; among equals the one whose atoms' names come first."""
+    """Return the term of the highest degree; among equal degrees, the one whose atoms' names come first."""
     if value._leading is None:
         monomial = min(value.terms, key=lambda m: (-len(m), sorted(entry(a).key for a in m)))
         value._leading = monomial, value.terms[monomial]
@@ -306,14 +306,14 @@ def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomi
         multiples = [m for m, c in remainder.terms.items() if c // by and over(m, head) is not None]
         if not multiples:
             break
-        highest = max(multiples, key=len)  # among equals the first
+        highest = max(multiples, key=len)  # the first of equal length
         part = Polynomial({over(highest, head) or (): remainder.terms[highest] // by})
         quotient, remainder = quotient + part, remainder - part * divisor
     return quotient, remainder
 
 
 def replaced(value: Polynomial, replace: Replacement) -> Polynomial:
-    """Return a polynomial with atoms replaced, inside floor-divisions too; nothing is simplified."""
+    """Return a polynomial with atoms replaced, also inside floor-divisions; nothing is simplified."""
     images = {a: image for a in value.atoms() if (image := _image(a, replace)) is not None}
     if not images:
         return value

@@ -1,4 +1,4 @@
-"""The outcome of proving a rule: the verdict with its scope, and the open obligations where there is no proof."""
+"""The outcome of proving a rule: the verdict with its scope, and the open obligations if there is no proof."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Failure: TypeAlias = Literal[
     "", "difference", "vacuous", "same sides", "missing guard", "raises", "contradiction", "rounding", "outside", "time",
     "language",
 ]  # fmt: skip
-"""Why a rule fails for good: its sides differ; nothing passes its guard; its right side is its left side; its guard lets a
-shape pass whose right side has another type or none; it raises; random testing contradicts a proof, which is a defect of the
-prover; the rounding class it states is weaker than its proof needs; its operators are outside the prover's reach; its
-time is up; or its text is no part of the rule language."""
+"""Why a rule fails, in the order of the values: no failure; its sides differ; nothing passes its guard; its right side is its left
+side; its guard lets a shape pass whose right side has another type or none; it raises; random testing contradicts a proof, which is
+a defect of the prover; the rounding class it states is weaker than its proof needs; its operators are outside the prover's reach; its
+time is up; its text is not in the rule language."""
 
 
 @dataclass(frozen=True)
 class Obligation:
-    """Something that must hold and could not be shown."""
+    """A condition that must hold and could not be proved."""
 
     case: str
     text: str
@@ -51,9 +51,9 @@ class Proof:
     counterexample: Counterexample | None = None
     suggestion: str = ""
     where: str = ""
-    """Where the sides differ, when they are equal elsewhere: for all sizes if that can be told, else at some."""
+    """Where the sides differ, if they are equal elsewhere: for all sizes if that is known, else at some sizes."""
     boxes: tuple[Mapping[str, Any], ...] = ()
-    """The same as data: the boxes of the first cases, their ends in terms of sizes and attributes; or those at some sizes."""
+    """The same as data: the boxes of the first cases, with ends in terms of sizes and attributes; or the boxes at some sizes."""
     covers: Mapping[str, Any] | None = None
     """What the proof covers, as the gate of the e-graph reads it (``verify.scope``)."""
 
@@ -85,7 +85,7 @@ class Proof:
 
     @property
     def brief_verdict(self) -> str:
-        """Return why there is no proof, in a line; '' where there is one."""
+        """Return why there is no proof, in one line; '' if there is one."""
         if self.is_proved:
             return ""
         return self.reason or next((obligation.text for obligation in self.obligations), "")
@@ -118,4 +118,4 @@ class Proof:
 
 
 SHOWN = 3
-"""Open obligations that an explanation spells out."""
+"""Most open obligations that an explanation spells out."""

@@ -1,6 +1,6 @@
-"""Propose operands and attributes for an operator, given its wanted result or some operands: shape inference backwards.
+"""Propose operands and attributes for an operator, given its wanted result or some operands: inverse shape inference.
 
-A proposal may be wrong; the operator's own shape rule decides. So this only makes well-typed draws likely.
+A proposal may be wrong, because the operator's own shape rule decides. Proposals only make well-typed draws likely.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _concat(result: Shape | None, operands: Operands, fixed: Values | None, rand
     base = result if result is not None else next((s for s in operands if s is not None), None)
     if not base:
         return None
-    likely = min(1, len(base) - 1)  # the channels, mostly
+    likely = min(1, len(base) - 1)  # usually the channels
     axis = int(fixed["axis"]) if fixed else random.choice((random.randrange(len(base)), likely, likely, len(base) - 1))
     if axis >= len(base) or any(s is not None and len(s) != len(base) for s in operands):
         return None
@@ -247,7 +247,7 @@ def _along_axis(result: Shape | None, operands: Operands, fixed: Values | None, 
 
 
 def _scaled(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> Proposal:
-    """One number for all, mostly; else one for each place along the first or the last axis, or anything that broadcasts."""
+    """Usually one number for all elements; else one per position along the first or last axis, or any shape that broadcasts."""
     data = operands[0] if operands[0] is not None else result
     if data is None:
         return None

@@ -1,11 +1,11 @@
-"""Prove a rule for all sizes: random tests refute, symbolic cases prove, and each has to agree with the other.
+"""Prove a rule for all sizes: random tests refute, symbolic cases prove, and the two have to agree.
 
     proof = prove(rule)
     proof.verdict, proof.scope        # 'proved', 'all sizes, ranks 1 to 4'
 
-A rule is proved where the two sides of every symbolic case are equal under what the left side's shape rules and the guard
-say. What a rule does with equal ranks and attributes is proved together or not at all; where only some of that is proved,
-the scope says what is not. A difference that random tests find refutes, whatever was proved.
+A rule is proved if the two sides of every symbolic case are equal under the conditions of the left side's shape rules and of
+the guard. All cases with the same ranks and attributes count as proved together or not at all. If only some choices are proved,
+the scope names the others. A difference that random tests find refutes the rule, whatever was proved.
 """
 
 from __future__ import annotations
@@ -44,51 +44,54 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
     {"strides": (1, 2), "dilations": (1, 2)},
     {"strides": (1, 2), "dilations": (1, 2), "group": (1, 2)},
 )
-"""What is enumerated, step by step, where a rule is not proved for unknown attributes."""
+"""Values of attributes that are enumerated, one set after the other, if a rule is not proved for unknown attributes."""
 
 
 HIGHER = tuple(range(7))
-"""Ranks that are tried where nothing passes a guard below."""
+"""Ranks that are tried if nothing passes the guard at the usual ranks."""
 MOST_EXPECTED = 100
-"""Different cases of equal choices, at one rank of windows, from which on a rank is left to proofs of single applications."""
+"""Expected different cases of equal choices at one rank of windows; a rank with more is left to proofs of single applications."""
 MOST_SHARED = 16
-"""Families of which the proof is kept: their rules are proved one after another."""
+"""Families whose proofs are cached. A few suffice because the rules of a family are proved one after another."""
 LOWEST = 2
-"""The highest rank that is still tried where the paths of higher ones are too many."""
+"""The highest ranks of a rule with too many paths are removed one by one, but not this rank and those below."""
 LAWS = "laws of exponentials and logarithms"
-"""The fact that one side may overflow where the other does not."""
+"""The fact that one side may overflow when the other does not."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried for one rule. ``tests``: random instances (none: the cases alone decide); ``open_cases``: given up after."""
+    """Limits on the work for one rule.
+
+    ``tests``: number of random instances (0: the cases alone decide). ``open_cases``: number of open cases after which the proof stops.
+    """
 
     tests: int = 64
     tries: int = 6000
     seed: int = 0
     open_cases: int = 24
     ranks: tuple[int, ...] | None = None
-    """Of variables and free shapes; by default as many as the number of variables leaves time for."""
+    """Ranks of variables and free shapes; by default as many as the number of variables leaves time for."""
     seconds: float = math.inf
-    """Of the processor's time, after which a rule is unknown."""
+    """Processor time in seconds after which the rule's verdict is "unknown"."""
     general_work: float = math.inf
-    """Units of work (``verify.budget``) after which a proof for all sizes is given up and applications at their own sizes decide."""
+    """Units of work (``verify.budget``) after which the proof for all sizes stops and applications at their own sizes decide."""
     applications: int = 6
-    """Random applications that are proved at their own sizes where there is no general proof."""
+    """Number of random applications that are proved at their own sizes if there is no general proof."""
 
 
 @dataclass
 class Growth:
-    """How many different cases a rule of windows has at one rank, of which each spatial axis makes as many times more."""
+    """The number of different cases that a rule of windows has at one rank; each further spatial axis multiplies it by the same factor."""
 
     rank: int | None = None
-    """Of the variable that is chosen first: its values come one after another, the lowest first."""
+    """Current rank of the variable that is chosen first; its values come in ascending order."""
     different: int = 0
     ways: set[str] = field(default_factory=set)
-    """What else was chosen."""
+    """Texts of the choices of the cases counted at this rank."""
 
     def goes_on(self, choices: Mapping[str, Any]) -> bool:
-        """Return False where a case is of a rank at which too many are to be expected."""
+        """Return False if the case begins a rank at which too many cases are expected."""
         rank = _first_rank(choices)
         if rank is None or rank == self.rank:
             return True
@@ -118,14 +121,14 @@ class Attempt:
     facts: set[str] = field(default_factory=set)
     open: list[Case] = field(default_factory=list)
     unconfirmed: int = 0
-    """Open cases of which no instance is known to be equal."""
+    """Number of open cases without an instance at which the sides are known to be equal."""
     proved: int = 0
     same: int = 0
     broken: Case | None = None
     """A case whose right side is ill-typed, or on which the rule raises."""
     gave_up: str = ""
     complaint: str = ""
-    """Why the rule is not of the rounding class that it states."""
+    """Why the rule is not in the rounding class that it states."""
     too_many_paths: bool = False
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
@@ -134,7 +137,7 @@ class Attempt:
     any_function: str = ""
     """An elementwise operator that stands for any function."""
     alike: dict[int, frozenset[str]] = field(default_factory=dict)
-    """The names of cases that are proved, and the facts that each rests on: another case of that name says the same."""
+    """For the name of each proved case, the facts that it rests on. Cases with the same name state the same equation."""
 
     @property
     def is_complete(self) -> bool:
@@ -142,7 +145,7 @@ class Attempt:
 
 
 def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
-    """Return the verdict on a rule, with the facts that it rests on, or with the open obligations."""
+    """Return the verdict on a rule, with the facts that the proof rests on or the open obligations."""
     start = time.process_time()
     blank = Proof(rule.name, "unknown", "", 0.0, 0, 0, 0, rule.rounding)
     try:
@@ -156,7 +159,7 @@ def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
 
 
 def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort: Effort) -> Proof | None:
-    """Return the verdict of random testing where it decides alone: a difference, a crash, equal sides."""
+    """Return the verdict if random testing decides alone: a difference, a crash, or identical sides."""
     if test.differences:
         example = smallest(rule, test.differences[0], effort.seed)
         return replace(blank, verdict="refuted", failure="difference", counterexample=example, reason="the two sides differ")
@@ -188,7 +191,7 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     tree = tree_of(attempt.judged)
     if attempt.gave_up or tree is False or not attempt.proved or not _reaches(tree):
         reason = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
-        weak = bool(attempt.gave_up or attempt.obligations) or attempt.too_many_paths  # what else is left out is no question of strength
+        weak = bool(attempt.gave_up or attempt.obligations) or attempt.too_many_paths  # other gaps are not a matter of effort
         if weak and not attempt.unconfirmed and (applications := _applications(rule, effort)):
             if complaint := attempt.complaint or objection(rule, blank.facts, effort.seed):
                 return replace(blank, failure="rounding", reason=complaint)
@@ -207,7 +210,7 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
 
 
 def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
-    """Return a difference at an instance of an open case; count the open cases without an instance known to be equal."""
+    """Return a difference at an instance of an open case; count the open cases without an instance that is known to be equal."""
     if isinstance(rule, Rule) and rule.ranks is not None:
         return None
     for case in attempt.open:
@@ -219,9 +222,9 @@ def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
 
 
 def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
-    """Judge the cases, functions of integers left opaque where that is enough, since their definitions fork every path.
+    """Judge all cases, with functions of integers left opaque if that suffices, because their definitions fork every path.
 
-    A guard that nothing passes at the usual ranks is tried at higher ones; a rule with too many paths there is left to lower ones.
+    If nothing passes the guard at the usual ranks, higher ranks are tried. If there are too many paths, the highest ranks are removed.
     """
     if (shared := _shared(rule, effort)) is not None:
         return shared
@@ -239,11 +242,11 @@ def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
 
 
 _SHARED: dict[Hashable, Attempt | None] = {}
-"""What was made of families, that which is no proof too: None."""
+"""The cached proof of each family; None if the family has no proof."""
 
 
 def _shared(rule: Rule | MergeRule, effort: Effort) -> Attempt | None:
-    """Return the proof of a rule's family, made now where it was not before; None where there is none."""
+    """Return the proof of the rule's family, from the cache or made now; None if there is none."""
     family = family_of(rule)
     if family is None:
         return None
@@ -258,14 +261,14 @@ def _shared(rule: Rule | MergeRule, effort: Effort) -> Attempt | None:
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
-    """Return the scope of a rule whose random applications are all proved at their own sizes; '' where one is not."""
+    """Return the scope of a rule if all its random applications are proved at their own sizes; '' if one is not."""
     instances = list(islice(draws(rule, effort.seed, effort.tries), effort.applications))
     proved = sum(not open_at(rule, instance.bindings) for instance in instances)
     return f"each application at its own sizes, as {proved} of {len(instances)} random ones" if proved == len(instances) > 0 else ""
 
 
 def _reaches(tree: Any) -> bool:
-    """Return whether anything is covered."""
+    """Return whether the tree covers anything."""
     if isinstance(tree, bool | str):
         return tree is True
     return any(_reaches(subtree) for groups in tree.values() for _, subtree in groups)
@@ -293,13 +296,13 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, any_fu
 
 
 def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, attempt: Attempt) -> None:
-    """Judge case after case, until one is broken or too many stay open."""
+    """Judge the cases in order, until one is broken or too many stay open."""
     windowed = _has_windows(rule)
     for case in cases(rule, fixed, attempt.survey, effort.ranks):
         if windowed and not attempt.growth.goes_on(case.choices):
-            break  # what was chosen first has another value now: all that was before it is complete
+            break  # the first choice has a new value, so the ranks before it are complete
         if case.ill_typed or case.failure:
-            if _model(case) is None:  # it may be that no instance takes this path
+            if _model(case) is None:  # possibly no instance takes this path
                 demand = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
                 attempt.obligations.append(Obligation(case.scope_note, demand, tuple(map(str, case.assumptions.conditions))))
                 attempt.judged.append((case.choices, "open"))
@@ -318,7 +321,7 @@ def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, atte
 
 
 def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
-    """Return whether a case is proved, or why not."""
+    """Return True if a case is proved, otherwise the reason why not."""
     if case.left_out:
         attempt.too_many_paths = attempt.too_many_paths or case.scope_note == REST
         attempt.left_out.append(case.left_out)
@@ -366,7 +369,7 @@ def _is_proved(case: Case, facts: set[str], attempt: Attempt) -> bool:
 
 
 def _compared(left: Scope, right: Scope, case: Case) -> Outcome:
-    """Compare two sides, and in other spellings where that stays open or rests on facts."""
+    """Compare two sides; if that stays open or rests on facts, also compare them in other spellings."""
     outcome = _equal(left, right, case)
     if isinstance(outcome, Equal) and not outcome.facts:
         return outcome
@@ -385,7 +388,7 @@ def _equal(left: Scope, right: Scope, case: Case) -> Outcome:
 
 
 def _by_laws(left: Scope, right: Scope, case: Case) -> bool:
-    """Return whether two sides are equal by laws of exponentials or logarithms alone."""
+    """Return whether the equality of two sides needs the laws of exponentials or logarithms."""
     if not applies(left, TRANSCENDENTAL) and not applies(right, TRANSCENDENTAL):
         return False
     first, second = (without_laws(side, TRANSCENDENTAL) for side in (left, right))
@@ -422,7 +425,7 @@ def _symbols(case: Case) -> list[Symbol]:
 
 
 def _never_applied(attempt: Attempt, blank: Proof) -> Proof:
-    """Return the verdict on a rule that no random draw fits: vacuous where no symbolic case has an instance either."""
+    """Return the verdict on a rule that no random draw fits: vacuous if no symbolic case is left either."""
     reasons = "; ".join(f"{count} x {reason}" for reason, count in attempt.survey.refused.most_common(3))
     if not attempt.proved and not attempt.obligations:
         return replace(blank, verdict="refuted", failure="vacuous", reason=f"nothing passes the guard: {reasons or 'no case is left'}")

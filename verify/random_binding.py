@@ -1,7 +1,7 @@
 """Draw random bindings for a rule: types and attributes for which its left side is well-typed.
 
-The pattern is filled from its most demanding operator outwards: that one is drawn whole, operators below it are proposed
-for a wanted result, operators above it for a known operand. The operators' own shape rules decide; retries do the rest.
+The pattern is filled from its most demanding operator outwards. All operands of that one are drawn; operators below it are proposed
+for a wanted result, operators above it for a known operand. The operators' own shape rules accept or refuse; refused draws are retried.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 
 ELEMENTS = 3000
-"""Largest operand or result that is drawn: counterexamples should be small, and tests fast."""
+"""Most elements of an operand or result that is drawn, because counterexamples should be small and tests fast."""
 _DEMANDING = {
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool"), 4), "InstanceNormalization": 3,
     **dict.fromkeys(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"), 2),
     **dict.fromkeys(("Concat", "Slice", "Pad", "Transpose", "Reshape", "Gather", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), 1),
 }
-"""How much an operator asks of its operands: the most demanding one of a pattern is drawn first."""
+"""How much an operator demands of its operands; the most demanding one of a pattern is drawn first."""
 
 
 class Refused(Exception):
-    """A draw that did not work out; the text says why."""
+    """A draw failed; the message says why."""
 
 
 class Draw:
-    """A binding in the making."""
+    """A binding under construction."""
 
     def __init__(
         self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None, byte: str = "uint8"
     ) -> None:
         self.random, self.shapes, self.bundles, self.byte = random, dict(shapes or {}), dict(bundles or {}), byte
         self._shapes: dict[tuple[object, ...], Shape | TypeMismatch | None] = {}
-        """Shapes of terms, by what their variables and attributes are: draws go back and forth between a few of these."""
+        """Cached shapes of terms, by the values of their variables and attributes; draws return to a few of these repeatedly."""
 
     def fill(self, term: Pattern | Variable, result: Shape | None, tries: int = 3) -> Shape:
-        """Bind what is below ``term`` so that it has the shape ``result`` (any, when None), and return its shape."""
+        """Bind the variables below ``term`` so that it has the shape ``result`` (any shape if None), and return its shape."""
         if isinstance(term, Variable):
             return self._bind(term, result)
         reason = ""
@@ -71,7 +71,7 @@ class Draw:
         return self.shapes[variable.name]
 
     def _shape_of(self, term: Pattern | Variable) -> Shape | None:
-        """Return the shape of a term all of whose variables are bound."""
+        """Return the shape of a term; None if one of its variables is not bound yet."""
         if isinstance(term, Variable):
             return self.shapes.get(term.name)
         variables, bundles = _names(term)
@@ -94,7 +94,7 @@ class Draw:
         return infer(term.op, self._types(term, [shape for shape in below if shape is not None]), bundle).sizes
 
     def _types(self, term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
-        """Return the types of a term's operands: numbers, but for conditions."""
+        """Return the types of a term's operands."""
         return tuple([TensorType(kind, shape) for kind, shape in zip(_kinds(term, self.byte), shapes, strict=True)])
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
@@ -118,13 +118,13 @@ class Draw:
         for operand, shape in zip(term.operands, shapes, strict=True):
             if twins < 0.4 and shape == shapes[0]:
                 self._mirror(term.operands[0], operand, 1.0)
-            elif twins < 0.6:  # nearly alike: the draws that a missing guard lets through
+            elif twins < 0.6:  # nearly equal operands, which a missing guard lets through
                 self._mirror(term.operands[0], operand, 0.5)
             self.fill(operand, shape)
         return actual
 
     def _mirror(self, source: Pattern | Variable, target: Pattern | Variable, chance: float) -> None:
-        """Bind the free variables of a term like those of another of the same form: many guards ask for equal shapes."""
+        """Bind the free variables of a term like those of another term of the same form, because many guards ask for equal shapes."""
         if isinstance(source, Variable):
             if isinstance(target, Variable) and source.name in self.shapes and self.random.random() < chance:
                 self.shapes.setdefault(target.name, self.shapes[source.name])
@@ -210,15 +210,15 @@ def _demand(term: Pattern | Variable) -> int:
 
 NUMBERS = (2.0, 3.0, 0.5, 0.25, -1.5, 1.0, 6.0)
 WHOLE = (0.0, 1.0, 7.0)
-"""Numbers of bytes."""
+"""Numbers that are drawn for constants of bytes."""
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan)
-"""Numbers at which guards have to say what they mean; they are drawn where a rule asks for numbers at all."""
+"""Edge cases of guards on numbers; they are drawn only if a rule asks for numbers."""
 
 
 def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, single: Sequence[str] = ()) -> Binding:
     """Return a binding for which the left side is well-typed, or raise ``Refused``.
 
-    ``shared`` fixes variables beforehand; those of ``single`` have one element.
+    ``shared`` fixes variables beforehand; the variables of ``single`` have one element.
     """
     if rule.draw is not None and shared is None:
         return rule.draw(random)
@@ -252,7 +252,7 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
 
 
 def element_types(rule: Rule, byte: str = "uint8") -> Mapping[str, str]:
-    """Return the element types of a rule's variables: what they say, or what reads them takes; ``byte``: what bytes are."""
+    """Return the element types of a rule's variables: the stated ones, or those that their operators take; ``byte``: the type of bytes."""
     types = {variable.name: variable.dtype or "" for variable in rule.variables}
 
     def visit(term: Pattern | Variable, below: str) -> None:
@@ -267,7 +267,7 @@ def element_types(rule: Rule, byte: str = "uint8") -> Mapping[str, str]:
 
 
 def operand_type(op: str, position: int, result: str, byte: str = "uint8") -> str:
-    """Return the element type of an operand of an operator with a given result; ``byte``: what bytes are."""
+    """Return the element type of an operand of an operator with a given result type; ``byte``: the type of bytes."""
     if (op, position) in BYTE_OPERANDS:
         return byte
     if (op, position) in _TYPES:
@@ -285,12 +285,12 @@ _TYPES: Mapping[tuple[str, int], str] = {
 
 
 def asks_for_numbers(rule: Rule) -> bool:
-    """Return whether a rule asks for the one number that a constant is."""
+    """Return whether a rule asks for the number of a constant."""
     return "number" in fields_of(rule.law)
 
 
 def _with_ends(bundle: Attributes, random: Random) -> Attributes:
-    """Return attributes with a float among them zero or infinite, now and then."""
+    """Return the attributes, with floats among them occasionally replaced by zero or an infinity."""
     values = dict(bundle)
     for name, value in bundle:
         if type(value) is float and random.random() < 0.1 and (name != "value" or values.get("mode") == "constant"):
@@ -302,11 +302,11 @@ def _with_ends(bundle: Attributes, random: Random) -> Attributes:
 ANY_RANK = (
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "Softmax", "LogSoftmax", "Transpose", "Slice", "Pad", "Concat",
 )  # fmt: skip
-"""Operators whose operands may have any number of axes: now and then they have five or six."""
+"""Operators whose operands may have any number of axes; they occasionally get five or six."""
 
 
 def deep(random: Random, shape: Shape) -> Shape:
-    """Return the shape, or now and then one of rank five or six."""
+    """Return the shape, or occasionally one of rank five or six."""
     if random.random() >= 0.1:
         return shape
     return (*(random.choice((1, 2)) for _ in range(random.choice((5, 5, 6)) - len(shape))), *shape)

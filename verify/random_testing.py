@@ -1,7 +1,7 @@
-"""Test a rule on random shapes, attributes and data: exactly in F_p where it is rational, always in float64.
+"""Test a rule on random shapes, attributes and data: always in float64, and exactly in F_p if it is rational.
 
 A guard that refuses everything proves nothing, so a rule that never applies fails. A failure is a concrete
-counterexample, printed as numpy.
+counterexample, printed as numpy code.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ SUMMING = frozenset({
     "MatMul", "Conv", "ConvTranspose", "AveragePool", "ReduceSum", "ReduceMean", "Softmax", "LogSoftmax", "LayerNormalization",
     "InstanceNormalization", "LRN", "ReduceProd",
 })
-"""Operators whose order of summation the reference chooses: only without them is "exact" compared bit for bit."""
+"""Operators whose order of summation the reference chooses. Rules of the class "exact" are compared bit for bit only without them."""
 STEPPING = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Sign", "Floor", "Ceil", "Round"})
-"""Operators that jump where operands are equal or whole: they are tested on small integers too."""
+"""Operators that jump when operands are equal or integers; they are also tested on small integers."""
 OTHERS = (1, 1, 2, 2, 2, 3, 3, 5, 8)
-"""Members of a merge beside the first: more than its proof has, too."""
+"""Numbers of members of a merge besides the first, to draw from; some exceed the numbers that its proof covers."""
 TOLERANCE = 1e-9
-"""Largest difference, relative to the largest magnitude of either side, that float64 rounding explains."""
+"""Largest difference that float64 rounding explains, relative to the largest magnitude of the left side (at least 1)."""
 CRASHES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
-"""What a mistake in a rule's own code raises."""
+"""Exceptions that a mistake in a rule's own code raises."""
 
 Data: TypeAlias = Literal["integers", "signed", "positive", "special", "zeros"]
-"""Zeros among small integers, small integers, normal numbers of either sign, positive ones, or normal ones with infinities, NaN and
-far smaller and larger ones."""
+"""Small integers; normally distributed numbers; their magnitudes; normally distributed numbers with infinities, NaN and far smaller and
+larger numbers among them; small integers with many zeros."""
 SPECIAL = (np.inf, -np.inf, np.nan)
 EXTREME = (2.0**-60, -(2.0**-60), 2.0**60, -(2.0**60))
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Both sides of a rule for one binding (several for a merge rule, which has several roots a side)."""
+    """Both sides of a rule for one binding (several for a merge rule, which has several roots per side)."""
 
     bindings: tuple[Binding, ...]
     left: tuple[Node, ...]
     right: tuple[Node, ...]
     numbers: Mapping[int, float]
-    """Placeholders all of whose elements are one number."""
+    """For placeholders whose elements all equal one number, by index: that number."""
 
     @property
     def leaves(self) -> tuple[Node, ...]:
@@ -109,9 +109,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class RuleTest:
-    """What a random test found: cases compared, how many of them exactly, refusals by reason, counterexamples.
+    """The result of a random test: cases compared, how many of them exactly, refusals by reason, counterexamples.
 
-    ``identical``: cases whose right side is their left side.
+    ``identical``: number of cases whose right side is their left side.
     """
 
     rule: str
@@ -136,11 +136,11 @@ class RuleTest:
 
 
 SELDOM = 8
-"""Refused draws for each that passes, from which on constants that had one element in all matches have one in every second draw."""
+"""Refused draws per accepted one beyond which constants that had one element in all matches get one element in every second draw."""
 
 
 def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int = 3000) -> RuleTest:
-    """Compare both sides of ``rule`` on ``cases`` random draws; give up after ``tries`` draws."""
+    """Compare both sides of ``rule`` on ``cases`` random draws; stop after ``tries`` draws."""
     random = Random(f"{rule.name} {seed}")
     refused: Counter[str] = Counter()
     failures: list[str] = []
@@ -190,7 +190,7 @@ def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int
 
 
 def draws(rule: Rule | MergeRule, seed: int, tries: int) -> Iterator[Instance]:
-    """Yield the instances that ``tries`` random draws give."""
+    """Yield the instances that result from ``tries`` random draws."""
     random = Random(f"{rule.name} {seed}")
     for _ in range(tries):
         try:
@@ -200,7 +200,7 @@ def draws(rule: Rule | MergeRule, seed: int, tries: int) -> Iterator[Instance]:
 
 
 def one_element_constants(rule: Rule | MergeRule, binding: Binding) -> tuple[str, ...]:
-    """Return the constants of a match that have one element, of those that pointwise operators alone read."""
+    """Return the constants of a match that have one element and are read only by pointwise operators."""
     if isinstance(rule, MergeRule):
         return ()
     constants = {variable.name for variable in rule.variables if variable.constant and binding.types[variable.name].elements == 1}
@@ -218,9 +218,9 @@ def _terms(term: Pattern | Variable) -> Iterator[Pattern]:
 
 
 def draw(rule: Rule | MergeRule, random: Random, single: Sequence[str] = ()) -> Instance:
-    """Draw an instance, the constants of ``single`` with one element.
+    """Draw an instance in which the constants of ``single`` have one element.
 
-    Raises ``Refused``, ``Mismatch`` or an error of the rule itself where the draw does not work out.
+    Raises ``Refused``, ``Mismatch`` or an error of the rule itself if the draw fails.
     """
     if isinstance(rule, Rule):
         return instantiate(rule, (draw_binding(rule, random, single=single),))
@@ -237,7 +237,7 @@ def draw(rule: Rule | MergeRule, random: Random, single: Sequence[str] = ()) -> 
 
 
 def instantiate(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> Instance:
-    """Return both sides for bindings; constants and attributes that the rule wants to be one number become that number."""
+    """Return both sides for bindings; constants and attributes for which the rule asks for a number become that number."""
     if isinstance(rule, MergeRule):
         lefts, rights = rule.apply(bindings)
         return Instance(tuple(bindings), lefts, rights, {})
@@ -292,7 +292,7 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
 
 
 def _most(leaf: Node, instance: Instance) -> int:
-    """Return how many entries there are where an operand is read as indices: from the end, they are negative."""
+    """Return the fewest entries of an axis that an operand indexes; its indices may be negative, counting from the end."""
     extents = [
         entries for node in walk((*instance.left, *instance.right))
         if (entries := fewest_entries(node)) is not None and leaf in walk((node.inputs[1],))
@@ -305,8 +305,8 @@ def compare(
 ) -> tuple[bool, Difference | None]:
     """Evaluate both sides on random operands; return whether F_p was used, and the difference if there is one.
 
-    ``defined``: where the left side is no finite number, the right one may be anything; ``alike``: it may be any that is not finite.
-    Raises ``Refused`` where no element of the result is finite: that compares nothing.
+    ``defined``: where the left side is not finite, the right side may have any value; ``alike``: any value that is not finite.
+    Raises ``Refused`` if no element of the result is finite, because that compares nothing.
     """
     values = draw_values(instance, seed, data)
     difference = difference_on(instance, values, bits=bits, defined=defined, alike=alike)
@@ -329,10 +329,10 @@ def compare(
 def difference_on(
     instance: Instance, values: Mapping[Node, np.ndarray], *, bits: bool, defined: bool = False, alike: bool = False
 ) -> Difference | None:
-    """Return how the sides differ on given operands in float64; ``bits``: rounding is no excuse where nothing is summed."""
+    """Return how the sides differ on given operands in float64; ``bits``: rounding errors count as differences if nothing is summed."""
     tolerance = 0.0 if bits and not instance.operators & SUMMING else TOLERANCE
     count = len(instance.left)
-    with np.errstate(all="ignore"):  # infinities are compared, not feared
+    with np.errstate(all="ignore"):  # infinities are compared as values
         results = evaluate((*instance.left, *instance.right), values, field="float64")
     finite = False
     for position, (left, right) in enumerate(zip(results[:count], results[count:], strict=True)):

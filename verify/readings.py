@@ -1,7 +1,7 @@
-"""Read the sides of a rule in other ways: functions written by others, or as ones of which nothing is known.
+"""Rewrite the sides of a rule: functions expressed by others, or replaced by uninterpreted ones.
 
-The first may help a proof and are exactly the same functions, NaN included. Sides that are equal under the second need no law about
-finite or nonzero values.
+Functions expressed by others may help a proof and are exactly the same functions, including NaN. Sides that are equal with
+uninterpreted functions need no law about finite or nonzero values.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from egraph.tensor.expr.scope import apply as call
 KEPT = frozenset({"add", "sub", "neg", "mul"})
 """Functions whose laws hold for all numbers, up to rounding."""
 TRANSCENDENTAL = frozenset({"exp", "log"})
-"""Functions whose laws hold of real numbers alone: exp(x) exp(y) overflows where exp(x + y) does not."""
+"""Functions whose laws hold only for real numbers: exp(x) exp(y) may overflow when exp(x + y) does not."""
 
 
 def forgotten(scope: Scope) -> Scope:
-    """Return the scope with every other function, and every constant that is not a fraction, as one that nothing is known of."""
+    """Return the scope with every function outside ``KEPT``, and every constant that is not a fraction, uninterpreted."""
     return _Forgetting(frozenset(FUNCTIONS.keys() - KEPT), numbers=True).scope(scope)
 
 
 def without_laws(scope: Scope, functions: Collection[str]) -> Scope:
-    """Return the scope with some functions as ones that nothing is known of."""
+    """Return the scope with some functions uninterpreted."""
     return _Forgetting(frozenset(functions), numbers=False).scope(scope)
 
 
@@ -67,7 +67,7 @@ class _Forgetting(Rewriter):
 
 
 def _guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
-    """Return a guard as it stands, whatever ranges decide."""
+    """Return a guard without simplification by ranges."""
     return Guarded(tuple(conditions), then, otherwise)
 
 
@@ -96,11 +96,11 @@ SPELLINGS: tuple[Mapping[str, Callable[..., Scalar]], ...] = (
     {"and_": _both},
     {"tanh": _tangent},
 )
-"""Groups of functions, each with how it is written by others; the functions of a group are rewritten together."""
+"""Groups of functions, each with its expression by others; the functions of a group are rewritten together."""
 
 
 def rewritten(left: Scope, right: Scope) -> list[tuple[Scope, Scope]]:
-    """Return both sides in other spellings, where they have functions that can be."""
+    """Return both sides in other spellings, for each group of which they have a function."""
     pairs = []
     for spelling in SPELLINGS:
         writer = _Writer(spelling)

@@ -1,8 +1,8 @@
-"""Which rounding class a rule needs: what its proof used, and whether sums and products keep their structure.
+"""Determine which rounding class a rule needs, from the facts of its proof and the structure of its sums and products.
 
 Floating-point addition and multiplication commute, keep zero, one, signs and powers of two, and do not associate or
-distribute. An algebra over F_p with just these laws tells rules that keep every rounding from those that do not: a rule
-that calls itself exact has to hold there. Within one sum the order is free there as it is in every kernel.
+distribute. An algebra over F_p with just these laws distinguishes rules that keep every rounding from those that do not. A rule
+of the class "exact" has to hold there. Within one sum the order is free in this algebra, as in every kernel.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from verify.special_values import broken, broken_case, scopes_of
 Array = np.ndarray
 ORDER: Mapping[Rounding, int] = {"exact": 0, "reassociates": 1, "assumes finite": 2}
 _ADD, _MULTIPLY, _DIVIDE = 48_271, 69_621, 39_373
-"""Weights of the deviations from a field; any other numbers would do."""
+"""Weights of the deviations from a field; the values are arbitrary."""
 
 
 ONLY_ROUNDING = ("constants are rounded",)
-"""Laws that change nothing but rounding; all others ask for finite values, or for divisors other than zero."""
+"""Laws that change only rounding; all others need finite values or nonzero divisors."""
 ROUNDED = ("add", "sub", "mul", "div", "reciprocal")
-"""Functions that are a little wrong in inexact floats."""
+"""Functions that are slightly wrong in the inexact floats."""
 INSTANCES = 8
-"""Random instances on which a rule that calls itself exact is held to it; four times as many where a result may hide last bits."""
+"""Number of random instances on which a rule of the class "exact" is checked; four times as many if a result may hide last bits."""
 HIDING = frozenset({"Quantize", "Saturate", "Floor", "Ceil", "Round"})
-"""Operators that round to integers, or clip."""
+"""Operators that round to integers or clip."""
 
 
 def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> str:
-    """Return why a rule may not state the rounding class that it states; '' when it may."""
+    """Return why a rule may not state its rounding class; '' if it may."""
     required: Rounding = "assumes finite" if facts - set(ONLY_ROUNDING) else "reassociates" if facts else "exact"
     if ORDER[rule.rounding] < ORDER[required]:
         laws = ", ".join(sorted(facts))
@@ -63,9 +63,9 @@ def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> s
 
 
 def case_objection(rounding: Rounding, left: Scope, right: Scope, sizes: Mapping[Symbol, int]) -> str:
-    """Return why a symbolic case is not of the class that its rule states; '' when it is, where its sizes are these numbers.
+    """Return why a symbolic case, at the given sizes, does not keep the class that its rule states; '' if it does.
 
-    Random instances seldom meet the sizes at which a guard takes another way.
+    Random instances seldom have the sizes at which a guard takes another branch.
     """
     try:
         breach = broken_case(left, right, sizes, rounding)
@@ -78,7 +78,7 @@ def case_objection(rounding: Rounding, left: Scope, right: Scope, sizes: Mapping
 
 
 def _computes(side: Scope) -> bool:
-    """Return whether a side has operations that are a little wrong in inexact floats; any other is the same there."""
+    """Return whether a side has operations that are slightly wrong in the inexact floats; other sides have their usual values there."""
     return applies(side, ROUNDED) or any(scope.summation and scope.reduction == "sum" for scope in scopes_of(side))
 
 
@@ -87,13 +87,13 @@ def _weaker(rounding: Rounding) -> tuple[Rounding, ...]:
 
 
 def _advice(kept: Iterable[Rounding]) -> str:
-    """Name the first class that a rule does keep."""
+    """Return a text that names the first class that a rule keeps."""
     first = next(iter(kept), None)
     return f': state rounding="{first}"' if first else ""
 
 
 def keeps_rounding(instance: Instance, seed: int = 0) -> bool | None:
-    """Return whether both sides are equal where addition and multiplication do not associate; None where that says nothing."""
+    """Return whether both sides are equal in the algebra without associativity; None if it does not apply."""
     if not instance.operators <= RATIONAL:
         return keeps_inaccuracy(instance, seed)
     generator = np.random.default_rng(seed)
@@ -151,7 +151,8 @@ def _sums(a: Array, b: Array) -> tuple[Array, Array]:
 def total(first: Array, second: Array) -> Array:
     """Return the sum of numbers whose sum and whose sum of squares are given.
 
-    Odd, homogeneous, blind to zeros, right for one number and for two equal or opposite ones; not associative.
+    The sum is odd, homogeneous and independent of zeros. It is correct for one number and for two equal or opposite ones, and not
+    associative.
     """
     half = (PRIME + 1) // 2
     pairs = (first * first - second) % PRIME * half % PRIME
@@ -162,33 +163,33 @@ def total(first: Array, second: Array) -> Array:
 
 
 def product(a: Array, b: Array) -> Array:
-    """Return a product: right for zero, for powers of two and their negatives; not associative, not distributive."""
+    """Return a product that is correct for zero, powers of two and their negatives; it is neither associative nor distributive."""
     deviation = (1 + _MULTIPLY * (_odd_part(a) * _odd_part(b) % PRIME)) % PRIME
     return np.asarray(a * b % PRIME * deviation % PRIME)
 
 
 def quotient(a: Array, b: Array) -> Array:
-    """Return a quotient: right for a power of two as the divisor."""
+    """Return a quotient that is correct if the divisor is a power of two."""
     deviation = (1 + _DIVIDE * (_odd_part(b) * (1 + _odd_part(a)) % PRIME)) % PRIME
     return np.asarray(a * prime_inverse(b) % PRIME * deviation % PRIME)
 
 
 def _odd_part(a: Array) -> Array:
-    """Return zero for plus and minus powers of two (2 has the order 31), and what scaling by them leaves as it is."""
+    """Return a value that is zero for powers of two of either sign (2 has the order 31) and unchanged by scaling with them."""
     return np.asarray((prime_power(np.asarray(a) % PRIME, 62) - 1) % PRIME)
 
 
 INACCURACY = 2.0**-20
 INTEGRAL = ("floor", "ceil", "round")
-"""Functions that hide last bits: of what they round away, a small part is kept, but of what they have rounded before."""
+"""Functions that hide last bits. A small part of the fraction that they round away is kept, unless the argument was already rounded."""
 KEPT = 2.0**-20
-"""The part of it: little, since a number that near to an integer is taken for one that was rounded before."""
+"""The share that is kept. It is small, because a number this close to an integer is treated as already rounded."""
 
 
 def keeps_inaccuracy(instance: Instance, seed: int = 0) -> bool:
-    """Return whether both sides are equal, bit for bit, in floats whose operations are all a little wrong, each in its own way.
+    """Return whether both sides are equal, bit for bit, in floats whose operations are all slightly wrong, each in its own way.
 
-    Other functions have no place in a field; order among numbers is kept here, as maxima and monotone functions need it.
+    Unlike a prime field, these floats have all functions, and keep the order of numbers, which maxima and monotone functions need.
     """
     generator = np.random.default_rng(seed)
     values: dict[Node, Array] = {}
@@ -209,9 +210,10 @@ def keeps_inaccuracy(instance: Instance, seed: int = 0) -> bool:
 
 
 class _Inaccurate(Evaluator):
-    """Evaluates scopes in such floats: what every rounding leaves as it is, sums of zero, products with powers of two, is right.
+    """Evaluates scopes in such floats. Operations that no rounding changes are correct: sums with zero, products with powers of two.
 
-    Rounding to integers hides nothing: whether it does depends on the numbers that are drawn. Sums of what was rounded so are right.
+    Rounding to integers must not hide differences, because whether it does depends on the drawn numbers. Sums of numbers that were
+    rounded to integers are correct.
     """
 
     def call(self, name: str, arguments: Sequence[Scalar], env: Mapping[Iterator, Array], mask: Array | None) -> Array:
@@ -246,17 +248,17 @@ class _Inaccurate(Evaluator):
 
 
 def _is_integral(values: Array) -> Array:
-    """Return where numbers are integers but for what is kept of what was rounded away."""
+    """Return where numbers are integers up to the share that is kept in rounding."""
     return np.asarray(np.abs(values - np.rint(values)) <= KEPT)
 
 
 def _inaccurate_sum(first: Array, second: Array) -> Array:
-    """Return a sum given right, with its sum of squares: right for one number and for two equal ones."""
+    """Return the inexact sum for a correct sum and sum of squares; it is correct for one number and for two equal ones."""
     ratio = second / (first * first)
     return _off(first, np.where(first == 0, 0.0, (ratio - 1) * (2 * ratio - 1)), ratio)
 
 
 def _off(value: Array, scale: Array, kind: Array) -> Array:
-    """Return a value that is a little wrong unless ``scale`` is zero."""
+    """Return a value that is slightly wrong unless ``scale`` is zero."""
     wrong = np.sin(1e4 * kind + 1.0)
     return np.asarray(np.where(np.isfinite(wrong) & (scale != 0), value * (1 + INACCURACY * wrong), value))

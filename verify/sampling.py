@@ -1,7 +1,7 @@
 """Compare two expressions at a few output positions, on operands that are a random function of the position.
 
-What differs there is refuted at once; agreement proves nothing. Only what those positions need is evaluated, exactly in
-a prime field where all functions are rational, else in float64 with a tolerance.
+A difference refutes equality at once; agreement proves nothing. Only the elements that those positions need are evaluated, exactly
+in a prime field if all functions are rational, else in float64 with a tolerance.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from verify.named_arrays import PRIME, Algebra, Array, Named, Untestable, combin
 
 POSITIONS = 4
 TOLERANCE = 1e-6
-"""Differences accepted in float64, relative to the largest value: rounding is smaller, and real differences hardly are."""
+"""Largest accepted difference in float64, relative to the largest value. Rounding errors are smaller, real differences hardly ever."""
 MOST_TABLES = 32
-"""Operands whose values are kept: those of both sides of a comparison."""
+"""Most operands whose values are cached: those of both sides of a comparison."""
 TABLE_SHARE, MOST_TABLED = 4, 1 << 19
-"""An operand of up to this many times the elements that are read of it together is drawn as a whole, once, if it has at most so many:
-positions of a large result read the same elements again and again. A table takes 8 bytes an element."""
+"""An operand is drawn as a whole table, once, if it has at most ``TABLE_SHARE`` times as many elements as are read from it together, and
+at most ``MOST_TABLED``. Positions of a large result read the same elements repeatedly. A table takes 8 bytes per element."""
 Position = tuple[int, ...]
 Positions = Sequence[Position] | np.ndarray
 """Positions, or an array with a row for each."""
 
 
 def drawn(shape: Sequence[Size], seed: int = 0) -> list[Position]:
-    """Return some positions in a tensor: its first, its last, and others, with ends of axes among them."""
+    """Return some positions in a tensor: the first, the last, and others, including ends of axes."""
     sizes = [bounds(size) for size in shape]
     if any(size is None or size[0] != size[1] for size in sizes):
         return []
@@ -50,7 +50,7 @@ def drawn(shape: Sequence[Size], seed: int = 0) -> list[Position]:
 
 
 def difference(left: Scope, right: Scope, positions: Positions) -> str:
-    """Return a position at which two expressions differ, with both values; '' where none is found or nothing can be tested."""
+    """Return a position at which two expressions differ, with both values; '' if none is found or nothing can be tested."""
     try:
         return difference_at(left, right, positions)
     except (Untestable, MemoryError):
@@ -58,7 +58,7 @@ def difference(left: Scope, right: Scope, positions: Positions) -> str:
 
 
 def difference_at(left: Scope, right: Scope, positions: Positions) -> str:
-    """Do what ``difference`` does; raise ``Untestable`` where that is not possible, or not for so many positions together."""
+    """Return the same as ``difference``, but raise ``Untestable`` if the test is impossible or there are too many positions at once."""
     if not len(positions):
         return ""
     output = tuple(Iterator(f"o{axis}", 0, size) for axis, size in enumerate(left.shape))
@@ -99,7 +99,7 @@ Places = Mapping[Iterator | Symbol, Size]
 
 @dataclass
 class Sampler:
-    """Evaluates scopes where the output iterators take some values (axis 0); every summed iterator is an axis of its own."""
+    """Evaluates scopes at some values of the output iterators (along axis 0); every summed iterator is an axis of its own."""
 
     algebra: Algebra
     output: Mapping[Iterator, Array]
@@ -107,7 +107,7 @@ class Sampler:
     known: dict[tuple[int, tuple[Index, ...]], tuple[Scope, Named]] = field(default_factory=dict)
     indices: dict[Index, Named] = field(default_factory=dict)
     tests: Array | None = None
-    """The number of the test that each value along axis 0 is of, where there are several: each has operands of its own."""
+    """The test number of each value along axis 0 if there are several tests; each test has operands of its own."""
 
     def at(self, scope: Scope, places: tuple[Index, ...]) -> Named:
         """Return scope[places]."""
@@ -142,7 +142,7 @@ class Sampler:
                 return self.factors(left, where) + self.factors(right, where)
             case Guarded(conditions, then, Number(value)) if value == 0:
                 parts = self.factors(then, where)
-                if self.algebra.exact or all(np.isfinite(part.values).all() for part in parts):  # zero times infinity is no zero
+                if self.algebra.exact or all(np.isfinite(part.values).all() for part in parts):  # zero times infinity is not zero
                     return [*(self.condition(c, where) for c in conditions), *parts]
         return [self.scalar(body, where)]
 
@@ -198,7 +198,7 @@ class Sampler:
         raise Untestable(f"{function} in a prime field")
 
     def condition(self, condition: Compare, where: Places) -> Named:
-        """Return ones and zeros."""
+        """Return the truth of a condition as ones and zeros."""
         value = self.index(self.place(condition.right - condition.left, where))
         v = value.values
         truth = {"<": v > 0, "<=": v >= 0, "==": v == 0, "!=": v != 0}[condition.operator]
@@ -228,9 +228,9 @@ class Sampler:
         raise Untestable(f"{atom} in an index")
 
     def row_major(self, shape: Sequence[Size], places: Sequence[Named]) -> Named:
-        """Return the row-major number of a position; where a guard forbids the read it is any.
+        """Return the row-major number of a position; if a guard forbids the read, the number is arbitrary.
 
-        Coordinates with few axes are added first: of the array with all axes there is one sum, where there were products and clips.
+        Coordinates with few axes are added first, so that only one sum is computed over the array with all axes.
         """
         extents = [index(size).constant for size in shape]
         if None in extents:
@@ -243,9 +243,9 @@ class Sampler:
         return total
 
     def element(self, tensor: Tensor, places: Sequence[Named]) -> Named:
-        """Return operands that are a random function of name and position."""
+        """Return elements of an operand, a random function of its name and the position."""
         number = self.row_major(tensor.shape, places)
-        elements = prod(index(size).constant or 0 for size in tensor.shape)  # row_major has refused sizes that are no numbers
+        elements = prod(index(size).constant or 0 for size in tensor.shape)  # row_major has refused symbolic sizes
         if self.tests is not None:
             number = combined(lambda n, t: n + t * elements, number, Named((0,), self.tests))
         elif 0 < elements <= min(MOST_TABLED, TABLE_SHARE * number.values.size):

@@ -1,9 +1,9 @@
-"""What a proof covers, as data: a tree of the choices that symbolic cases made, ranks and attributes, down to yes or no.
+"""The coverage of a proof as data: a tree of the choices of ranks and attributes that symbolic cases made, with leaves yes or no.
 
     {"rank of x": [[[2, 3], {"a.axis": [[[0, 1], true]]}], [[4], "n must be small"]]}
 
-A match is covered where the way of its own ranks and attributes through the tree ends in ``true``. Anything that the tree
-does not know is not covered.
+A match is covered if the path of its own ranks and attributes through the tree ends in ``true``. Choices that the tree
+does not contain are not covered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from egraph.rule import Binding, MergeRule, Rule
 
 Leaf: TypeAlias = "bool | str"
-"""Covered, or why not."""
+"""True if covered, else False or the reason why not."""
 Tree: TypeAlias = "Leaf | dict[str, list[list[Any]]]"
 Judged: TypeAlias = tuple[Mapping[str, Any], Leaf]
 """The choices of a case, and whether it is proved."""
@@ -26,8 +26,8 @@ MEMBERS = "members"
 def tree_of(cases: Sequence[Judged]) -> Tree:
     """Return the tree of cases.
 
-    Cases are covered together that made the same choices: by all, or not. A case that did not make a choice holds for
-    all its values, of which only those that some case chose are known.
+    Cases that made the same choices are covered only if all of them are proved. A case that did not make a choice holds for
+    all values of that choice; only the values that some case chose are known.
     """
     if not cases:
         return False
@@ -39,7 +39,7 @@ def tree_of(cases: Sequence[Judged]) -> Tree:
         return True
     values: dict[str, Any] = {}
     keyed: list[tuple[str | None, Judged]] = []
-    """Cases without the choice, each with the text of what it chose; None where it did not make it."""
+    """Cases with this choice removed, each with the text of the value it chose; None if it did not make the choice."""
     for choices, leaf in cases:
         key = None
         if name in choices:
@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
 
 
 def together(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> Binding:
-    """Return the bindings of a merge rule's members as one, the members' own variables numbered from one."""
+    """Return the bindings of a merge rule's members as one binding, with the members' own variables numbered from one."""
     if isinstance(rule, Rule):
         return bindings[0]
     types = {name: type_ for name, type_ in bindings[0].types.items() if name in rule.shared}
@@ -73,7 +73,7 @@ def together(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> Binding:
 
 
 def outside(tree: Tree, rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
-    """Return why a match (matches of a merge rule's member) is not covered; '' when it is."""
+    """Return why a match (or the matches of a merge rule's member) is not covered; '' if it is."""
     binding = together(rule, bindings)
     choices: list[str] = []
     while not isinstance(tree, bool | str):
@@ -94,7 +94,7 @@ def _shown(value: Any) -> str:
 
 
 def answer(name: str, binding: Binding) -> Any:
-    """Return a match's value of a choice; raises KeyError where it has none."""
+    """Return a match's value of a choice; raises KeyError if it has none."""
     match name.split(" "):
         case ["rank", "of", subject] if "." in subject:
             return len(_attribute(binding, subject))
@@ -140,7 +140,7 @@ def described(cases: Iterable[Mapping[str, Any]]) -> str:
 
 
 SHOWN = 6
-"""Values of a choice that are spelt out: permutations and axes are all of their rank, without being named."""
+"""Most values of a choice that are spelt out. More values, such as permutations and axes, are not named: they are all of their rank."""
 
 
 def _series(values: list[Any]) -> str:

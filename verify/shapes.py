@@ -16,7 +16,7 @@ def size(random: Random) -> int:
 
 
 def narrower(random: Random, full: Shape) -> Shape:
-    """Return a shape that broadcasts to ``full``, in the forms that constants have: one axis, one number, all, any."""
+    """Return a shape that broadcasts to ``full``, in a form that constants have: one axis, one number, all axes, or any."""
     if not full:
         return ()
     kind = random.random()
@@ -45,7 +45,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def regrouped(random: Random, shape: Shape) -> Shape:
-    """Return another shape of as many elements: axes joined, split, with ones put in or taken out."""
+    """Return another shape with the same number of elements: axes joined or split, axes of size 1 inserted or removed."""
     axes = list(shape)
     for _ in range(random.randint(1, 2)):
         kind = random.choice(("join", "split", "put one", "drop one"))

@@ -1,7 +1,7 @@
 """Assumptions in solved form: an equality eliminates a symbol wherever it can, so that values compare structurally.
 
-Nearly all questions are then answered by polynomial identity and by the symbols' bounds, in microseconds; what stays open
-here is decided by ``verify.assumptions`` where a proof needs it.
+Polynomial identity and the symbols' bounds then answer nearly all questions in microseconds. ``verify.assumptions`` decides the
+questions that stay open here, if a proof needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Deferred:
-    """result = the broadcast of left and right: which of the two is one is decided only when somebody asks."""
+    """result = broadcast(left, right); which of the two is one is decided only when a question depends on it."""
 
     left: Index
     right: Index
@@ -42,18 +42,18 @@ class Solved:
     _age: dict[Atom, int] = field(default_factory=dict)
     _floors: dict[tuple[Index, Index], tuple[int, Index]] = field(default_factory=dict)
     _version: int = 0
-    """Counts the inequalities: a floor-division is looked at again when there are more."""
+    """Number of inequalities so far; a floor-division is simplified again when it grows."""
     _fresh: int = 0
     _stated: tuple[list[Compare], int, dict[str, set[Index]]] = field(default_factory=lambda: ([], -1, {}))
-    """The list of conditions, how long it was, and what it states about zero: it is only ever appended to."""
+    """The list of conditions, which is only ever appended to; its length when it was read; and its statements about zero."""
 
     def fresh(self, minimum: int = 1, prefix: str = "q") -> Symbol:
-        """Return an unknown that the function did not name."""
+        """Return a new unknown with a generated name."""
         self._fresh += 1
         return Symbol(f"{prefix}_{self._fresh}", minimum)
 
     def decide(self, condition: Compare) -> bool | None:
-        """Return whether the path implies a condition or its negation; None when that stays open."""
+        """Return True if the path implies a condition, False if it implies the negation, None if that stays open."""
         difference = self.canonical(condition.right - condition.left)
         match condition.operator:
             case "<=" | "<":
@@ -80,7 +80,7 @@ class Solved:
         return bool(self._statements()["=="])
 
     def _statements(self) -> dict[str, set[Index]]:
-        """Return what the conditions say of zero, by their operators."""
+        """Return the values that the conditions compare with zero, by operator."""
         conditions, count, stated = self._stated
         if conditions is not self.conditions or count != len(conditions):
             stated = {"<": set(), "<=": set(), "==": set(), "!=": set()}
@@ -91,7 +91,7 @@ class Solved:
         return stated
 
     def assume(self, condition: Compare) -> None:
-        """Assume a condition; raise ``Ended`` when it contradicts the path."""
+        """Assume a condition; raise ``Ended`` if it contradicts the path."""
         difference = self.canonical(condition.right - condition.left)
         if condition.operator == "==":
             self._equate(difference)
@@ -107,7 +107,7 @@ class Solved:
             self._tighten()
 
     def _tighten(self) -> None:
-        """Solve what the bounds have pinned to one value."""
+        """Substitute the symbols that the bounds restrict to one value."""
         for atom, value in self.bounds.pinned():
             if atom not in self._solved:
                 self._substitute(atom, index(value))
@@ -176,7 +176,7 @@ class Solved:
         if not residue.terms:
             return
         d = divisor.constant
-        if d is not None:  # a multiple more or less, and the sign, are no matter
+        if d is not None:  # neither a further multiple nor the sign matters
             reduced = [each - each.constant_part + each.constant_part % d for each in (residue, -residue)]
             residue = next((each for each in reduced if self.bounds.sign(each, strict=False) is True), residue)
         if self.bounds.sign(residue, strict=False) is not True:
@@ -187,13 +187,13 @@ class Solved:
         self._equate(self.canonical(residue - divisor * index(self.fresh(1 if positive else 0))))
 
     def _orient(self, difference: Index) -> None:
-        """Use an equality of products as a rule that replaces the greatest product."""
+        """Use an equality of products as a rewrite of the greatest product."""
         top = max((t for t in difference.terms if t[0]), key=lambda t: _order(t[0]))
         if abs(top[1]) != 1 or any(isinstance(atom, Floor | Modulo) for atom in top[0]):
             return
         others = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
         divisions = (atom for atom in others.atoms if isinstance(atom, Floor | Modulo))
-        if all((d.numerator.atoms | d.divisor.atoms).isdisjoint(top[0]) for d in divisions):  # else it would return forever
+        if all((d.numerator.atoms | d.divisor.atoms).isdisjoint(top[0]) for d in divisions):  # else rewriting would not end
             self._rewrite(top[0], others)
 
     def _rewrite(self, monomial: Monomial, value: Index) -> None:
@@ -233,11 +233,11 @@ class Solved:
         self._tighten()
 
     def _rebuild(self) -> None:
-        """Note all conditions anew, in solved form."""
+        """Record all conditions again, in solved form."""
         old, self.conditions = self.conditions, []
         simpler: list[Index] = []
         self.bounds.restart()
-        unchanged = True  # what follows from no condition before it did not when it was noted
+        unchanged = True  # a condition that did not follow from the conditions before it still does not
         for condition in old:
             difference = self.canonical(condition.right)
             unchanged = unchanged and difference == condition.right
@@ -254,11 +254,11 @@ class Solved:
                 raise Ended("contradiction")
             if answer is None:
                 self._keep(condition.operator, difference)
-        for difference in simpler:  # what could not be solved may be solvable now
+        for difference in simpler:  # some may be solvable now
             self._equate(self.canonical(difference))
 
     def _note(self, operator: str, difference: Index) -> None:
-        """Keep 0 OPERATOR difference, which is news."""
+        """Record 0 OPERATOR difference, which is not implied yet."""
         self._version += 1
         for key, value in list(self._memo.items()):
             if value.divides:
@@ -340,7 +340,7 @@ class Solved:
         return None if new.terms == (((atom,), 1),) else new
 
     def floor(self, numerator: Index, divisor: Index) -> Index:
-        """numerator // divisor in canonical operands, the divisor positive"""
+        """numerator // divisor for canonical operands and a positive divisor"""
         cached = self._floors.get((numerator, divisor))
         if cached is None or cached[0] != self._version:
             cached = self._floors[numerator, divisor] = self._version, self._floor(numerator, divisor)
@@ -357,7 +357,7 @@ class Solved:
         return quotient + (remainder // divisor if divisor.constant is not None else index(Floor(remainder, divisor)))
 
     def modulo(self, numerator: Index, divisor: Index) -> Index:
-        """numerator % divisor in canonical operands, the divisor positive"""
+        """numerator % divisor for canonical operands and a positive divisor"""
         _, remainder = divide_terms(numerator, divisor)
         for shift in (0, -1):
             moved = remainder - divisor * shift
@@ -367,7 +367,7 @@ class Solved:
 
 
 def _remainder(difference: Index) -> Index:
-    """d (a // d) = a - a % d, where a division stands with its own divisor"""
+    """d (a // d) = a - a % d, for a division that is multiplied by its own divisor"""
     for monomial, coefficient in difference.terms:
         if len(monomial) == 1 and isinstance(monomial[0], Floor) and abs(coefficient) == monomial[0].divisor.constant:
             numerator, divisor = monomial[0].numerator, monomial[0].divisor
@@ -377,7 +377,7 @@ def _remainder(difference: Index) -> Index:
 
 
 def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, Index] | None:
-    """Return (atom, value) for difference == 0 read as atom == value, where one division stands alone, else None."""
+    """Return (atom, value) for difference == 0 read as atom == value, if it contains one division that stands alone, else None."""
     candidates = [(m[0], c) for m, c in difference.terms if len(m) == 1 and isinstance(m[0], kind)]
     if len(candidates) != 1 or abs(candidates[0][1]) != 1:
         return None
@@ -389,7 +389,7 @@ def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, I
 
 
 def _order(monomial: Monomial) -> tuple[int, list[str]]:
-    """Order products by degree, then by their greatest factors: multiplying both sides keeps the order, so rewriting ends."""
+    """Order products by degree, then by their greatest factors. Multiplying both sides keeps the order, so rewriting terminates."""
     return len(monomial), sorted(map(repr, monomial), reverse=True)
 
 

@@ -1,7 +1,7 @@
-"""Ask Z3 whether facts entail a literal: integers, a deterministic resource limit, linear arithmetic first.
+"""Ask Z3 whether facts entail a literal: over integers, with a deterministic resource limit, linear arithmetic first.
 
-Products of atoms are first unknowns of their own (linear arithmetic decides that quickly), then real products. Only
-"unsat" counts: every other answer leaves the question open. Z3 is imported when the first question is asked.
+Products of atoms are first treated as separate unknowns, which linear arithmetic decides quickly, then as actual products. Only
+"unsat" counts; every other answer leaves the question open. Z3 is imported when the first question is asked.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 _FALSE = Literal0(Polynomial({}), "!=")
 _LONGEST = 4
-"""Terms of an inequality that is still multiplied by others, at most."""
+"""Most terms of an inequality that is multiplied by factors."""
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
-"""Resource units of Z3 (not seconds: the answer must not depend on how busy the machine is)."""
+"""Resource units of Z3. They are not seconds, because the answer must not depend on the load of the machine."""
 
 
 def holds(facts: Facts, goal: Literal0) -> bool:
-    """Return whether the facts entail a literal, asked cheaply first; False also where that stays open."""
+    """Return whether the facts entail a literal, trying cheap methods first; False also if that stays open."""
     value = facts.canonical(goal.value)
     number = value.constant
     if number is not None:
@@ -50,22 +50,22 @@ def _cheap(facts: Facts, goal: Literal0) -> bool:
 
 
 def possible(facts: Facts) -> bool:
-    """Return False only when the facts certainly contradict each other."""
+    """Return False only if the facts certainly contradict each other."""
     if _FALSE not in facts.solved:
         facts.solved[_FALSE] = facts.contradiction or (not instances(facts) and contradictory(facts))
     return not facts.solved[_FALSE]
 
 
 def entailed(facts: Facts, goal: Literal0) -> bool:
-    """Return whether the facts entail the literal; False also where Z3 gave up."""
+    """Return whether the facts entail the literal; False also if Z3 reaches its limit."""
     return contradictory(facts, (negation(goal),))
 
 
 def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
-    """Return whether facts and literals have no common solution; False also where Z3 gave up.
+    """Return whether facts and literals have no common solution; False also if Z3 reaches its limit.
 
-    Literals that share no atom, directly or by others, are asked about apart: they contradict each other only where one part does,
-    and what is asked of one axis is then the same question as of another. Where facts have an instance, only parts with what is added can.
+    Literals that share no atom, directly or through others, form separate questions, because they are contradictory only if one of the
+    parts is. Questions about different axes then often coincide. If the facts have an instance, only parts with added literals are asked.
     """
     parts = _parts(_question(facts, added))
     if facts.instances and added:
@@ -79,9 +79,9 @@ def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
 
 
 def _parts(question: Iterable[Literal0]) -> list[dict[Literal0, None]]:
-    """Return the literals by the atoms that they share, each part in the order of the question."""
+    """Group the literals by shared atoms; each part keeps the order of the question."""
     whole: dict[int, int] = {}
-    """An atom for every atom: the same one for those of one part, when it is followed to its end."""
+    """A union-find forest over atoms: atoms of one part have the same root."""
 
     def end(atom: int) -> int:
         while (further := whole.setdefault(atom, atom)) != atom:
@@ -122,7 +122,7 @@ def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
 
 
 def _in_order(value: Polynomial) -> dict[int, None]:
-    """Return the atoms as the terms name them: a set's order hangs on their numbers, and the same question would be another text."""
+    """Return the atoms in the order of the terms. A set's order depends on atom numbers and would make equal questions differ."""
     return dict.fromkeys(atom for monomial in value.terms for atom in monomial)
 
 
@@ -156,7 +156,7 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
 
 @lru_cache(maxsize=1 << 16)
 def _of_quotient(atom: int, kind: FloorAtom, value: Polynomial) -> tuple[Polynomial, ...]:
-    """Return what ``value >= 0`` says of a quotient with a positive divisor: proofs ask of the same two again and again."""
+    """Return the consequences of ``value >= 0`` for a quotient with a positive divisor; cached, because the same pairs recur."""
     itself = Polynomial({(atom,): 1})
     bounds = []
     for dividend, lower in ((kind.numerator - value, True), (kind.numerator + value + ONE, False)):
@@ -172,7 +172,7 @@ def _times_atom(value: Polynomial, atom: int) -> Polynomial:
 
 
 def _factors(products: Iterable[Monomial]) -> dict[Monomial, list[tuple[Monomial, int]]]:
-    """Map each product without one factor >= 0 to the product and that factor."""
+    """Map each product with one factor >= 0 removed to the products and removed factors."""
     factors: dict[Monomial, list[tuple[Monomial, int]]] = {}
     for monomial in products:
         for atom in set(monomial):
@@ -205,7 +205,7 @@ def definition(facts: Facts, atom: int) -> list[Polynomial]:
 
 
 def solution(facts: Facts) -> dict[int, int] | None:
-    """Return values of atoms at which all facts hold, None where Z3 finds none. They are a guess: real products are not looked at."""
+    """Return values of atoms at which all facts hold; None if Z3 finds none. They are a guess, because products are separate unknowns."""
     import z3
 
     numbered = _numbered(_question(facts, ()))
@@ -220,7 +220,7 @@ def solution(facts: Facts) -> dict[int, int] | None:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Literals over atoms numbered as they appear, so that questions which differ by names alone are the same text."""
+    """Literals over atoms numbered by first appearance, so that questions that differ only in names have the same text."""
 
     literals: tuple[tuple[Relation, Terms], ...]
     atoms: tuple[int, ...]
@@ -246,7 +246,7 @@ def _check(question: Numbered, *, products: bool) -> bool:
 
 @lru_cache(maxsize=1 << 13)
 def _contradicts(text: str, products: bool) -> bool:
-    """Return whether Z3 finds a text contradictory; it is asked once, since proofs ask the same again under other names."""
+    """Return whether Z3 finds a text contradictory; cached, because proofs repeat questions under other names."""
     import z3
 
     return bool(_solver(text, products=products).check() == z3.unsat)
@@ -262,7 +262,7 @@ def _solver(text: str, *, products: bool) -> z3.Solver:
 
 
 def _text(numbered: Numbered, *, products: bool) -> str:
-    """Return literals as Z3 reads them, which is quicker than to hand them over object by object."""
+    """Return literals in Z3's input language, which is faster than building them object by object."""
     reals = [isinstance(entry(atom).kind, RealSymbol) for atom in numbered.atoms]
     lines = [f"(declare-const v{number} {'Real' if real else 'Int'})" for number, real in enumerate(reals)]
     if not products:
@@ -293,7 +293,7 @@ def _asserted(relation: Relation, terms: Terms, products: bool) -> str:
 
 
 SMT: Mapping[Relation, str] = {">=": ">=", ">": ">", "==": "="}
-"""Relations as Z3 writes them, but for ``!=``."""
+"""Relations in Z3's input language, except ``!=``."""
 
 
 def _at_least_one(atom: int) -> bool:

@@ -1,13 +1,13 @@
-"""Hold a rule to its rounding class on operands that are special: zeros of both signs, infinities, NaN, subnormal and huge numbers.
+"""Check that a rule keeps its rounding class on special operands: zeros of both signs, infinities, NaN, subnormal and huge numbers.
 
-Both sides are evaluated in float64 by the operators' meanings. What may differ, by class (docs/proofs.md has the table):
+Both sides are evaluated in float64 by the operators' meanings. Each class permits these differences (docs/proofs.md has the table):
 
-* *exact*: no bit, on any operands. A sum within one operator may be added in any order: where an operator sums, last bits, the sign of
-  zero and what overflows half-way are not compared.
-* *reassociates*: last bits, the sign of zero, what overflows or underflows half-way. What is finite stays finite, and what is not stays
+* *exact*: none, on any operands. A sum within one operator may be added in any order. If an operator sums, last bits, the sign of
+  zero and intermediate overflows are therefore not compared.
+* *reassociates*: last bits, the sign of zero, intermediate overflows and underflows. Finite values stay finite, and other values stay
   infinite or NaN.
-* *assumes finite*: also everything that is infinite or NaN, on operands that are not finite. Where the left side has a finite value on
-  finite operands, the right side has the same.
+* *assumes finite*: also all infinite values and NaN on operands that are not finite. If the left side has a finite value on
+  finite operands, the right side has the same value.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ KINDS: Mapping[Kind, tuple[float, ...]] = {
     "subnormal": (5e-324, -5e-324, 3e-310, -2.5e-309),
     "huge": (1e300, -1e300, 1.6e308, -1.6e308),
 }
-"""What operands are mixed with."""
+"""Special values that are mixed into operands, by kind."""
 NUMBERS = (0.0, -0.0, np.inf, -np.inf, np.nan)
-"""What a constant that is one number may be; the guard decides whether the rule applies."""
+"""Special values of a constant of one number; the guard decides whether the rule applies."""
 USUAL = (0.75, -2.5)
-"""Numbers beside which special ones stand where operands meet in every way."""
+"""Usual numbers that are combined with the special ones when operands meet in every combination."""
 MOST_FREE = 4
-"""Operands that meet in every way, at most."""
+"""Most operands of which every combination of values is tried."""
 SHARES = (0.03, 0.15, 0.5)
-"""How much of an operand is special."""
+"""Shares of special values in an operand."""
 MOST_ELEMENTS = 1 << 22
-"""Elements of an operand or a result of a case that is evaluated, at most: a guard may ask for a size of thousands of millions."""
+"""Most elements of an operand or a result of a case that is evaluated, because a guard may require a size of billions."""
 TOLERANCE = 1e-9
-"""Relative to the largest finite magnitude of an operand or a result: what float64 rounding explains."""
+"""Largest difference that float64 rounding explains, relative to the largest finite magnitude of an operand or a result."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def held(rounding: Rounding, *, sums: bool) -> tuple[Kind, ...]:
 
 
 def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3) -> Broken | None:
-    """Return operands on which a rule does not keep its class, None where none are found."""
+    """Return operands on which a rule does not keep its class; None if none are found."""
     for number, instance in enumerate(instances(rule, seed, count)):
         wide = all_at_once(rule, instance)
         for kind in held(rule.rounding, sums=bool(instance.operators & SUMMING)):
@@ -101,7 +101,7 @@ def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3
 
 
 def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000) -> Iterator[Instance]:
-    """Yield random instances, each followed by those whose one-number constants are special, as far as the guard accepts them."""
+    """Yield random instances, each followed by variants with special constants of one number that the guard accepts."""
     random = Random(f"{rule.name} special {seed}")
     made = 0
     for _ in range(tries):
@@ -125,7 +125,7 @@ def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000) 
 
 
 def all_at_once(rule: Rule | MergeRule, instance: Instance) -> Instance | None:
-    """Return an instance of a rule of elementwise operators as one of long vectors, so that its operands meet in every way; else None."""
+    """Return an instance of an elementwise rule with long vectors as operands, so that these meet in every combination; else None."""
     free = [leaf for leaf in instance.leaves if leaf.integer("index") not in instance.numbers]
     elementwise = all(op not in OPS or OPS[op].category == "elementwise" for op in instance.operators)
     if isinstance(rule, MergeRule) or not elementwise or not 0 < len(free) <= MOST_FREE:
@@ -140,7 +140,7 @@ def all_at_once(rule: Rule | MergeRule, instance: Instance) -> Instance | None:
 
 
 def every(instance: Instance, kind: Kind) -> dict[Node, Array]:
-    """Return operands among which every combination of special and usual numbers is."""
+    """Return operands that contain every combination of special and usual numbers."""
     numbers = np.array((*KINDS[kind], *USUAL))
     free = [leaf for leaf in instance.leaves if leaf.integer("index") not in instance.numbers]
     values: dict[Node, Array] = {}
@@ -151,7 +151,7 @@ def every(instance: Instance, kind: Kind) -> dict[Node, Array]:
 
 
 def broken_at(instance: Instance, rounding: Rounding, kind: Kind, share: float, generator: np.random.Generator) -> Broken | None:
-    """Compare an instance's sides on operands that are drawn once."""
+    """Compare an instance's sides on one draw of operands."""
     values: dict[Node, Array] = {}
     for leaf in instance.leaves:
         if leaf.integer("index") not in instance.numbers:
@@ -178,14 +178,14 @@ def broken_on(instance: Instance, rounding: Rounding, kind: Kind, drawn: Mapping
 
 
 def mixed(shape: Sequence[int], dtype: str, kind: Kind, share: float, generator: np.random.Generator) -> Array:
-    """Return random values of which a share are special."""
+    """Return random values with a share of special ones."""
     if not dtype.startswith("float"):
         return generator.integers(0, 2, shape).astype(np.float64)
     return np.where(generator.random(shape) < share, generator.choice(KINDS[kind], shape), generator.standard_normal(shape))
 
 
 def first_difference(left: Array, right: Array, operands: Sequence[Array], rounding: Rounding, *, sums: bool) -> int | None:
-    """Return where two results differ more than a class allows, None where they do not."""
+    """Return the position at which two results first differ more than a class allows; None if they do not."""
     finite = [each[np.isfinite(each)] for each in (*operands, left)]
     slack = TOLERANCE * max(1.0, *(float(np.abs(each).max(initial=0.0)) for each in finite))
     with np.errstate(all="ignore"):
@@ -206,9 +206,9 @@ def first_difference(left: Array, right: Array, operands: Sequence[Array], round
 def broken_case(
     left: Scope, right: Scope, sizes: Mapping[Symbol, int], rounding: Rounding, algebra: type[Evaluator] = Evaluator
 ) -> Broken | None:
-    """Compare two sides of a symbolic case where its sizes are these numbers, on operands that are drawn once for each kind.
+    """Compare two sides of a symbolic case at the given sizes, on one draw of operands of each kind.
 
-    Raises ``EinsatError`` where something in the case has no value: a number that is known by name alone, a function that is left open.
+    Raises ``EinsatError`` if something in the case has no value: a number known only by name, or a function left open.
     """
     scopes = [*scopes_of(left), *scopes_of(right)]
     sums = any(scope.summation and scope.reduction in ("sum", "prod") for scope in scopes)
@@ -243,7 +243,7 @@ def concrete(value: Size, sizes: Mapping[Symbol, int]) -> int:
 
 
 class Unnamed(EinsatError):
-    """Something in a case has no value: a number that is known by name alone, a function that is left open."""
+    """Something in a case has no value: a number known only by name, or a function left open."""
 
 
 def scopes_of(scope: Scope) -> Iterator[Scope]:
@@ -259,7 +259,7 @@ def scopes_of(scope: Scope) -> Iterator[Scope]:
 
 
 def reads_of(body: Scalar) -> Iterator[Read]:
-    """Yield the reads of a scalar; raises ``Unnamed`` where it has a number that is known by name alone."""
+    """Yield the reads of a scalar; raises ``Unnamed`` if it has a number known only by name."""
     match body:
         case Read():
             yield body

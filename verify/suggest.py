@@ -1,9 +1,8 @@
-"""Say what would help a rule that is not proved: where its sides differ, and a guard that makes it provable.
+"""Find help for a rule that is not proved: where its sides differ, and a guard that makes it provable.
 
-Guards are the weakest of the usual ones, alone or two together.
-
-Guards are tried on random instances first: one that helps refuses every instance on which the sides differ and keeps as
-many others as it can. The first that is then proved is the suggestion.
+A suggestion is one guard of a usual form or two together. Guards are first tried on random instances. A useful guard refuses every
+instance on which the sides differ; those that keep the most other instances come first. The first guard with which the rule is then
+proved is the suggestion.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from verify.random_binding import Refused, draw_binding
 from verify.random_testing import CRASHES, Data, compare, draws, instantiate
 
 INSTANCES, DRAWS = 60, 1500
-"""Instances that guards are tried on, and draws at most to find them."""
+"""Number of instances on which guards are tried, and most draws to find them."""
 DATA: tuple[tuple[int, Data], ...] = ((0, "integers"), (1, "signed"))
 SHOWN_CASES = 3
-"""Cases of a rule for which it is told where its sides differ, those of the lowest ranks."""
+"""Most cases of a rule, those of the lowest ranks, for which the differing positions are reported."""
 COMPARED = 40
-"""Random instances of a refuted rule whose sides are compared position by position."""
+"""Number of random draws for instances of a refuted rule whose sides are compared position by position."""
 PROOFS = 8
-"""Guards that are handed to the prover, the weakest first."""
+"""Most guards that are passed to the prover, the weakest first."""
 EFFORT = Effort(tests=24, tries=3000, open_cases=1, applications=0)
 
 _BY_ATTRIBUTE = {
@@ -67,7 +66,7 @@ _BY_TENSOR_AND_AXIS = ("{x}.rank == {y}.rank and {x}.shape[{a}.axis] == 1",)
 
 @dataclass(frozen=True)
 class Tried:
-    """A guard, the positions of the good instances that it keeps and of the bad ones that it lets through."""
+    """A guard, the numbers of the good instances that it keeps, and the numbers of the bad ones that it lets through."""
 
     guards: tuple[str, ...]
     kept: frozenset[int]
@@ -75,14 +74,14 @@ class Tried:
 
 
 def suggestion(rule: Rule) -> str:
-    """Return a guard with which the rule is proved, as a line of its text; '' where none of the usual ones helps."""
+    """Return a guard with which the rule is proved, as a line of text; '' if none of the usual ones helps."""
     good, bad = _instances(rule)
     singles = [_tried(rule, text, good, bad) for text in (*guards_from_boxes(_parametric(rule)), *candidates(rule))]
     singles = [tried for tried in singles if tried.kept and (tried.missed != frozenset(range(len(bad))) or not bad)]
     pairs = [Tried(a.guards + b.guards, a.kept & b.kept, a.missed & b.missed) for a, b in combinations(singles, 2)]
     useful = [tried for tried in (*singles, *pairs) if not tried.missed and len(tried.kept) > 1]
     useful.sort(key=lambda tried: (-len(tried.kept), len(tried.guards)))
-    if not bad:  # nothing tells guards apart but how much they refuse; one that refuses nothing changes nothing
+    if not bad:  # without bad instances, a guard has to refuse a good one, or it changes nothing
         useful = [tried for tried in useful if len(tried.kept) < len(good)]
     for tried in useful[:PROOFS]:
         if prove(guarded(rule, tried.guards), EFFORT).verdict == "proved":
@@ -124,7 +123,7 @@ def candidates(rule: Rule) -> tuple[str, ...]:
 
 
 def guarded(rule: Rule, guards: tuple[str, ...]) -> Rule:
-    """Return the rule with more guards, which are asked first."""
+    """Return the rule with more guards, which are tested first."""
     law = rule.law
     assert isinstance(law, Written), "guards are suggested for rules that people write"
     for text in reversed(guards):
@@ -133,7 +132,7 @@ def guarded(rule: Rule, guards: tuple[str, ...]) -> Rule:
 
 
 def _instances(rule: Rule) -> tuple[list[Any], list[Any]]:
-    """Return bindings on which both sides agree, and such on which they differ or the right side is ill-typed."""
+    """Return bindings on which both sides agree, and bindings on which they differ or the right side is ill-typed."""
     random = Random(f"suggest {rule.name}")
     good: list[Any] = []
     bad: list[Any] = []
@@ -173,7 +172,7 @@ def _refuses(rule: Rule, text: str, binding: Any) -> bool:
 
 
 def guards_from_boxes(located: Sequence[Parametric]) -> tuple[str, ...]:
-    """Return conditions under which no position is left where the sides differ: of attributes, for all of their axes at once."""
+    """Return conditions under which no differing position is left; conditions on attributes cover all of their axes at once."""
     guards: dict[str, None] = {}
     for each in located:
         conditions = each.empty()
@@ -187,7 +186,7 @@ def guards_from_boxes(located: Sequence[Parametric]) -> tuple[str, ...]:
 
 
 def difference_of(rule: Rule | MergeRule) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """Return where the sides of a rule differ when they are equal elsewhere, in words and as data: for all sizes if that can be told."""
+    """Return where the sides of a rule differ, if they are equal elsewhere, as text and as data: for all sizes if that is known."""
     located = _parametric(rule)
     if located:
         text = f"{located[0].describe()}: proved for all sizes, {located[0].case}"
@@ -203,7 +202,7 @@ def _parametric(rule: Rule | MergeRule) -> tuple[Parametric, ...]:
 
 
 def _at_sizes(rule: Rule | MergeRule, seed: int = 0) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """Return ``equal except where h = 7 mod 8, for <left side>``, for the instance equal at most positions; nothing where there is none."""
+    """Return ``equal except where h = 7 mod 8, for <left side>`` for the instance with the largest share of equal positions, if any."""
     best, text, data = 0.0, "", tuple[dict[str, Any], ...]()
     for instance in draws(rule, seed, COMPARED):
         for left, right in zip(instance.left, instance.right, strict=True):

@@ -1,4 +1,4 @@
-"""Rewrite the terms of a sum for pairing: each is tidied, and short sums are written out where their elements have partners."""
+"""Rewrite the terms of a sum for pairing: tidy each term, and write out short sums whose elements have partners."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from verify.literals import Literal0, closure, isolated
 from verify.polynomials import ONE, FloorAtom, Polynomial, constant, entry, range_of
 
 MOST_TERMS = 25
-"""Elements that one sum is written out into, at most: each is paired with every term of the other side, so time grows with the square."""
+"""Most elements of a sum that is written out. Each is paired with every term of the other side, so time grows quadratically."""
 
 
 def tidy(term: Summand, facts: Facts) -> Summand | None:
-    """Return an equal term, None for zero: iterators that its conditions determine are replaced, free ones are counted."""
+    """Return an equal term, None for zero. Iterators that its conditions determine are replaced; unused ones become a factor."""
     while (step := _determined(term, facts)) is not None:
         term = step
     if facts.extended(term.conditions).contradiction or not facts.canonical(term.numerator).terms:
@@ -26,7 +26,7 @@ def tidy(term: Summand, facts: Facts) -> Summand | None:
 
 
 def _follows_from_ranges(condition: Literal0, facts: Facts) -> bool:
-    """Return whether a condition follows from ranges alone."""
+    """Return whether a condition follows from ranges only."""
     value = facts.canonical(condition.value)
     if condition.relation == ">=":
         return facts.nonnegative(value)
@@ -50,7 +50,7 @@ def _determined(term: Summand, facts: Facts) -> Summand | None:
             low, high = range_of(atom)
             if condition.relation == "==":
                 return _without(term, atom, solved, (Literal0(solved - low, ">="), Literal0(high - ONE - solved, ">=")))
-            end = low if coefficient < 0 else high - ONE  # at most its least value, or at least its greatest
+            end = low if coefficient < 0 else high - ONE  # the only value that the condition may leave
             if facts.nonnegative(facts.canonical((end - solved) * constant(-coefficient))):
                 return _without(term, atom, end, (Literal0(high - ONE - low, ">="),))
     return None
@@ -76,11 +76,11 @@ def _counted(term: Summand, facts: Facts) -> Summand:
 
 
 def unrolled(terms: list[Summand], names: Names, facts: Facts) -> list[Summand] | None:
-    """Return the terms with short sums written out where their elements have partners of their own, None where there are none.
+    """Return the terms with short sums written out if their elements have partners of their own; None if there are none.
 
-    ``sum(r < 4) [(o - r) % 2 == 0] x[(o - r) // 2] w[r]`` has as partners two terms without a remainder, each for one parity of ``o``:
-    taps of a strided, transposed convolution; element by element they pair. At known sizes a sum over taps is also written out beside
-    terms that hold one tap each.
+    The partners of ``sum(r < 4) [(o - r) % 2 == 0] x[(o - r) // 2] w[r]`` are two terms without a remainder, each for one parity of
+    ``o``, as for the taps of a strided, transposed convolution. They pair element by element. At known sizes a sum over taps is also
+    written out if other terms have one tap each.
     """
     result: list[Summand] = []
     changed = False
@@ -97,7 +97,7 @@ def unrolled(terms: list[Summand], names: Names, facts: Facts) -> list[Summand] 
 
 
 def _fixed_elsewhere(term: Summand, terms: list[Summand]) -> set[int]:
-    """Return the iterators that stand in reads where terms of the same signature have none: these may be its elements."""
+    """Return the iterators in reads at whose places terms of the same signature have none; such terms may be elements of the sum."""
     names = signature(term)
     fixed: set[int] = set()
     for partner in terms:
@@ -120,7 +120,7 @@ def _range(iterator: int, facts: Facts) -> range | None:
 
 
 def _values(term: Summand, iterator: int, facts: Facts, fixed: set[int]) -> range | None:
-    """Return all values of an iterator with a known range that is one of the fixed ones, or on whose remainder a condition depends."""
+    """Return all values of an iterator of known range that is in ``fixed`` or on whose remainder a condition depends, else None."""
     values = _range(iterator, facts)
     if values is None or iterator in fixed:
         return values

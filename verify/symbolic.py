@@ -1,4 +1,4 @@
-"""Integers that are known only as names, for sizes, pads, strides: a rule computes with them, and comparisons decide or fork."""
+"""Integers known only by name, for sizes, pads and strides. A rule computes with them, and comparisons are decided or fork the path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verify.paths import Path
 
 ONE = index(1)
 LARGEST, DEEPEST = 1000, 6
-"""Atoms of a computed size, and divisions one inside the other, at most: loops that go on with what they computed double them."""
+"""Most atoms of a computed size, and most nested divisions. Loops that reuse their results may double these numbers in each round."""
 
 
 class NotWhole:
@@ -97,7 +97,7 @@ class SymbolicInteger(Reasoned):
         return self is not other and self._asked(self, "!=", other)
 
     def __hash__(self) -> int:
-        raise self.path.leaving("a size that is looked up in a set or dictionary")  # these look for equal hashes first
+        raise self.path.leaving("a size that is looked up in a set or dictionary")  # these compare hashes first
 
     def __lt__(self, other: Any) -> Any:
         return self._asked(self, "<", other)
@@ -127,7 +127,7 @@ class SymbolicInteger(Reasoned):
     def __format__(self, _: str) -> str:
         return repr(self)
 
-    # What shape rules demand
+    # Demands of shape rules
 
     def must_equal(self, other: Any) -> bool:
         right = _value(other)
@@ -145,14 +145,14 @@ class SymbolicInteger(Reasoned):
 
 
 def integer(path: Path, value: Size) -> Any:
-    """Return a plain integer where the path knows the value, else a symbolic one."""
+    """Return a plain integer if the path determines the value, else a symbolic one."""
     settled = path.canonical(value)
     constant = settled.constant
     return SymbolicInteger(path, settled) if constant is None else constant
 
 
 def opaque(name: str, definition: Callable[..., Any], *arguments: Any, minimum: int = 0) -> Any:
-    """Return ``definition(*arguments)``, at least ``minimum``; on a path that leaves functions opaque an unknown instead."""
+    """Return ``definition(*arguments)``, at least ``minimum``; on a path that leaves functions opaque, an unknown with this bound."""
     path = next((each.path for each in arguments if isinstance(each, SymbolicInteger)), None)
     if path is None or not path.opaque:
         return definition(*arguments)
@@ -186,7 +186,7 @@ def _quotient(path: Path, numerator: Index, divisor: Index, remainder: bool) -> 
 
 
 def _bounded(path: Path, value: Index) -> Index:
-    """Return a value that is not too large to go on with; leave the path uncovered where it is."""
+    """Return a value if its form is small enough; otherwise leave the path uncovered."""
     atoms, depth = _extent(value)
     if atoms > LARGEST or depth > DEEPEST:
         raise path.leaving(f"a size that is computed of more than {LARGEST} sizes, or by more than {DEEPEST} divisions in turn")
@@ -195,7 +195,7 @@ def _bounded(path: Path, value: Index) -> Index:
 
 @lru_cache(maxsize=1 << 14)
 def _extent(value: Index) -> tuple[int, int]:
-    """Return how many atoms a value is written with, those of its divisions among them, and how deep these are nested."""
+    """Return the number of atoms in a value, including those inside divisions, and the nesting depth of the divisions."""
     atoms, depth = sum(len(monomial) for monomial, _ in value.terms), 0
     for division in (atom for monomial, _ in value.terms for atom in monomial if isinstance(atom, Floor | Modulo)):
         for inner, below in map(_extent, (division.numerator, division.divisor)):

@@ -26,7 +26,7 @@ def _plain(random: Random, choices: Sequence[int], n: int) -> Shape:
 
 
 def _window(random: Random, n: int, kernel: Shape | None) -> Values:
-    """Return kernel, strides, dilations, pads and layout for n spatial axes: often plain, pads even or not."""
+    """Return kernel, strides, dilations, pads and layout for n spatial axes: often plain ones, with symmetric pads or not."""
     if kernel is None:
         kernel = (1,) * n if random.random() < 0.35 else tuple(random.choice((1, 2, 3, 3)) for _ in range(n))
     dilations = tuple(random.choice((1, 2)) for _ in range(n)) if random.random() < 0.25 else (1,) * n
@@ -63,7 +63,7 @@ def _data_space(random: Random, n: int, kernel: Sequence[int], a: Mapping[str, A
 
 
 def _begin(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> tuple[int, Values] | None:
-    """Return the number of spatial axes and the attributes, drawn unless given; None where shapes are not those of a convolution."""
+    """Return the number of spatial axes and the attributes, drawn unless given; None if the shapes do not fit a convolution."""
     _, weight = operands
     n = len(next((s for s in (result, *operands) if s is not None), (1, 1, 1, 1))) - 2
     if not 1 <= n <= 3:
@@ -135,7 +135,7 @@ def conv_transpose(result: Shape | None, operands: Operands, fixed: Values | Non
 
 
 def pool(result: Shape | None, operands: Operands, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
-    """Return the operand of a pool; ``count_include_pad`` is drawn too and dropped where the operator has none."""
+    """Return the operand of a pool; ``count_include_pad`` is drawn too, and dropped if the operator has no such attribute."""
     data = operands[0]
     rank = len(next((s for s in (result, data) if s is not None), (1, 1, 1, 1)))
     n = rank - 2

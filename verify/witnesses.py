@@ -1,7 +1,7 @@
-"""Concrete instances of facts: what fails at one of them does not follow, and facts that have one are consistent.
+"""Concrete instances of facts: a literal that fails at one does not follow, and facts that have one are consistent.
 
-Instances are drawn by a fixed generator and kept with the facts. They answer most questions to which the answer is no,
-at a fraction of the price of a solver; they never say yes.
+Instances are drawn by a fixed generator and stored with the facts. They answer most questions whose answer is no,
+at a fraction of a solver's cost; they never answer yes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from verify.literals import Literal0
 from verify.paths import LEAST
 from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry, variable
 
-_INSTANCES = 6  # kept with facts
-_FEWEST = 2  # taken from other facts, before new ones are drawn
-_DRAWS = 48  # to find them
-_EXTENSIONS = 4  # of one instance by values for what only the question speaks of
+_INSTANCES = 6  # most instances stored with facts
+_FEWEST = 2  # inherited instances that suffice; with fewer, new ones are drawn
+_DRAWS = 48  # most draws to find them
+_EXTENSIONS = 4  # most extensions of one instance by values for atoms that occur only in the question
 _SPREAD = (0, 0, 1, 1, 2, 3, 4, 7)
-_EITHER = (1, 1, -1, 2, -2, 3)  # of symbols without a bound below
-_LARGEST = 16  # value of a symbol at which sides are evaluated
+_EITHER = (1, 1, -1, 2, -2, 3)  # values of symbols without a lower bound
+_LARGEST = 16  # largest value of a symbol at which sides are evaluated
 
 
 class Draws:
-    """What ``random.Random(seed)`` draws. The words of a seed are made once: to seed a generator takes a thousand steps."""
+    """The draws of ``random.Random(seed)``. The words of a seed are cached, because seeding a generator takes a thousand steps."""
 
     __slots__ = ("_place", "_words")
 
@@ -36,7 +36,7 @@ class Draws:
         self._words, self._place = _words(seed), 0
 
     def getrandbits(self, bits: int) -> int:
-        """Return a number of at most so many bits, which is not 0."""
+        """Return a number of at most ``bits`` bits, where ``bits`` is not 0."""
         made, more = self._words
         value = taken = 0
         while taken < bits:
@@ -72,12 +72,12 @@ def _words(seed: int) -> tuple[list[int], Random]:
 
 
 class NoInstance(Exception):
-    """The drawn values admit none: a range is empty, or a divisor is not positive."""
+    """The drawn values admit no instance: a range is empty, or a divisor is not positive."""
 
 
 @dataclass
 class Instance:
-    """Values of atoms, drawn when they are asked for."""
+    """Values of atoms, drawn on demand."""
 
     seed: int
     values: dict[int, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Instance:
 
     @cached_property
     def random(self) -> Draws:
-        """The generator, made when something is drawn: most questions to an instance draw nothing."""
+        """The generator, made at the first draw, because most questions to an instance draw nothing."""
         return Draws(self.seed)
 
     def copy(self, seed: int) -> Instance:
@@ -142,7 +142,7 @@ def refuted(facts: Facts, goal: Literal0) -> bool:
                     return True
             except NoInstance:
                 continue
-            if len(instance.values) == size:  # nothing was left to draw
+            if len(instance.values) == size:  # the question needed no draw
                 break
     return False
 
@@ -155,7 +155,7 @@ def instances(facts: Facts) -> list[Instance]:
 
 
 def _inherited(facts: Facts) -> list[Instance]:
-    """Return the instances of the base facts that satisfy these too; none where they are too few."""
+    """Return the instances of the base facts that also satisfy these facts; none if they are too few."""
     inherited = [instance.copy(seed) for seed, instance in enumerate(instances(facts.base))] if facts.base is not None else []
     inherited = [instance for instance in inherited if _meets(facts, instance)]
     return inherited if len(inherited) >= _FEWEST else []
@@ -180,7 +180,7 @@ def _meets(facts: Facts, instance: Instance) -> bool:
 
 
 def values_of(facts: Facts, symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
-    """Return what symbols are at the smallest instance that was drawn, None where that is large or none was."""
+    """Return the values of symbols at the smallest drawn instance; None if that is large or there is none."""
     atoms = [variable(symbol) for symbol in symbols]
     best: dict[Symbol, int] | None = None
     for drawn in instances(facts):
@@ -196,7 +196,7 @@ def values_of(facts: Facts, symbols: Sequence[Symbol]) -> dict[Symbol, int] | No
 
 
 def _solved_symbols_fit(facts: Facts, instance: Instance) -> bool:
-    """Return whether atoms that equalities replaced have the values that these say, where they were drawn."""
+    """Return whether drawn atoms that equalities replace have the values that the equalities give."""
     return all(instance.values.get(atom, value) == value for atom, value in ((a, instance.of(v)) for a, v in facts.substitution.items()))
 
 

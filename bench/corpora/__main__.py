@@ -1,7 +1,7 @@
 """Judge the rules of corpora: ``python -m bench.corpora rules.json``.
 
-Every entry is refuted with a counterexample, or proved for all sizes, and compared with what the corpus says itself. An
-interrupt (Ctrl-C) ends the run; what was decided so far is told, and written where ``--results`` asks for that.
+Every entry is refuted with a counterexample, or proved for all sizes, and compared with the corpus's own verdict. An
+interrupt (Ctrl-C) ends the run; the decisions made so far are printed, and written if ``--results`` is given.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 WORK = 400_000
-"""Units (``verify.budget``) after which a proof is given up, about 20,000 a second."""
+"""Units (``verify.budget``) after which a proof is abandoned, about 20,000 a second."""
 EXAMPLES = """examples:
   python -m bench.corpora taso_substitutions.json                  a line an entry and a summary
   python -m bench.corpora taso_substitutions.json --only taso-063  one entry with all details: its counterexample, or its guard
@@ -24,7 +24,7 @@ exit codes: 0 no verdict contradicts what the corpus says itself, 1 some verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line an entry and a summary; return 1 when a verdict contradicts the corpus, 2 when a file cannot be used."""
+    """Print one line per entry and a summary; return 1 if a verdict contradicts the corpus, 2 if a file cannot be used."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.corpora",
         description=str(__doc__).split(":")[0] + ".",
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write corpora.json and corpora.md there")
     options = parser.parse_args(arguments)
 
-    from bench.corpora.command import run  # heavy, and --help does without
+    from bench.corpora.command import run  # heavy, and not needed for --help
 
     return run(options)
 

@@ -1,4 +1,4 @@
-"""Judge corpora from the command line: a line an entry and a summary, or JSON; an interrupt keeps what was decided so far."""
+"""Judge corpora from the command line: print one line per entry and a summary, or JSON; an interrupt keeps the decisions so far."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from verify.proof import Proof
 from verify.prove import Effort, prove
 
 FEW = 8
-"""So few entries are shown with all details."""
+"""Up to this many entries are shown with all details."""
 INTERRUPTED = 130
-"""What a shell expects of a command that was interrupted."""
+"""The exit code of an interrupted command, as shells expect it."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def prover_of(pains: Pains, work: int) -> Prover:
-    """Return a prover that gives a rule up after so much work; judging tests rules itself, so that it does not."""
+    """Return a prover that abandons a rule after so much work; it runs no tests, because judging tests rules itself."""
     effort = Effort(tests=0, tries=pains.tries, seed=pains.seed, open_cases=1, applications=0)
 
     def prover(rule: Rule) -> Proof:

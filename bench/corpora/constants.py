@@ -36,14 +36,14 @@ def centred(x: Tensor, kernel: Shape) -> Tensor:
 
 
 def identity_matrix(seed: Tensor, size: int) -> Tensor:
-    """Return I: rows of a one and ``size`` zeros, written on without a gap, put the ones on the diagonal."""
+    """Return I: rows of a one and ``size`` zeros, written without gaps, have the ones on the diagonal."""
     row = pad(filled(seed, 1.0, (size, 1)), before=(0, 0), after=(0, size), mode="constant", value=0.0)
     flat = slice_(reshape(row, shape=(size * (size + 1),)), starts=(0,), ends=(size * size,), steps=(1,))
     return reshape(flat, shape=(size, size))
 
 
 def identity_kernel(seed: Tensor, kernel: Shape) -> Constant:
-    """Return the convolution weight that copies every channel: dense where it meets a dense weight, else one tap a channel."""
+    """Return the convolution weight that copies every channel: dense where it meets a dense weight, else one tap per channel."""
 
     def build(shape: Shape) -> Tensor:
         outputs, width = shape[0], shape[1]

@@ -1,6 +1,6 @@
-"""Which rules of TASO, TENSAT and TensorRight say what one of ours says: equal as graphs, up to names and attributes.
+"""Find rules of TASO, TENSAT and TensorRight that equal one of ours: as graphs, up to names and attributes.
 
-The operators' attributes are left out of the comparison: a rule of ours may hold for more of them.
+The operators' attributes are not compared, because a rule of ours may hold for more of them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ OPERATORS: Mapping[str, str] = {
     "Min": "Min", "Max": "Max", "Negate": "Neg", "Abs": "Abs", "Transpose": "Transpose", "Concat": "Concat", "Dot": "MatMul",
     "Slice": "Slice", "Pad": "Pad", "Select": "Where", "Reduce": "ReduceSum", "Broadcast": "Expand",
 }  # fmt: skip
-"""Our names of the systems' operators; what has no name here is compared with nothing."""
+"""Our names of the systems' operators; rules with other operators are not compared."""
 ACTIVATED = 2
-"""TASO's number for a relu that follows a convolution."""
+"""TASO's number of a relu that follows a convolution."""
 DRAWS = 3000
 CONSTANT = "c"
-"""What the names of our constant operands begin with."""
+"""The prefix of the names of our constant operands."""
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 
 
 @dataclass(frozen=True)
 class Published:
-    """A rule of other systems, in our operators. ``seconds``: what its authors say that the proof took."""
+    """A rule of other systems, in our operators. ``seconds``: the proof's time, as its authors report it."""
 
     systems: tuple[str, ...]
     name: str
@@ -65,7 +65,7 @@ def published() -> tuple[Published, ...]:
 
 
 def _ours(term: Term) -> Term | None:
-    """Return a term with our operators' names and without attributes; None where it has an operator that we lack."""
+    """Return a term with our operators' names and without attributes; None if it has an operator that we lack."""
     if not isinstance(term, Application):
         return str(term)
     if term.operator not in OPERATORS:
@@ -83,7 +83,7 @@ PARAMETERS = frozenset({"?sx", "?sy", "?p", "?c", "?kx", "?ky", "?k", "?a", "dim
 
 
 def same_rules(rule: Rule | MergeRule) -> tuple[Published, ...]:
-    """Return the published rules that say what a rule says, in either direction."""
+    """Return the published rules that equal a rule, in either direction."""
     if isinstance(rule, MergeRule) or not pattern_operators(rule.pattern) <= set(OPERATORS.values()):
         return ()
     try:

@@ -1,4 +1,4 @@
-"""What a corpus holds: entries with their statements, what the corpus says about them, and how they read as rules."""
+"""The entries of a corpus: their statements, the corpus's own verdicts, and how they read as rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verify.random_binding import Refused
 
 Expected: TypeAlias = Literal["sound", "unsound"]
 Names: TypeAlias = Mapping[str, str]
-"""What variables are called instead."""
+"""The new names of variables."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Reading:
     given: str = ""
     """A precondition that the rules themselves hold."""
     statements: tuple[Statement, ...] = ()
-    """What the rules are made of, where that is all they are made of."""
+    """The statements of which the rules are made, if they are made of nothing else."""
 
     def meaning(self, names: Names) -> str:
-        """Return a text that readings have in common which say the same, with variables called as told; '' where that is unknown."""
+        """Return a text that is equal for readings that say the same, with variables renamed; '' if it is unknown."""
         if not self.statements or any(statement.guards for statement in self.statements):
             return ""
         said = [
@@ -62,17 +62,17 @@ class Entry:
     section: str = ""
     """The part of the corpus that it stands in."""
     conditional: bool = False
-    """False as it stands; it may be accepted under a precondition, among which finite numbers and well-typed right sides."""
+    """False as it stands; it may be accepted under a precondition, such as finite numbers or well-typed right sides."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the variables in order of appearance where all statements have the same ones, else nothing."""
+        """Return the variables in order of appearance if all statements have the same ones, else nothing."""
         orders = {tuple(statement.ranks) for reading in self.readings for statement in reading.statements}
         return orders.pop() if len(orders) == 1 else ()
 
     @property
     def meaning(self) -> str:
-        """Return a text that entries have in common which say the same up to the names of variables; '' where that is unknown."""
+        """Return a text that is equal for entries that say the same up to the names of variables; '' if it is unknown."""
         numbered = {name: f"?{number}" for number, name in enumerate(self.names)}
         meanings = [reading.meaning(numbered) for reading in self.readings]
         return repr((meanings, self.open)) if meanings and all(meanings) else ""
@@ -93,7 +93,7 @@ def reading_of(statements: tuple[Statement, ...], candidates: tuple[Guard, ...] 
 
 
 def tried(rule: Rule) -> None:
-    """Build both sides of a rule on a few draws; raises ``RuleError`` where a statement leaves out what no reading gives."""
+    """Build both sides of a rule on a few draws; raises ``RuleError`` if a statement omits something that no reading supplies."""
     random = Random(0)
     for _ in range(8):
         try:

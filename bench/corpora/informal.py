@@ -1,7 +1,7 @@
 """Informal statements over tensors of given shapes: TASO's operators and the usual ones, with numbers where tensors stand.
 
-What TASO's language has not: arithmetic that broadcasts, numbers, reductions, reshapes to written shapes, SAME_UPPER padding,
-equal splits. An attribute that a right side leaves out is the left side's.
+They have what TASO's language lacks: arithmetic that broadcasts, numbers, reductions, reshapes to written shapes, SAME_UPPER
+padding, equal splits. An attribute that a right side omits is the left side's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def integers(text: object) -> Shape | None:
 
 
 class InformalReading(Reading):
-    """Evaluates informal terms; remembers the attributes of windows for those that are left out."""
+    """Evaluates informal terms; remembers the attributes of windows for right sides that omit them."""
 
     def __init__(self, variables: Mapping[str, Tensor], seed: Tensor) -> None:
         super().__init__(variables, seed, {})

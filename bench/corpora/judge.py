@@ -1,7 +1,7 @@
 """Judge entries of corpora: refute by random tests, prove, and find the precondition under which a false entry is true.
 
-An entry is first taken as it stands. Where its right side may be ill-typed, it is judged as the systems apply it: only
-where the right side is well-typed. A false entry is tried under its candidate preconditions, and what holds is reported.
+An entry is first judged as it stands. If its right side may be ill-typed, it is judged as the systems apply it: only
+where the right side is well-typed. A false entry is tried under its candidate preconditions, and the first that holds is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Decision: TypeAlias = Literal[
 ]  # fmt: skip
 Prover: TypeAlias = Callable[[Rule], Proof]
 OPEN = ("tested only", "unknown", "not expressible")
-"""What is neither proved nor refuted."""
+"""Decisions that neither prove nor refute."""
 SOUND = ("proved", "proved where the right side is well-typed", "proved under a precondition", "tested only")
 MISSING = "the right side may be ill-typed"
 
@@ -36,7 +36,7 @@ MISSING = "the right side may be ill-typed"
 class Pains:
     """How much is tried: random instances of a rule, draws for them, draws for a search of ill-typed right sides, guards tried.
 
-    Where a prover is asked, a few draws come first: a proof says that right sides are well-typed, and the rest is for what has none.
+    With a prover, a few draws come first: a proof shows that right sides are well-typed, and the other draws are for rules without one.
     """
 
     tests: int = 6
@@ -49,7 +49,7 @@ class Pains:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found about an entry."""
+    """The verdict on an entry."""
 
     entry: Entry
     decision: Decision
@@ -65,7 +65,7 @@ class Judgement:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the decision is the corpus's own; None where either has none."""
+        """Whether the decision is the corpus's own; None if either has none."""
         sound = {**dict.fromkeys(SOUND, True), "refuted": False}
         if self.entry.expected is None or self.decision not in sound:
             return None
@@ -84,7 +84,7 @@ class Judgement:
 
 
 def judge_all(entries: Iterable[Entry], prover: Prover | None, pains: Pains = Pains()) -> Iterator[Judgement]:
-    """Yield the verdicts on entries in their order; what an earlier entry says, up to the names of variables, is judged once."""
+    """Yield the verdicts on entries in their order; entries that say the same, up to the names of variables, are judged once."""
     judgements: dict[str, Judgement] = {}
     for entry in entries:
         start = time.process_time()
@@ -157,7 +157,7 @@ def _refuted(entry: Entry, reading: Reading, reason: str, prover: Prover | None,
 
 
 def _stays(rules: Sequence[Rule], prover: Prover | None, facts: set[str] | None = None) -> str:
-    """Return what stays open of the first rule that is not proved, '' where all are; note what the proofs assume."""
+    """Return what stays open of the first rule that is not proved, '' if all are; add what the proofs assume to ``facts``."""
     if prover is None:
         return "no prover was asked"
     for rule in rules:
@@ -193,7 +193,7 @@ class Pool:
         self._equal: dict[int, bool | None] = {}
 
     def passes(self, rule: Rule) -> bool:
-        """Return whether the rule, which differs by a precondition, holds on the instances that meet it, and meets some."""
+        """Return whether the rule, under another precondition, holds on all instances that meet it, and some do."""
         done = 0
         for position in count():
             if done == 2 * self.pains.tests:
@@ -220,7 +220,7 @@ class Pool:
         return self._drawn[position]
 
     def _holds(self, position: int, instance: Instance) -> bool | None:
-        """Return whether the sides agree; None where nothing can be compared."""
+        """Return whether the sides agree; None if nothing can be compared."""
         if position not in self._equal:
             try:
                 _, difference = compare(instance, self._random.getrandbits(32), "positive" if position % 2 else "signed", bits=False)

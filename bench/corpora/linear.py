@@ -1,7 +1,7 @@
-"""Solve linear equations between sizes at random: the draws of tests that meet a left side's constraints at once.
+"""Solve linear equations between sizes at random, so that test draws meet a left side's constraints at once.
 
-Sizes are affine in unknowns. Every equation removes an unknown with coefficient one; where several could be removed,
-chance decides, so that different draws explore different solutions. What is not linear is left to rejection.
+Sizes are affine in unknowns. Every equation removes an unknown with coefficient one; if several could be removed,
+one is chosen at random, so that different draws explore different solutions. Nonlinear constraints are left to rejection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from verify.random_binding import Refused
 
 @dataclass(slots=True, unsafe_hash=True)
 class Affine:
-    """constant + sum of coefficient * unknown; never changed, but not frozen: draws make them by the hundred thousand"""
+    """constant + sum of coefficient * unknown; never changed, but not frozen, because draws make them by the hundred thousand"""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
@@ -43,7 +43,7 @@ Sizes: TypeAlias = tuple[Affine, ...]
 
 @dataclass
 class System:
-    """Unknowns with their smallest values, and what the equations made of them."""
+    """Unknowns with their smallest values, and their solutions so far."""
 
     random: Random
     minimum: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class System:
     solved: dict[int, Affine] = field(default_factory=dict)
 
     def unknown(self, choices: tuple[int, ...], minimum: int = 1) -> Affine:
-        """Return a new unknown that is drawn from ``choices`` where no equation decides it."""
+        """Return a new unknown that is drawn from ``choices`` unless an equation decides it."""
         self.minimum.append(minimum)
         self.choices.append(choices)
         return Affine(0, ((len(self.minimum) - 1, 1),))
@@ -86,7 +86,7 @@ class System:
         return free
 
     def equate(self, left: Affine, right: Affine) -> None:
-        """Add an equation; raises ``Refused`` where it cannot hold."""
+        """Add an equation; raises ``Refused`` if it cannot hold."""
         difference = self.simplify(left - right)
         if not difference.terms:
             if difference.constant:
@@ -110,7 +110,7 @@ class System:
         self.solved[x], self.solved[y] = common * abs(b), common * abs(a)
 
     def draw(self) -> Mapping[int, int]:
-        """Return a value for every unknown; raises ``Refused`` where an equation makes one too small."""
+        """Return a value for every unknown; raises ``Refused`` if an equation makes one too small."""
         values: dict[int, int] = {}
         for unknown, choices in enumerate(self.choices):
             if unknown not in self.solved:
@@ -123,6 +123,6 @@ class System:
         return values
 
     def value(self, size: Affine, values: Mapping[int, int]) -> int:
-        """Return a size where the unknowns have ``values``."""
+        """Return a size for the ``values`` of the unknowns."""
         expression = self.simplify(size)
         return expression.constant + sum(c * values[u] for u, c in expression.terms)

@@ -1,4 +1,4 @@
-"""Write docs/proofs.md: what is proved of every rule that ships, by family, from the certificates."""
+"""Write docs/proofs.md: what is proved of every shipped rule, by family, from the certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from egraph.rules import FAMILIES
 from verify.certificates import Certificates, shipped
 
 MOST = 3
-"""Rules of one system that are named beside one of ours."""
+"""The most rules of one system that are named beside one of ours."""
 
 HEAD = """# Proofs
 

@@ -1,4 +1,4 @@
-"""Read a corpus file: which kind it is follows from what it holds."""
+"""Read a corpus file; its kind follows from its content."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KNOWN = "give TASO's substitutions decoded to JSON, TENSAT's sections, rules of 
 
 
 def read_corpus(path: Path) -> tuple[Entry, ...]:
-    """Return the entries of a file; raises ``RuleError`` where it is not a corpus that is known."""
+    """Return the entries of a file; raises ``RuleError`` if it is not a known kind of corpus."""
     if not path.is_file():
         raise RuleError(f"corpus {path} does not exist", fix="check the path")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # also bytes that are no text
+    except (OSError, ValueError) as error:  # also bytes that are not text
         raise RuleError(f"corpus {path} is not JSON: {error}", fix=KNOWN) from error
     if not isinstance(data, dict):
         raise RuleError(f"corpus {path} is not a JSON object", fix=KNOWN)
@@ -38,7 +38,7 @@ def read_corpus(path: Path) -> tuple[Entry, ...]:
 
 
 def _entries(data: dict[str, Any]) -> tuple[Entry, ...] | None:
-    """Return the entries, None where the kind is not known."""
+    """Return the entries; None if the kind is not known."""
     if any(section in data for section in SECTIONS):
         return tuple(read_tensat(data))
     if isinstance(data.get("items"), list):

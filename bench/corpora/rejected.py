@@ -17,7 +17,7 @@ from egraph.rule import Rule
 
 
 def read_rejected(data: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield the entries; those that prose describes are not expressible."""
+    """Yield the entries; those described in prose are not expressible."""
     for item in data["items"]:
         text = f"{item['lhs']} => {item['rhs']}"
         try:
@@ -87,7 +87,7 @@ def _is_word(name: str) -> bool:
 
 
 def _shapes(text: str, variables: list[str], terms: list[Term]) -> Mapping[str, tuple[int, ...]]:
-    """Return the stated shapes; scalars of ``smul`` have none, and what may be any tensor is a matrix."""
+    """Return the stated shapes; scalars of ``smul`` have none, and a variable that may be any tensor is a matrix."""
     shapes: dict[str, tuple[int, ...]] = {}
     for group, shape in re.findall(r"((?:\w+,)*\w+):(\[[^\]]*\])", text):
         sizes = integers(shape)

@@ -1,4 +1,4 @@
-"""What was found about corpora, as text and as files."""
+"""The verdicts on corpora, as text and as files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Found:
 
     @property
     def times(self) -> list[float]:
-        """Return the processor time of every entry that says something new, in seconds, the shortest first."""
+        """Return the processor time of every entry that repeats no other, in seconds, the shortest first."""
         return sorted(each.seconds for each in self.judged if not each.repeats)
 
     @property
@@ -46,7 +46,7 @@ class Found:
         return sum(bool(each.agrees) for each in compared), len(compared)
 
     def parts(self) -> Iterator[Found]:
-        """Yield the sections of the corpus, in their order; all of it where it has none."""
+        """Yield the sections of the corpus, in their order; the whole corpus if it has none."""
         sections = dict.fromkeys(each.entry.section for each in self.judged)
         if len(sections) < 2:
             yield self
@@ -79,7 +79,7 @@ def write(folder: Path, results: Sequence[Found], seconds: float, command: str) 
         for each in results
     ]  # fmt: skip
     text = json.dumps({**machine, "cpu_seconds": round(seconds, 1), "corpora": corpora}, indent=1)
-    (folder / "corpora.json").write_text(text.replace("\n     ", " ").replace("\n    }", "}") + "\n")  # an entry a line
+    (folder / "corpora.json").write_text(text.replace("\n     ", " ").replace("\n    }", "}") + "\n")  # one entry per line
     rows = "\n".join(_row(part) for each in results for part in each.parts())
     judged = [each for corpus in results for each in corpus.judged]
     left = "".join(f"* `{each.entry.name}`: {each.decision}: {_line(each.reason)}\n" for each in judged if each.decision in OPEN)
@@ -120,7 +120,7 @@ def _judgement_row(judgement: Judgement) -> dict[str, object]:
 
 
 def _within(times: Sequence[float], share: float) -> float:
-    """Return the time within which a share of the sorted times lies."""
+    """Return the time within which a fraction ``share`` of the sorted times lies."""
     return times[min(len(times) - 1, int(share * len(times)))]
 
 

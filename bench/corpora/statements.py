@@ -1,6 +1,6 @@
 """Statements of rule corpora, and the rules of our language that they become.
 
-A statement equates left terms with right terms. Where it has several, they are matched together: each equation becomes
+A statement equates left terms with right terms. If it has several, they are matched together: each equation becomes
 a rule whose left side is built after all left terms, so that it holds only where every one of them is well-typed.
 """
 
@@ -24,7 +24,7 @@ from egraph.tensor import TensorType
 from verify.random_binding import Refused
 
 SEED = "seed"
-"""A variable that no term mentions: constants are made of it where there is no other tensor."""
+"""A variable that no term mentions: constants are made of it if there is no other tensor."""
 ELEMENTS = 4000
 
 
@@ -45,9 +45,9 @@ class Statement:
     rights: tuple[Term, ...]
     ranks: Mapping[str, int]
     parameters: Mapping[str, Term] = field(default_factory=dict)
-    """What names that stand for numbers (a stride, an axis) are."""
+    """The values of names that stand for numbers (a stride, an axis)."""
     typed: bool = False
-    """Only where the right side is well-typed and has the left side's type, as the systems check before they apply a rule."""
+    """Whether it applies only if the right side is well-typed and has the left side's type, as the systems check before applying a rule."""
     guards: tuple[Guard, ...] = ()
 
     def restricted(self, typed: bool, guards: tuple[Guard, ...]) -> Statement:
@@ -56,7 +56,7 @@ class Statement:
 
 
 def rules_of(statement: Statement) -> tuple[Rule, ...]:
-    """Return one rule an equation of the statement."""
+    """Return one rule per equation of the statement."""
     return tuple(_rule(statement, position) for position in range(len(statement.lefts)))
 
 
@@ -89,7 +89,7 @@ def _rule(statement: Statement, position: int) -> Rule:
 
 
 def _pattern(term: Term) -> Pattern:
-    """Return the left side as a pattern of its operators: a description, since attributes follow from sizes."""
+    """Return the left side as a pattern of its operators: only a description, because attributes follow from sizes."""
     if not isinstance(term, Application):
         return Pattern("Identity", (), (Variable(str(term), False),))
     operands = tuple(
@@ -118,7 +118,7 @@ def free_names(terms: tuple[Term, ...]) -> tuple[str, ...]:
 
 
 def infer_ranks(terms: tuple[Term, ...]) -> Mapping[str, int | None]:
-    """Return the rank that operators give every variable, None where any will do; raises ``RuleError`` on a contradiction."""
+    """Return the rank that operators give every variable, None if any will do; raises ``RuleError`` on a contradiction."""
     ranks: dict[str, int | None] = dict.fromkeys(free_names(terms))
     changed = True
 

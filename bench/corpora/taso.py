@@ -18,7 +18,7 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = {
 PLACES = {
     "conv2d": 4, "poolavg": 5, "poolmax": 5, "concat": 1, "split_0": 1, "split_1": 1, "split": 1, "enlarge": 2, "Cpool": 2, "Iconv": 2,
 }  # fmt: skip
-"""How many parameters an operator has before its tensors."""
+"""The number of parameters that an operator has before its tensors."""
 RANKS = (2, 3, 4)
 """Ranks of variables that may have any."""
 
@@ -88,7 +88,7 @@ def _statements(name: str, pairs: Sequence[tuple[Term, Term]], attributes: Mappi
 
 
 def _is_parameter(terms: Sequence[Term], name: str) -> bool:
-    """Return whether a name stands where operators have parameters, not tensors."""
+    """Return whether a name stands at a place where operators have parameters, not tensors."""
     def found(term: Term) -> bool:
         if not isinstance(term, Application):
             return False

@@ -19,7 +19,7 @@ CONSTANTS = frozenset({"Imatmul", "Iewmul"})
 
 @dataclass(frozen=True)
 class Drafted:
-    """The sizes of a term, and for an axis that was concatenated what was."""
+    """The sizes of a term, and the two parts of each axis that was concatenated."""
 
     sizes: Sizes
     seams: Mapping[int, tuple[Drafted, Drafted] | None] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Draft:
         odd = random.random() < 0.75
         self.parity = [odd if random.random() < 0.9 else not odd for _ in range(2)]
         self.group = random.choice((1, *GROUPS[2:])) if random.random() < 0.6 else None
-        """The number of groups of every convolution, where they have one in common."""
+        """The number of groups of every convolution, if they have it in common."""
         self.twins = random.random() < 0.4
         self.known: dict[Term, Drafted | None] = {}
         self.outputs: dict[object, Affine] = {}
@@ -169,9 +169,9 @@ class Draft:
 def draw_shapes(
     lefts: Sequence[Term], rights: Sequence[Term], ranks: Mapping[str, int], random: Random
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return shapes of the variables for which the left terms are likely well-typed; raises ``Refused`` where a draw fails.
+    """Return shapes of the variables for which the left terms are likely well-typed; raises ``Refused`` if a draw fails.
 
-    Half of the draws meet the right terms' constraints too; the others find out where those ask for more.
+    Half of the draws meet the right terms' constraints too; the others find cases in which these ask for more.
     """
     draft = Draft(ranks, random)
     for term in (*lefts, *rights) if random.random() < 0.5 else lefts:

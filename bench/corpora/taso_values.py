@@ -1,4 +1,4 @@
-"""What a TASO term denotes: a tensor that remembers where it was concatenated, or a constant whose sizes its use decides."""
+"""The values of TASO terms: tensors that remember where they were concatenated, and constants whose sizes their use decides."""
 
 from __future__ import annotations
 

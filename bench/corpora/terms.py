@@ -20,7 +20,7 @@ class Application:
     operator: str
     arguments: tuple[Term, ...]
     _hash: int = field(init=False, repr=False, compare=False)
-    """Remembered: terms are the keys of what is known of them, and hashing goes through all their arguments."""
+    """Cached, because terms are keys of dictionaries, and hashing goes through all their arguments."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.operator, self.arguments)))
@@ -43,7 +43,7 @@ def from_lists(tree: object) -> Term:
 
 
 def parse(text: str) -> Term:
-    """Return an s-expression as a term: ``(ewadd ?x (relu ?y))``; raises ``RuleError`` where parentheses do not match."""
+    """Return an s-expression as a term: ``(ewadd ?x (relu ?y))``; raises ``RuleError`` if parentheses do not match."""
     tokens = re.findall(r"[()]|[^\s()]+", text)
     stack: list[list[object]] = [[]]
     for token in tokens:

@@ -56,7 +56,7 @@ def parse_call(text: str) -> Term:
 
 
 def read_xla(data: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield the entries; a statement that names what the operator set has not, or leaves out an operand, is not expressible."""
+    """Yield the entries; a statement that names something the operator set lacks, or omits an operand, is not expressible."""
     for item in data["rules"]:
         name, text = str(item["id"]), f"{item['lhs']} => {item['rhs']}"
         claim = str(item["status"])
@@ -178,7 +178,7 @@ def _rule(
 
 
 def _guards(operators: set[str], right: set[str]) -> Iterator[Guard]:
-    """Yield preconditions on the numbers that a statement leaves out; some only where the right side does without an operator."""
+    """Yield preconditions on the numbers that a statement omits; some only if the right side lacks an operator."""
     gone = operators - right
 
     def of(reading: Any, operator: str, row: int) -> list[int]:

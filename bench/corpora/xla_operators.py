@@ -1,7 +1,7 @@
-"""Operators of XLA's simplifier over rule tensors; attributes that a statement leaves out are numbers that may be anything.
+"""Operators of XLA's simplifier over rule tensors; attributes that a statement omits are arbitrary numbers.
 
-A number that may be anything is a size of a tensor that nothing reads: so it is unknown to the prover and drawn by tests
-like every other size. What the right side leaves out follows from the left side in a few ways, which are tried in turn.
+An arbitrary number is a size of a tensor that nothing reads, so it is unknown to the prover and drawn by tests like every other
+size. Attributes that the right side omits follow from the left side in a few ways, which are tried in turn.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNARY: Mapping[str, str] = {
 }  # fmt: skip
 LOGICAL = ("And", "Or", "Not", "Xor", "Ne", "Eq")
 COUNTS: Mapping[str, int] = {"Slice": 3, "DynamicSlice": 2, "DynamicUpdateSlice": 1, "Pad": 2, "Broadcast": 1, "Conv": 3}
-"""How many numbers an axis needs where an operator's attributes are left out."""
+"""How many numbers each axis needs if an operator's attributes are omitted."""
 
 
 def is_scalar(name: str) -> bool:
@@ -65,22 +65,22 @@ class XlaReading:
     def __init__(self, tensors: Mapping[str, Tensor], axis: int, rank: int, way: int, nested: frozenset[str] = frozenset()) -> None:
         self.tensors, self.axis, self.rank, self.way = tensors, axis, rank, way
         self.nested = nested
-        """Operators that the left side applies to what they gave themselves."""
+        """Operators that the left side applies to their own results."""
         self.seed = next(iter(tensors.values()))
         self.unknown = 0
         self.noted: dict[str, list[tuple[Shape, ...]]] = {}
-        """The attributes that the left side's operators have, by operator."""
+        """The attributes of the left side's operators, by operator."""
         self.parts: list[Tensor] = []
         self.convolved: list[Term] = []
-        """What the left side convolves with what."""
+        """The operands of the left side's convolution."""
         self.left: Tensor | None = None
         self.written: Shape | None = None
-        """The sizes of what the left side writes into a tensor."""
+        """The sizes of the part that the left side writes into a tensor."""
         self.turned = self.reversed = False
-        """Whether the left side transposes, or reverses."""
+        """Whether the left side transposes, and whether it reverses."""
 
     def _numbers(self, operator: str) -> tuple[Shape, ...]:
-        """Return the left side's free numbers for an operator: COUNTS rows of one a axis."""
+        """Return the left side's free numbers for an operator: COUNTS rows with one number per axis."""
         rows, dummy = COUNTS[operator], self.tensors[f"attributes{self.unknown}"].shape
         self.unknown += 1
         rows_of_numbers = tuple(tuple(dummy[row * self.rank : (row + 1) * self.rank]) for row in range(rows))
@@ -88,7 +88,7 @@ class XlaReading:
         return rows_of_numbers
 
     def condition(self, term: Term) -> Tensor:
-        """Return a term as true or false: any tensor of them is where some tensor of numbers is positive."""
+        """Return a term as a tensor of booleans: any such tensor tells where some tensor of numbers is positive."""
         if term in ("True", "False", "0"):
             unit, zero = number(self.seed, 1.0), number(self.seed, 0.0)
             return binary("Greater", unit, zero) if term == "True" else binary("Greater", zero, unit)
@@ -218,7 +218,7 @@ class XlaReading:
         return (missing, nothing) if self.way else (nothing, missing)
 
     def _but(self, values: Shape, others: Shape) -> Shape:
-        """Return the values, along the axis the others'."""
+        """Return ``values``, with the entry of ``others`` along the axis."""
         return tuple(b if i == self.axis else a for i, (a, b) in enumerate(zip(values, others, strict=True)))
 
     def _conv(self, x: Tensor, w: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class XlaReading:
         return conv(x, w, **values)
 
     def _exchanged(self, w: Tensor, x: Tensor) -> Tensor:
-        """The weights convolved with the input, both reversed: what is one's batch is the other's channels out, and strides are one."""
+        """The weights convolved with the input, both reversed: one's batch is the other's output channels, and strides are one."""
         _, low, high = self._given("Conv")
         more = tuple(size - length for size, length in zip(x.shape[2:], w.shape[2:], strict=True))
         k = self.rank - 2

@@ -21,7 +21,7 @@ exit codes: 0 nothing that is wrong was proved, 1 something was, 2 usage, or the
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what became of the mutants; return 1 when one that is wrong was proved."""
+    """Print the fates of the mutants; return 1 if one that is wrong was proved."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.mutation", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Change rules at random and ask the prover: nothing that is wrong may be proved.",

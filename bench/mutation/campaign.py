@@ -19,22 +19,22 @@ from bench.mutation.progress import Progress
 from egraph.rule import MergeRule, Rule
 
 CHUNK = 20
-"""Mutants that one process judges: what proofs remember is forgotten with it."""
+"""Mutants that one process judges: the caches of proofs end with the process."""
 PATIENCE = 5
-"""Mutants of a rule that are looked at for every one that is wanted."""
+"""Mutants of a rule that are looked at for each one that is wanted."""
 
 Result = TypeVar("Result")
 Tried: TypeAlias = tuple[int, int, bool]
-"""A mutant that is chosen: which rule, which of its changes, and whether a few instances refute it."""
+"""A chosen mutant: the numbers of its rule and its change, and whether a few instances refute it."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the mutants. ``slow``: given up. ``wrong``: proved, and refuted by the reference; there must be none.
+    """The fates of the mutants. ``slow``: the proof was abandoned. ``wrong``: proved, and refuted by the reference; there must be none.
 
-    ``stillborn``: changes after which there was no rule; ``idle``: no random instance fits the mutant, so that it is left out.
+    ``stillborn``: changes after which there was no rule; ``idle``: no random instance fits the mutant, so it is skipped.
     ``false``: refuted by the reference on a few random instances, whatever the prover says. ``by_change``: for every kind of
-    change how many there were, how many of these false, rejected, given up and proved.
+    change the number of mutants, and how many of these were false, rejected, abandoned and proved.
     """
 
     rules: int
@@ -56,7 +56,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What looking at the mutants of one rule gave."""
+    """The mutants chosen for one rule, with counts of its changes."""
 
     chosen: tuple[Tried, ...]
     sites: int
@@ -65,7 +65,7 @@ class _Choice:
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> _Choice:
-        """Return a choice that was kept."""
+        """Return a stored choice."""
         return _Choice(**{**values, "chosen": tuple((number, position, false) for number, position, false in values["chosen"])})
 
 
@@ -81,9 +81,9 @@ def run(
 ) -> Tally:  # fmt: skip
     """Judge ``count`` mutants of the rules, drawn at random, and compare what is proved with the reference.
 
-    In turns, a mutant of every rule that a few random instances refute, and one that they do not: the false ones must not be
-    proved, and among the others are those that are false where few look. An interrupt ends it with those judged so far;
-    what ``progress`` knows is not done again.
+    Mutants of a rule alternate between one that a few random instances refute and one that they do not: the false ones must not
+    be proved, and among the others are mutants that are false only in rare cases. An interrupt ends the campaign with the mutants
+    judged so far; steps that ``progress`` has recorded are not repeated.
     """
     progress = Progress() if progress is None else progress
     share = -(-count // max(1, len(rules)))
@@ -147,7 +147,7 @@ def _chosen(rule: Rule | MergeRule, number: int, share: int, seed: int) -> _Choi
 
 
 def _together(rules: Sequence[Rule | MergeRule], chunk: Sequence[Tried], seed: int, cases: int) -> list[Judged]:
-    """Judge mutants in a process of their own; one that dies takes its mutants with it, unproved."""
+    """Judge mutants in one process; if it dies, each gets a process of its own, and a mutant whose process dies is not proved."""
 
     def judge(tried: Tried) -> Judged:
         number, position, false = tried
@@ -164,7 +164,7 @@ def _together(rules: Sequence[Rule | MergeRule], chunk: Sequence[Tried], seed: i
 
 
 def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
-    """Return the result of a task in a process of its own, None where that dies."""
+    """Return the result of a task in a process of its own; None if that dies."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=lambda: sender.send(task()))
@@ -183,7 +183,7 @@ def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
 
 
 KEPT_FATES: tuple[Literal["rejected", "slow", "proved"], ...] = ("rejected", "slow", "proved")
-"""What may become of a mutant that random tests do not refute."""
+"""The possible fates of a mutant that random tests do not refute."""
 
 
 def _tally(rules: Sequence[Rule | MergeRule], choices: Sequence[_Choice], drawn: Sequence[Tried], judged: Sequence[Judged]) -> Tally:

@@ -1,4 +1,4 @@
-"""What can be changed in the text of a function."""
+"""The possible changes in the text of a function."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 from bench.mutation.vocabulary import FUNCTIONS, KINDS, LEFT_OUT, NAMES, OPERATORS, ORDERED, REQUIRE, WAYS
 
 Change: TypeAlias = tuple[str, ast.AST, Callable[[], None]]
-"""A name for the change, where, and how to do it."""
+"""The name of the change, its place, and a function that makes it."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known of the names that a function uses. ``bundles``: attributes of its parameters; ``values``: from around it.
+    """The names that a function uses. ``bundles``: attributes of its parameters; ``values``: values from around it.
 
-    ``right``: whether all of it makes right sides, as what a merge builds does.
+    ``right``: whether all of the function makes right sides, like the function that builds a merge.
     """
 
     bundles: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -47,14 +47,14 @@ def changes(definition: ast.FunctionDef, around: Surroundings) -> Iterator[Chang
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node hangs in a tree."""
+    """The place of a node in a tree."""
 
     parent: ast.AST
     name: str
     position: int | None
 
     def put(self, node: ast.AST) -> None:
-        """Hang another node there."""
+        """Put another node there."""
         if self.position is None:
             setattr(self.parent, self.name, node)
         else:
@@ -90,7 +90,7 @@ def _parameters(definition: ast.FunctionDef, kinds: Sequence[str]) -> tuple[str,
 
 
 def called(value: ast.AST) -> str:
-    """Return the name of the function that is called, '' where none is by name."""
+    """Return the name of the function that is called; '' if none is called by name."""
     return value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
 
 

@@ -1,7 +1,7 @@
 """The functions that a rule is made of, and a rule with one of them replaced.
 
-A rule's function may be one of a family, made inside another function, and it may call functions of its module: whatever
-decides what the rule says can be changed.
+A rule's function may be one of a family, made inside another function, and it may call functions of its module: every
+function that decides what the rule says can be changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from egraph.rule import MergeRule, Rule, make_rule
 
 SHIPPED = Path(shipped.__file__).parent
 FIXED = SHIPPED / "family.py"
-"""What names and makes rules, and is the same for all."""
+"""The file that names and makes rules, which is the same for all."""
 
 
 def roots(rule: Rule | MergeRule) -> tuple[Written, ...]:
@@ -47,7 +47,7 @@ def _definitions(path: str) -> Mapping[tuple[str, int], ast.FunctionDef]:
 
 
 def definition(function: Closure) -> ast.FunctionDef | None:
-    """Return the text of a function as a tree without decorators, None where there is no text."""
+    """Return the text of a function as a tree without decorators; None if there is no text."""
     try:
         syntax_tree = _definitions(function.path).get((function.syntax.name, function.syntax.line))
     except (OSError, SyntaxError):
@@ -67,7 +67,7 @@ def values_around(function: Closure) -> Mapping[str, int | float | str]:
 
 
 def rebuilt(rule: Rule | MergeRule, name: str, old: Closure, text: ast.FunctionDef, extra: Mapping[str, Native]) -> Rule | MergeRule:
-    """Return a rule with a function's text replaced, its pattern read anew; ``extra`` holds what changes may call."""
+    """Return a rule with a function's text replaced and its pattern read again; ``extra`` holds what changes may call."""
     new = replace(old, syntax=read_function(text, old.path), around=Behind(old.around, {**OPERATORS, **extra}))
     laws = [Written(exchanged(law.closure, old, new, {}), law.lists) for law in roots(rule)]
     if isinstance(rule, Rule):
@@ -79,7 +79,7 @@ def rebuilt(rule: Rule | MergeRule, name: str, old: Closure, text: ast.FunctionD
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """Names, and some more for what has none among them."""
+    """Names, with more that are used if a name is not among them."""
 
     around: Names
     more: Mapping[str, Value]

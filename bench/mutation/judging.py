@@ -22,17 +22,17 @@ from verify.random_testing import CRASHES, compare, draws
 from verify.scope import Tree, outside
 
 UNITS = 20_000
-"""Work (``verify.budget``) after which the proof of a mutant is given up: about a second, and the same everywhere."""
+"""Work (``verify.budget``) after which the proof of a mutant is abandoned: about a second, and the same on every machine."""
 SECONDS, LOOK_SECONDS = 20.0, 2.0
-"""Processor time after which a proof that does other work ends, and a look at random instances: loops may never end now."""
+"""Processor time after which a proof that does other work ends, and a look at random instances: a mutant's loops may never end."""
 FEW = 8
 """Random instances on which a mutant is compared before its proof."""
 DRAWS, FEW_DRAWS = 60, 25
-"""Draws for every instance that is wanted: of a proved mutant, and before its proof."""
+"""Draws for each wanted instance: of a proved mutant, and before its proof."""
 MEMORY = 6 << 30
 """Address space that a proof may add to its process, in bytes."""
 BROKEN = (*CRASHES, AttributeError, TypeError, KeyError, AssertionError, MemoryError, RuntimeError)
-"""What a mutant's own code may raise."""
+"""Errors that a mutant's own code may raise."""
 
 
 class TooSlow(Exception):
@@ -41,7 +41,7 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a few random instances say of a mutant: how many there were, and how the sides of the last one differ."""
+    """The result of a few random instances of a mutant: their number, and how the sides of the last one differ."""
 
     instances: int
     difference: str = ""
@@ -49,7 +49,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a mutant. ``false``: a few instances refute it; ``difference``: how a proved one differs, looked for thoroughly."""
+    """The fate of a mutant. ``false``: a few instances refute it; ``difference``: how a proved one differs, after a thorough search."""
 
     name: str
     change: str
@@ -61,7 +61,7 @@ class Judged:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise ``TooSlow`` when the block takes more processor time."""
+    """Raise ``TooSlow`` if the block takes more processor time."""
 
     def stop(_: int, __: object) -> None:
         raise TooSlow
@@ -77,7 +77,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def limited_memory(size_bytes: int) -> Iterator[None]:
-    """Raise ``MemoryError`` when the block maps more than ``size_bytes`` of address space; the process is as before after it."""
+    """Raise ``MemoryError`` if the block maps more than ``size_bytes`` of address space; the process is as before after it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = mapped + size_bytes
@@ -98,7 +98,7 @@ def seen(mutant: Mutant, seed: int) -> Seen:
 
 
 def judged(mutant: Mutant, seed: int, cases: int, *, false: bool) -> Judged:
-    """Return what the prover says of a mutant, and of a proved one what ``cases`` random instances say that its proof covers."""
+    """Return the prover's verdict on a mutant and, if it is proved, the result of ``cases`` random instances that its proof covers."""
     try:
         with limited_memory(MEMORY), limited(SECONDS), at_most(UNITS):
             proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))

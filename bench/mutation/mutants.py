@@ -21,7 +21,7 @@ NO_RULE = (
     EinsatError, TypeError, ValueError, AttributeError, AssertionError, IndexError, KeyError, StopIteration, NameError, ZeroDivisionError,
     RuntimeError,
 )  # fmt: skip
-"""What a change raises after which there is no rule."""
+"""Errors of a change after which there is no rule."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Site:
-    """One change of a rule that can be made: the position-th of a function that it is made of."""
+    """One possible change of a rule: the position-th of one of its functions."""
 
     function: Closure
     position: int
@@ -61,7 +61,7 @@ def sites(rule: Rule | MergeRule) -> tuple[Site, ...]:
 
 
 def made(rule: Rule | MergeRule, site: Site) -> Mutant | None:
-    """Return the rule with a change made; None where it changes nothing, or is no rule then."""
+    """Return the rule with a change made; None if it changes nothing, or is then no rule."""
     original = definition(site.function)
     assert original is not None
     text = copy.deepcopy(original)

@@ -1,4 +1,4 @@
-"""Keep what a campaign has done in a file, line by line, so that the next run goes on where one was ended."""
+"""Store the progress of a campaign in a file, line by line, so that the next run resumes where one was ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verify.fingerprint import rule_key, verifier_key
 
 
 def campaign_key(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int) -> str:
-    """Return the hash of all that a campaign's results depend on: other rules, or another prover, begin anew."""
+    """Return the hash of all that a campaign's results depend on: with other rules, or another prover, it starts over."""
     parts = (verifier_key(), *map(rule_key, rules), count, seed, cases)
     return hashlib.blake2b("\n".join(map(str, parts)).encode(), digest_size=16).hexdigest()
 
@@ -31,7 +31,7 @@ class Progress:
 
     @staticmethod
     def read(path: Path, key: str) -> Progress:
-        """Return what a file holds of a campaign; a last line that was cut off is left out."""
+        """Return the progress of a campaign from a file; an incomplete last line is ignored."""
         progress = Progress(key, path)
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
             try:
@@ -48,7 +48,7 @@ class Progress:
         self.seconds += step["seconds"]
 
     def add(self, seconds: float, *, chosen: Mapping[int, Any] | None = None, judged: Mapping[int, Any] | None = None) -> None:
-        """Note a step, in the file too where there is one."""
+        """Record a step, also in the file if there is one."""
         step = {"campaign": self.key, "chosen": dict(chosen or {}), "judged": dict(judged or {}), "seconds": round(seconds, 2)}
         self._add(step)
         if self.path is not None:

@@ -1,4 +1,4 @@
-"""What a campaign found, as text and as files."""
+"""The results of a campaign, as text and as files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FATES = ("mutants", "false", "rejected", "slow", "proved")
 
 
 def table(tally: Tally, seconds: float) -> str:
-    """Return what became of the mutants, in a few lines."""
+    """Return the fates of the mutants, in a few lines."""
     lines = [
         f"{tally.mutants} mutants of {tally.mutated} rules: {tally.rejected} rejected, {tally.slow} given up, {tally.proved} proved",
         f"{tally.false} of all differ from the reference on {FEW} random instances or fewer",

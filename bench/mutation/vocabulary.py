@@ -1,4 +1,4 @@
-"""What stands for what in a mutant: operators, functions, names; and how an attribute changes."""
+"""The replacements in mutants: operators, functions and names; and how an attribute changes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ LEFT_OUT = frozenset({
     "mish", "gelu", "leaky_relu", "clip", "reshape", "transpose", "slice_", "pad", "expand", "reduce_sum", "reduce_mean", "reduce_max",
     "max_pool", "average_pool", "softmax", "log_softmax", "unary", "inverse", "sorted", "reversed", "with_rank",
 })  # fmt: skip
-"""Functions that can be left out: what remains is their operand."""
+"""Functions that can be left out, so that their operand remains."""
 REQUIRE = ("require", "require_number", "require_attribute")
 ORDERED = (*REQUIRE, "range", "zip", "enumerate", "isinstance", "sorted", "tuple", "list", "sum")
-"""Functions whose arguments are no operands."""
+"""Functions whose arguments are not operands."""
 KINDS: Mapping[str, str] = {
     "perm": "permutation changed", "axis": "axis changed", "axes": "axis changed", "pads": "pad changed", "before": "pad changed",
     "after": "pad changed", "strides": "stride changed", "steps": "stride changed", "dilations": "stride changed",
     "starts": "slice changed", "ends": "slice changed",
 }  # fmt: skip
-"""What a change of an attribute is called; of others, "attribute changed"."""
+"""The names of changes of an attribute; other changes are called "attribute changed"."""
 WAYS = 2
-"""In how many ways an attribute is changed: another value, another order."""
+"""The number of ways in which an attribute is changed: another value, another order."""
 
 
 def changed(run: Evaluator, value: Any, way: int) -> Any:

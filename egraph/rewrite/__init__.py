@@ -1,4 +1,4 @@
-"""The rule language: how a rule's function is read, evaluated and made a law.
+"""The rule language: a rule's function is read, evaluated and turned into a law.
 
-Rules import ``egraph.rule`` and ``egraph.rule_operators``, which are what users see of it; the modules here are how it works.
+Rules import its public interface, ``egraph.rule`` and ``egraph.rule_operators``; the modules here implement it.
 """

@@ -1,4 +1,4 @@
-"""The time that a rule may take, of the processor: for loops of its own and for what proves it."""
+"""Limits on the processor time of a rule, for its own loops and for its proof."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CLOCK = _Clock()
 
 
 def look() -> None:
-    """Raise ``OutOfTime`` where the time is up."""
-    if _CLOCK.deadline < float("inf") and time.process_time() > _CLOCK.deadline:  # to read the clock costs most of a step
+    """Raise ``OutOfTime`` if the time is up."""
+    if _CLOCK.deadline < float("inf") and time.process_time() > _CLOCK.deadline:  # reading the clock costs most of a step
         raise OutOfTime(f"{_CLOCK.seconds:g} s of processor time")
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Allow so many seconds of processor time inside the block; an outer limit still counts."""
+    """Limit the processor time inside the block, in seconds; an outer limit still applies."""
     outer = _CLOCK.deadline, _CLOCK.seconds
     deadline = time.process_time() + seconds
     if deadline < _CLOCK.deadline:

@@ -1,7 +1,7 @@
-"""What the rule language means: one evaluator for reading patterns, matching, proving, random tests and the gate.
+"""The semantics of the rule language: one evaluator for reading patterns, matching, proving, random tests and the gate.
 
-What integers and numbers are is left to an interpretation (``egraph.rewrite.values``): plain ones at a match, unknowns in a proof. So the
-ways in which a rule runs cannot differ in anything else. Every step is counted, so that a function that does not end is refused.
+An interpretation (``egraph.rewrite.values``) defines integers and numbers: plain ones at a match, unknowns in a proof. So the ways in
+which a rule runs cannot differ in anything else. Every step is counted, so that a function that does not terminate is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Evaluator(Operations):
     # Functions
 
     def run(self, function: Closure, arguments: Mapping[str, Value], on_side: Callable[[Value], None]) -> Value:
-        """Run a rule's function; every side that it yields is handed over, what it returns is returned."""
+        """Run a rule's function: pass every side that it yields to ``on_side`` and return its result."""
         return self._called(function, [], dict(arguments), on_side)
 
     def call(self, function: Value, arguments: Sequence[Value], named: Mapping[str, Value] | None = None) -> Value:
@@ -87,7 +87,7 @@ class Evaluator(Operations):
             self.bind(target, value, frame)
 
     def bind(self, target: syntax.Target, value: Value, frame: Frame) -> None:
-        if isinstance(target, syntax.Name):  # most are
+        if isinstance(target, syntax.Name):  # the common case
             frame.names[target.name] = value
             return
         match target:
@@ -189,7 +189,7 @@ class Evaluator(Operations):
 
     def value(self, node: syntax.Expression, frame: Frame) -> Value:
         """Return the value of an expression."""
-        if isinstance(node, syntax.Name):  # most are: no further call
+        if isinstance(node, syntax.Name):  # the common case: no further call
             names = frame.names
             if node.name in names:
                 binding = names[node.name]
@@ -251,7 +251,7 @@ class Evaluator(Operations):
 
     def _element(self, node: syntax.Element, frame: Frame) -> Value:
         container, position = self.value(node.value, frame), self.value(node.position, frame)
-        if type(container) is tuple and type(position) is int:  # most are
+        if type(container) is tuple and type(position) is int:  # the common case
             return container[position]
         match self.kind(container):
             case "table":
@@ -295,9 +295,9 @@ class Evaluator(Operations):
         return values
 
     def _holds(self, node: syntax.Expression, frame: Frame, *, required: bool) -> bool:
-        """Return the truth of an expression where the other one than ``required`` refuses the match, before anything else is evaluated.
+        """Return the truth of an expression; an answer other than ``required`` refuses the match before anything else is evaluated.
 
-        What this demands of each of its parts is handed to the interpretation; it is evaluated like any expression, in the same order.
+        The interpretation is told what this requires of each part. The expression is evaluated like any other, in the same order.
         """
         match node:
             case syntax.Not(value=value):
@@ -359,7 +359,7 @@ class Evaluator(Operations):
 
     def _compared(self, node: syntax.Compared, frame: Frame) -> Value:
         left = self.value(node.first, frame)
-        if len(node.comparisons) == 1:  # most are
+        if len(node.comparisons) == 1:  # the common case
             ((operator, other),) = node.comparisons
             return self.compare(operator, left, self.value(other, frame))
         result: Value = True
@@ -444,7 +444,7 @@ class Evaluator(Operations):
 
 
 def _condition_and_reason(node: syntax.Call) -> tuple[syntax.Expression, str] | None:
-    """Return both for ``f(condition, "reason")``, None for any other call: a reason that is computed might depend on the condition."""
+    """Return both parts of ``f(condition, "reason")``, None for other calls, because a computed reason might depend on the condition."""
     match node:
         case syntax.Call(arguments=(condition, syntax.Literal(value=str() as reason)), named=(), keyword_tables=()):
             return None if isinstance(condition, syntax.Spread) else (condition, reason)
@@ -452,7 +452,7 @@ def _condition_and_reason(node: syntax.Call) -> tuple[syntax.Expression, str] | 
 
 
 def _only_result(function: Closure) -> syntax.Expression | None:
-    """Return what a function returns where it does nothing else."""
+    """Return the expression that a function returns if it does nothing else, None otherwise."""
     match function.syntax.body:
         case (syntax.Return(value=value),):
             return value

@@ -1,4 +1,4 @@
-"""Read rules from a user's Python file, which ends in ``RULES = (my_rule, ...)``. The file is read, never run by Python."""
+"""Read rules from a user's Python file, which ends in ``RULES = (my_rule, ...)``. Python never runs the file."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from egraph.rewrite.values import Closure, Namespace, Native, Refusal, Value
 from egraph.rule import MergeRule, Rule, make_rule, merge_rule
 
 Found: TypeAlias = Rule | MergeRule | Refusal
-"""A rule, or why it is none."""
+"""A rule, or the error that refuses it."""
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError, RecursionError)
 """Errors that a mistake in a file's own text raises."""
 RULES = "egraph.rules"
 FAMILIES = ("named", "of_arity", "snake")
-"""Functions that make rules of a family, and their names."""
+"""Functions that generate the rules of a family and their names."""
 
 
 def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
-    """Return a file's ``RULES``; raises RuleError for the first of them that is no part of the language."""
+    """Return a file's ``RULES``; raise ``RuleError`` for the first rule that is not part of the language."""
     results = read_rules(path)
     for each in results:
         if isinstance(each, Refusal):
@@ -40,7 +40,7 @@ def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
 
 
 def read_rules(path: Path) -> tuple[Found, ...]:
-    """Return a file's ``RULES``, and for those that are no part of the language why; raises RuleError where it has none."""
+    """Return a file's ``RULES``, with the error in place of a rule outside the language; raise ``RuleError`` if the file has none."""
     if not path.is_file():
         raise RuleError(f"rule file {path} {'is a folder' if path.is_dir() else 'does not exist'}", fix="check the path")
     if path.suffix != ".py":
@@ -55,7 +55,7 @@ def read_rules(path: Path) -> tuple[Found, ...]:
 
 
 def _whole(each: Found) -> Found:
-    """Return a rule, or why something that it uses is no part of the language."""
+    """Return a rule, or the error of something that it uses and that is not part of the language."""
     if isinstance(each, Refusal):
         return each
     laws = (each.law,) if isinstance(each, Rule) else (each.law, each.member.law)
@@ -70,7 +70,7 @@ def _whole(each: Found) -> Found:
 
 
 def _deciding_text(law: Law) -> Refusal | None:
-    """Return why text that a rule makes may not be where it is: only in reasons does it decide nothing."""
+    """Return the error of a rule that builds text outside of reasons, where the text could decide something."""
     for _, value in law.parts():
         if isinstance(value, Closure) and (line := misplaced_text(value.syntax)) is not None:
             fix = "compare numbers; f-strings may stand in the reason of require(...), in assert, and where rules are made and named"
@@ -79,7 +79,7 @@ def _deciding_text(law: Law) -> Refusal | None:
 
 
 class Module:
-    """A rule file, or a module of one file beside it: its names, with what they stand for."""
+    """A rule file, or a single-file module beside it: its names with their values."""
 
     def __init__(self, path: Path, beside: dict[Path, Module]) -> None:
         self.path, self.folder = str(path), path.absolute().parent
@@ -105,7 +105,7 @@ class Module:
         return BUILTINS[name]
 
     def _refuse(self, statement: syntax.Statement, error: RuleError) -> None:
-        """Bind a statement's names to the error; a statement that binds nothing makes it an error of the file."""
+        """Bind a statement's names to the error; raise the error if the statement binds no names."""
         names = _bound_by(statement)
         if not names:
             raise error
@@ -139,7 +139,7 @@ class Module:
         )  # fmt: skip
 
     def _neighbour(self, module: str) -> Path | None:
-        """Return the file of a module that is neither Python's nor installed nor of this project."""
+        """Return the file of a module that is neither in the standard library nor installed nor part of this project."""
         if "." in module or module in ("egraph", "verify", "lower", "runtime"):
             return None
         beside = self.folder / f"{module}.py"
@@ -156,7 +156,7 @@ class Module:
 
 
 def _of_ours(module: str, name: str, where: str) -> Value:
-    """Return what a module of the shipped rules offers under a name."""
+    """Return the value of a name in a module of the shipped rules."""
     try:
         home = import_module(module)
     except ImportError as error:
@@ -194,7 +194,7 @@ def _targeted(target: syntax.Target) -> Sequence[str]:
 
 
 def _unless_refused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes rules of functions: what is refused stays so."""
+    """Wrap a function that makes rules of functions, so that it returns a refused argument unchanged."""
 
     def made(*arguments: Any, **named: Any) -> Any:
         refused = next((each for each in (*arguments, *named.values()) if isinstance(each, Refusal)), None)

@@ -1,4 +1,4 @@
-"""Calls of functions of the rule language: the names that they bind, and what they find around them."""
+"""Calls of functions of the rule language: the names that they bind, and their enclosing scopes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Frame:
         return self.around.find(name)
 
     def binds(self, name: str) -> bool:
-        """Return whether the call that this is a part of binds a name."""
+        """Return whether the call that this frame belongs to binds a name."""
         frame: Names = self
         while isinstance(frame, Frame):
             if name in frame.names:
@@ -62,7 +62,7 @@ def bound(function: Closure, arguments: Sequence[Value], named: Mapping[str, Val
 
 
 def path_of(frame: Names) -> str:
-    """Return the file that a call's function stands in."""
+    """Return the path of the file that defines a call's function."""
     while isinstance(frame, Frame):
         frame = frame.around
     return str(getattr(frame, "path", ""))

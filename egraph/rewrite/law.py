@@ -1,7 +1,7 @@
 """Laws: the equation between two tensors that a rule's function states.
 
-A law that people write is a function of the rule language, read from its text and evaluated (``Written``). One that this project makes
-of other data, such as a corpus of published rules, is a generator of its own (``Stated``).
+A hand-written law (``Written``) is a function of the rule language, read from its text and evaluated. A law that this project makes
+from other data, such as a corpus of published rules, is a Python generator (``Stated``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OnLeft: TypeAlias = Callable[[Tensor], None]
 
 
 class Law(Protocol):
-    """The equation of a rule; a key of memos."""
+    """The equation of a rule; hashable because it is a key of memos."""
 
     def __hash__(self) -> int: ...
 
@@ -56,7 +56,7 @@ class _LeftIsKnown(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A function of the language; ``lists``: parameters that take several variables, ``x1, x2, ...``, with how many."""
+    """A function of the language; ``lists``: the number of variables ``x1, x2, ...`` of each parameter that takes several."""
 
     closure: Closure
     lists: Mapping[str, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Written:
         yield from reachable(self.closure)
 
     def requiring(self, text: str) -> Written:
-        """Return the law with one more guard, asked first; ``text`` is a condition of the language, and its reason."""
+        """Return the law with one more guard, checked first; ``text`` is a condition of the language and also its reason."""
         tree = ast.parse(f"def guard():\n    require({text}, {text!r})").body[0]
         assert isinstance(tree, ast.FunctionDef)
         guard = read_function(tree, "a guard").body
@@ -130,7 +130,7 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class Stated:
-    """A law that a generator of this project's own yields; ``said``: what tells it apart from others."""
+    """A law that a Python generator of this project yields; ``said``: the text that identifies it."""
 
     function: Callable[..., Iterator[Tensor]]
     said: str = field(default_factory=lambda: uuid4().hex)
@@ -156,7 +156,7 @@ class Stated:
 
 
 class PythonNames:
-    """The scope of a function that Python has loaded, as values of the language; each is read once."""
+    """The scope of a function that Python has loaded, as values of the language; each name is read once."""
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
@@ -189,7 +189,7 @@ _CLOSURES: WeakKeyDictionary[FunctionType, Closure] = WeakKeyDictionary()
 
 
 def closure_of(function: Callable[..., Any]) -> Closure:
-    """Return a function that Python has loaded as one of the language; raises RuleError where its text is not."""
+    """Return a function that Python has loaded as one of the language; raise ``RuleError`` if its text is not part of the language."""
     if not isinstance(function, FunctionType):
         raise RuleError(f"{function!r} is no function of a rule", fix="define it with def, in a file")
     closure = _CLOSURES.get(function)
@@ -206,7 +206,7 @@ def closure_of(function: Callable[..., Any]) -> Closure:
         values = dict(zip(reversed(plain), reversed(function.__defaults__ or ()), strict=False)) | (function.__kwdefaults__ or {})
         defaults = {name: value_of(value, name, names.path) for name, value in values.items()}
         closure = _CLOSURES[function] = Closure(read, names, names.path, defaults, function.__name__, (function.__doc__ or "").strip())
-        for name in names._cells:  # a variable of a loop around is what it is now, not the last one
+        for name in names._cells:  # a variable of an enclosing loop has its current value, not its last one
             if name in mentioned(read):
                 try:
                     names.find(name)
@@ -225,7 +225,7 @@ def _parsed(text: str) -> tuple[ast.FunctionDef | ast.Lambda, ...]:
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
-    """Return a function's text as Python's tree."""
+    """Return a function's text as a Python syntax tree."""
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     lambdas: list[ast.Lambda] = []
@@ -250,7 +250,7 @@ def _place(node: ast.expr) -> tuple[int, int | None, int, int | None]:
 
 @lru_cache(maxsize=1)
 def _natives() -> Mapping[int, tuple[object, Value]]:
-    """Return the language's functions by the Python objects that stand for them."""
+    """Return the language's functions by the ``id`` of the Python objects that stand for them, each with that object."""
     natives: dict[int, tuple[object, Value]] = {}
     for module, members in MODULES.items():
         home = import_module(module)
@@ -270,7 +270,7 @@ def _natives() -> Mapping[int, tuple[object, Value]]:
 
 
 def value_of(value: Any, name: str, path: str) -> Value:
-    """Return a Python value as one of the language; raises RuleError for what it has not, as for what can change."""
+    """Return a Python value as one of the language; raise ``RuleError`` if the language has none, as for values that can change."""
     match value:
         case None | bool() | int() | float() | str() | Refusal() | Closure() | Native():
             return value
@@ -294,7 +294,7 @@ def value_of(value: Any, name: str, path: str) -> Value:
 
 
 def digest(law: Law, blank: str | None = None) -> str:
-    """Return a text that is the same for equal laws, and for laws that differ in a text of a name alone where that is ``blank``."""
+    """Return a hash that is equal for equal laws, and for laws that differ only in a text that is ``blank`` for each of them."""
     hashed = hashlib.sha256()
     for name, value in law.parts():
         hashed.update(f"{name} {'blank' if blank is not None and value == blank else _said(value)}\n".encode())

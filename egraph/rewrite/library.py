@@ -1,4 +1,4 @@
-"""The functions and modules that a rule may use: each means the same for plain sizes and for those of a proof."""
+"""The functions and modules that a rule may use; each means the same for plain sizes and for the sizes of a proof."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _map(run: Evaluator, function: Value, *values: Value) -> Iterator[Value]:
 
 
 def _extreme(operator: str, run: Evaluator, values: tuple[Value, ...], default: Value, key: Value) -> Value:
-    """Return the first value that no other is beyond, as Python does: what is compared with NaN stays."""
+    """Return the first extreme value, as Python does; a comparison with NaN keeps the best value so far."""
     elements = _elements(run, values[0]) if len(values) == 1 else values
     if not elements:
         if default is _MISSING:
@@ -121,7 +121,7 @@ def _reversed(run: Evaluator, values: Value) -> Iterator[Value]:
 
 
 def _sorted(run: Evaluator, values: Value, *, key: Value = None, reverse: bool = False) -> list[Value]:
-    """Insert one by one: equal values stay in order."""
+    """Return the values sorted by insertion; equal values stay in order."""
     ordered: list[tuple[Value, Value]] = []
     for each in _elements(run, values):
         keyed = each if key is None else run.call(key, [each])
@@ -218,12 +218,12 @@ BUILTINS: Mapping[str, Value] = MappingProxyType({
         "sum": _sum, "tuple": _tuple, "zip": _zip,
     }),
 })  # fmt: skip
-"""Python's own functions that the language has."""
+"""Python's built-in functions that the language has."""
 
 TYPES = frozenset({
     "Attributes", "Equation", "MergeRule", "Rounding", "Rule", "Steps", "Tensor", "Weight", "Binding", "Mismatch", "Verdict",
 })  # fmt: skip
-"""Names of ``egraph.rule`` that annotations alone use."""
+"""Names of ``egraph.rule`` that only annotations use."""
 
 OPERATORS: Mapping[str, Value] = MappingProxyType({
     name: Native(name, value) for name, value in vars(rule_operators).items()
@@ -267,5 +267,5 @@ MODULES: Mapping[str, Mapping[str, Value]] = MappingProxyType({
     "__future__": {"annotations": None},
     "egraph.rule_operators": OPERATORS,
 })  # fmt: skip
-"""What may be imported of which module, beside the rules' own; what stands for None is for annotations."""
+"""The names that may be imported from each module, besides the rules' own modules. Names with the value None are for annotations."""
 

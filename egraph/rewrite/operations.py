@@ -1,4 +1,4 @@
-"""The operators of the rule language on values: kinds decide which meaning an operator has, or that it has none."""
+"""The operators of the rule language on values; the kinds of the operands decide what an operator means, or that it has no meaning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from egraph.rewrite.terms import Tensor
 from egraph.rewrite.values import LARGEST_POWER, Distinct, Interpretation, Value
 
 STEPS = 1_000_000
-"""Steps of one run of a rule's function: the longest of those that ship takes some thousands."""
+"""The most steps of one run of a rule's function; the longest run of a shipped rule takes some thousands."""
 BETWEEN_LOOKS = 256
 """Steps between two checks of the clock."""
 
@@ -21,9 +21,9 @@ class TooLong(Mismatch):
 
 
 class Operations:
-    """Operators under an interpretation of integers and numbers; every step is counted, so that a function that does not end is refused.
+    """Operators under an interpretation of integers and numbers. Steps are counted, so that a function that does not terminate is refused.
 
-    ``loading``: a file is read, and texts may be joined.
+    ``loading``: whether a file is being read, in which case texts may be joined.
     """
 
     def __init__(self, numbers: Interpretation, *, loading: bool) -> None:
@@ -43,8 +43,8 @@ class Operations:
             raise TooLong(f"its function takes more than {STEPS} steps")
 
     def each(self, values: Value) -> Iterator[Value]:
-        """Return the values of a sequence, in order; a set has none."""
-        if type(values) is tuple and len(values) <= BETWEEN_LOOKS:  # most are: its steps are counted at once
+        """Return the values of a sequence, in order; raise ``TypeError`` for a set, which has no order."""
+        if type(values) is tuple and len(values) <= BETWEEN_LOOKS:  # the common case: its steps are counted at once
             self._steps += len(values)
             if self._steps % BETWEEN_LOOKS < len(values):
                 self._look()
@@ -91,8 +91,8 @@ class Operations:
         return values * count
 
     def compare(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> Value:
-        """left OPERATOR right; ``required`` where the other answer refuses the match"""
-        if type(left) is type(right) is int and operator in _OF_INTEGERS:  # most are
+        """left OPERATOR right; ``required``: the answer without which the match is refused"""
+        if type(left) is type(right) is int and operator in _OF_INTEGERS:  # the common case
             return self.numbers.compare(operator, left, right, required)
         match operator:
             case "is" | "is not":
@@ -116,7 +116,7 @@ class Operations:
         raise TypeError(f"in a {self.kind(container)}")
 
     def equal(self, left: Value, right: Value, required: bool | None = None) -> bool:
-        """left == right; ``required`` where the other answer refuses the match"""
+        """left == right; ``required``: the answer without which the match is refused"""
         if type(left) is type(right) is int or type(left) is type(right) is str:
             return bool(left == right)
         left_kind, right_kind = self.kind(left), self.kind(right)
@@ -137,7 +137,7 @@ class Operations:
                 return all(self._within(each, right) for each in left.values) and all(self._within(each, left) for each in right.values)
             case "table":
                 raise TypeError("a table is compared")
-        each_required = required or None  # one pair that differs decides that they do, one that is equal nothing
+        each_required = required or None  # a differing pair decides that the sequences differ, an equal pair nothing
         return len(left) == len(right) and all(self.equal(a, b, each_required) for a, b in zip(left, right, strict=True))
 
     def _ordered(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> bool:
@@ -155,8 +155,8 @@ class Operations:
         return self.numbers.compare(operator, len(left), len(right))
 
     def truth(self, value: Value, required: bool | None = None) -> bool:
-        """Return whether a value counts as true; ``required`` where the other answer refuses the match."""
-        if type(value) is bool:  # most are
+        """Return whether a value counts as true; ``required``: the answer without which the match is refused."""
+        if type(value) is bool:  # the common case
             return value is True
         match self.kind(value):
             case "truth":
@@ -174,7 +174,7 @@ class Operations:
         raise TypeError(f"a {self.kind(value)} is neither true nor false")
 
     def distinct(self, values: Sequence[Value]) -> Distinct:
-        """Return the different ones of some values."""
+        """Return the distinct values."""
         distinct: list[Value] = []
         for each in values:
             if not any(self.equal(each, other) for other in distinct):

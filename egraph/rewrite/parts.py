@@ -13,7 +13,7 @@ from egraph.rewrite.values import Closure, Names, Namespace, Value
 
 @dataclass(frozen=True, eq=False)
 class Overlay:
-    """Some names, and those of an enclosing scope."""
+    """A scope of some names inside an enclosing scope."""
 
     names: Mapping[str, Value]
     around: Names
@@ -37,13 +37,13 @@ def mentioned(node: syntax.Function) -> frozenset[str]:
 
 
 def _read_in(targets: tuple[syntax.Target, ...]) -> frozenset[str]:
-    """Return the names that targets read: those whose elements are changed."""
+    """Return the names that assignment targets read: those whose elements are changed."""
     elements = (each for each in pieces(targets) if isinstance(each, syntax.Element | syntax.Field))
     return frozenset(name.name for each in elements for name in pieces(each) if isinstance(name, syntax.Name))
 
 
 def pieces(node: object) -> Iterator[object]:
-    """Yield a piece of syntax and all that it is made of."""
+    """Yield a piece of syntax and all pieces inside it."""
     if isinstance(node, tuple):
         for each in node:
             yield from pieces(each)
@@ -54,7 +54,7 @@ def pieces(node: object) -> Iterator[object]:
 
 
 def misplaced_text(node: object) -> int | None:
-    """Return the line of text made of values that is no reason for a refusal, None where there is none."""
+    """Return the line of an f-string that is not the reason of a refusal, None if there is none."""
     match node:
         case syntax.Text():
             return node.line
@@ -74,7 +74,7 @@ def misplaced_text(node: object) -> int | None:
 
 
 def reachable(closure: Closure) -> Iterator[tuple[str, object]]:
-    """Yield the functions that a function may call, its own first, and the values that they read, by name."""
+    """Yield a function, the functions that it may call and the values that they read, each with its name."""
     seen: set[int] = set()
     waiting: list[tuple[str, object]] = [("", closure)]
     while waiting:
@@ -103,16 +103,16 @@ def reachable(closure: Closure) -> Iterator[tuple[str, object]]:
 
 @lru_cache(maxsize=4096)
 def _used_of(node: syntax.Function, module: str) -> tuple[str, ...]:
-    """Return what a function uses of a module."""
+    """Return the members of a module that a function uses."""
     read = (each for each in pieces(node) if isinstance(each, syntax.Field))
     return tuple(sorted({each.name for each in read if isinstance(each.value, syntax.Name) and each.value.name == module}))
 
 
 def exchanged(closure: Closure, old: Closure, new: Closure, made: dict[int, Closure]) -> Closure:
-    """Return a function with another one in place of ``old``, wherever that is called from; the same where it is not."""
+    """Return a function with ``new`` in place of ``old`` wherever ``old`` is called; unchanged if it is never called."""
     if id(closure) in made:
         return made[id(closure)]
-    made[id(closure)] = closure  # where it calls itself
+    made[id(closure)] = closure  # for a function that calls itself
     names: dict[str, Value] = {}
     for each in mentioned(closure.syntax):
         try:

@@ -1,8 +1,8 @@
-"""Read Python text as the rule language, and refuse what is no part of it: with its line, the reason and what to write instead.
+"""Read Python text as the rule language; refuse everything else with its line, the reason and what to write instead.
 
-A proof runs a rule's function on symbolic sizes and trusts that it is the same mathematics on plain integers. So a function of a
-rule is not run by Python at all: it is read once, here, and ``egraph.rewrite.evaluator`` gives every construct its one meaning.
-What is not listed here has none.
+A proof runs a rule's function on symbolic sizes and trusts that it is the same mathematics on plain integers. So Python never runs a
+rule's function: it is read once, here, and ``egraph.rewrite.evaluator`` gives every construct its one meaning. A construct that is
+not listed here has no meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = frozenset({
 })  # fmt: skip
 """Names that may follow a dot, besides operators' attributes and names of modules."""
 NAMES_OF_FUNCTIONS = frozenset({"__name__", "__doc__"})
-"""Attributes that functions that make rules may set."""
+"""Attributes of functions that code which makes rules may set."""
 
 _ARITHMETIC: Mapping[type[ast.operator], syntax.ArithmeticOperator] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@",
@@ -68,7 +68,7 @@ _BY_NAME: Mapping[str, tuple[str, str]] = {
 
 
 def read_module(text: str | bytes, path: str) -> tuple[syntax.Statement, ...]:
-    """Return the statements of a rule file; one that is refused binds its names to the refusal. Raises RuleError for broken text."""
+    """Return the statements of a rule file; a refused statement binds its names to the refusal. Raise ``RuleError`` for broken text."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
@@ -80,7 +80,7 @@ def read_module(text: str | bytes, path: str) -> tuple[syntax.Statement, ...]:
 
 
 def read_function(node: ast.FunctionDef | ast.Lambda, path: str) -> syntax.Function:
-    """Return a function; raises RuleError for the first thing in it that is no part of the language."""
+    """Return a function; raise ``RuleError`` for the first construct in it that is not part of the language."""
     return _Reader(path, node).function(node)
 
 
@@ -88,7 +88,7 @@ class _Reader:
     def __init__(self, path: str, tree: ast.AST) -> None:
         self.path, self.tree = path, tree
         self.modules: set[str] = set()
-        """Names of modules: whatever they have may follow a dot."""
+        """Names of modules; any member of theirs may follow a dot."""
 
     def refuse(self, node: ast.AST, construct: str, why: str, fix: str) -> NoReturn:
         raise RuleError(f"{construct}: {why}", where=f"{self.path}:{getattr(node, 'lineno', 1)}", fix=fix)
@@ -99,7 +99,7 @@ class _Reader:
     # Statements
 
     def statements(self, node: ast.stmt) -> Iterator[syntax.Statement]:
-        """Yield the statement, or its refusal: the names that it binds may then not be used."""
+        """Yield the statement, or its refusal; the names that a refused statement binds may not be used."""
         try:
             yield from self.statement(node)
         except RuleError as error:
@@ -306,7 +306,7 @@ def _named(node: ast.AST) -> str:
 
 
 def _bound_in(tree: ast.AST) -> frozenset[str]:
-    """Return every name that a text binds itself: such a name is no builtin."""
+    """Return every name that a text binds; such a name is not a builtin."""
     bound: set[str] = set()
     for node in ast.walk(tree):
         match node:

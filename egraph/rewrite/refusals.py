@@ -1,4 +1,4 @@
-"""Why a rule does not apply: refusals are values with a reason."""
+"""Refusals: exceptions that carry the reason why a rule does not apply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mismatch(Exception):
-    """Why a rule did not apply: ``k must be 1, got 3``."""
+    """The reason why a rule does not apply, such as ``k must be 1, got 3``."""
 
     reason: str
 
@@ -17,7 +17,7 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class WrongNumber(Mismatch):
-    """A constant is not the number that the rule needs; tests read which number it is."""
+    """A constant is not the number that the rule needs; tests read the needed number."""
 
     variable: str
     number: float
@@ -25,7 +25,7 @@ class WrongNumber(Mismatch):
 
 @dataclass(frozen=True)
 class WrongAttribute(Mismatch):
-    """An attribute has not the one value that the rule needs; tests read which value it is."""
+    """An attribute does not have the one value that the rule needs; tests read the needed value."""
 
     variable: str
     attribute: str

@@ -1,6 +1,6 @@
 """The syntax of the rule language: the parts of a rule's function, as small frozen values.
 
-A subset of Python's own syntax. ``egraph.rewrite.reader`` reads it, ``egraph.rewrite.evaluator`` says what it means.
+It is a subset of Python's syntax. ``egraph.rewrite.reader`` reads it, and ``egraph.rewrite.evaluator`` defines its meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Comparison: TypeAlias = OneOf["==", "!=", "<", "<=", ">", ">=", "in", "not in", 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a rule's text; ``line`` is its position, and no part of its meaning."""
+    """A piece of a rule's text; ``line`` is its position, which is not part of its meaning."""
 
     line: int = field(compare=False, repr=False)
 
@@ -111,7 +111,7 @@ class Compared(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Every(Piece):
-    """first and second ..., or for ``some`` first or second ...: the value of the one that decides"""
+    """first and second ..., or with ``some`` first or second ...; its value is that of the operand that decides"""
 
     some: bool
     operands: tuple[Expression, ...]
@@ -169,7 +169,7 @@ class Text(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a function; ``kind``: "", "*" or "**"; ``named``: given by its name alone."""
+    """A parameter of a function; ``kind``: "", "*" or "**"; ``named``: whether it is keyword-only."""
 
     name: str
     annotation: str
@@ -206,7 +206,7 @@ class Targets:
 
     targets: tuple[Target, ...]
     spread: int | None = None
-    """Which of them takes what is left, as a list."""
+    """The position of the target that takes the remaining values as a list."""
 
 
 Target: TypeAlias = Name | Element | Field | Targets
@@ -260,7 +260,7 @@ class Yield(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Piece):
-    """An expression for what it refuses: ``require(...)``"""
+    """An expression that is evaluated for its effect: ``require(...)``"""
 
     value: Expression
 
@@ -289,7 +289,7 @@ class Import(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Piece):
-    """A statement of a file that is no part of the language: the names that it binds may not be used."""
+    """A statement of a file that is not part of the language; the names that it binds may not be used."""
 
     names: tuple[str, ...]
     what: str

@@ -31,7 +31,7 @@ def require(condition: bool, reason: str) -> None:
 def differs(value: Any, expected: Any) -> bool:
     """Return whether a number is not the expected one, to the precision of float32."""
     for first, second in ((value, expected), (expected, value)):
-        if hasattr(first, "differs_from"):  # a number that is known only as a name
+        if hasattr(first, "differs_from"):  # a number that is known only by name
             return bool(first.differs_from(second))
     if is_float32(expected):
         return bool(value != expected)
@@ -39,7 +39,7 @@ def differs(value: Any, expected: Any) -> bool:
 
 
 def is_float32(number: float) -> bool:
-    """Return whether float32 holds a number: it is then compared exactly, others to the precision of float32."""
+    """Return whether float32 holds a number; such numbers are compared exactly, others to the precision of float32."""
     if not math.isfinite(number):
         return True
     try:
@@ -64,9 +64,9 @@ def require_attribute(bundle: Attributes, attribute: str, expected: float) -> No
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A pattern variable. ``constant`` variables match only values known at compile time, others of a ``dtype`` only such.
+    """A pattern variable. A ``constant`` variable matches only values known at compile time, one with a ``dtype`` only values of that type.
 
-    ``dtype`` is None for numbers, or whatever the operator that reads the variable takes."""
+    If ``dtype`` is None, the variable matches numbers, or whatever the operator that reads it takes."""
 
     name: str
     constant: bool
@@ -81,7 +81,7 @@ class Pattern:
     attributes: AttributeTuple | str
     operands: tuple[Pattern | Variable, ...]
     _hash: int = field(init=False, repr=False, compare=False)
-    """Return the hash, computed once: patterns are keys of memos that every random draw asks."""
+    """The hash, computed once because every random draw looks up patterns in memos."""
 
     def __hash__(self) -> int:
         try:
@@ -92,10 +92,10 @@ class Pattern:
             return value
 
     def __reduce__(self) -> tuple[type[Pattern], tuple[object, ...]]:
-        return Pattern, (self.op, self.attributes, self.operands)  # a hash is a process's own
+        return Pattern, (self.op, self.attributes, self.operands)  # a hash differs between processes
 
     def names(self) -> set[str]:
-        """Return the names of its variables, those of attributes too."""
+        """Return the names of its variables, including attributes variables."""
         variables = {self.attributes} if isinstance(self.attributes, str) else set()
         for operand in self.operands:
             variables |= operand.names() if isinstance(operand, Pattern) else {operand.name}
@@ -124,11 +124,11 @@ class Attributes:
 
 
 class BoundType:
-    """A type of a bound term that is no node: it has what rules read of a ``TensorType``."""
+    """The type of a bound term that is not a node; it has all that rules read of a ``TensorType``."""
 
 
 class Bound(ABC):
-    """A bound term that is no node: a proof binds variables to terms with symbolic sizes."""
+    """A bound term that is not a node: a proof binds variables to terms with symbolic sizes."""
 
     @property
     @abstractmethod
@@ -227,7 +227,7 @@ def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None
     terms = [_tensor(operand, op).term for operand in operands]
     attributes = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
     nodes = [t for t in terms if isinstance(t, Node)]
-    bound = [t for t in terms if not isinstance(t, Node | Pattern | Variable)]  # what an abstract class holds is slow to ask
+    bound = [t for t in terms if not isinstance(t, Node | Pattern | Variable)]  # isinstance of an abstract class is slow
     if len(nodes) == len(terms):
         return Tensor(apply(op, *nodes, attributes=attributes))
     if len(bound) == len(terms):

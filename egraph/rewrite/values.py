@@ -1,8 +1,8 @@
 """The values that the rule language computes with, and the interface of an interpretation of its numbers.
 
-Integers are Python's: unbounded. Numbers are IEEE doubles, with infinities and NaN. Everything else is made of these, of texts that
-are compared and never taken apart, and of tensors. A proof has unknowns among integers and numbers: its interpretation says what is
-known of them, and the evaluator is the same.
+Integers are Python's: unbounded. Numbers are IEEE doubles, with infinities and NaN. All other values consist of these, of texts that
+are compared and never split, and of tensors. In a proof, integers and numbers may be unknowns: its interpretation states what is known
+of them, and the evaluator is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Reason:
-    """Text made of values: the reason of a refusal, which decides nothing."""
+    """Text built from values: the reason of a refusal, which decides nothing."""
 
     text: str
 
@@ -39,7 +39,7 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
-    """A set: different values, in no order that a rule can see."""
+    """A set: distinct values, in an order that rules cannot observe."""
 
     values: tuple[Value, ...]
 
@@ -53,7 +53,7 @@ class TableValue:
 
 @dataclass(frozen=True, eq=False)
 class Namespace:
-    """An imported module: those of its names that belong to the language."""
+    """An imported module, restricted to the names that belong to the language."""
 
     name: str
     members: Mapping[str, Value]
@@ -61,37 +61,37 @@ class Namespace:
 
 @dataclass(frozen=True, eq=False)
 class Native:
-    """A function that the language provides; ``evaluating``: it is handed the evaluator first."""
+    """A function that the language provides; ``evaluating``: whether its first argument is the evaluator."""
 
     name: str
     function: Callable[..., Value]
     evaluating: bool = False
     refuses: bool = False
-    """Whether it does nothing but refuse the match where its first argument is false."""
+    """Whether its only effect is to refuse the match if its first argument is false."""
     every: bool | None = None
-    """For a function of a sequence that is true where every element is (True), or false where every element is (False): which."""
+    """True for ``all``, which is true if every element is; False for ``any``, which is false if every element is; None otherwise."""
 
 
 @dataclass(frozen=True, eq=False)
 class Refusal:
-    """The value of a name of a rule file that is no part of the language."""
+    """The value of a name in a rule file whose definition is not part of the language."""
 
     error: RuleError
     name: str = ""
 
 
 class Names(Protocol):
-    """Where a function finds what it does not bind itself."""
+    """The scope in which a function finds the names that it does not bind."""
 
     def find(self, name: str) -> Value:
-        """Return a value; raises KeyError where there is none."""
+        """Return a value; raise ``KeyError`` if there is none."""
 
 
 @dataclass(eq=False)
 class Closure:
-    """A function of the language with what it finds around it.
+    """A function of the language with its enclosing scope.
 
-    ``name`` and ``text`` are what a function that makes rules may set.
+    A function that makes rules may set ``name`` and ``text``.
     """
 
     syntax: syntax.Function
@@ -106,15 +106,15 @@ class Interpretation(Protocol):
     """An interpretation of integers and numbers."""
 
     def kind(self, value: Value) -> Kind:
-        """Return what a value is."""
+        """Return the kind of a value."""
 
     def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
-        """Return a result for integers and numbers."""
+        """Return the result of an operator on integers and numbers."""
 
     def compare(self, operator: syntax.Comparison, left: Value, right: Value, required: bool | None = None) -> bool:
         """Return whether a comparison of two integers, two numbers, or one of each holds.
 
-        ``required``: with the other answer the match is refused, so that nothing need be known of that way.
+        ``required``: the answer without which the match is refused, so that nothing needs to be known about the other case.
         """
 
     def negative(self, value: Value) -> Value:
@@ -124,10 +124,10 @@ class Interpretation(Protocol):
         """Return whether an integer or a number is not zero; ``required`` as for ``compare``."""
 
     def whole(self, value: Value) -> int:
-        """Return an integer that counts something."""
+        """Return a value that counts something as a plain integer."""
 
     def number(self, name: str, function: Callable[..., float], values: tuple[Value, ...]) -> Value:
-        """Return a function of numbers."""
+        """Return the value of a function of numbers."""
 
 
 KINDS: Mapping[type, Kind] = {
@@ -143,11 +143,11 @@ _ARITHMETIC: Mapping[str, Callable[[Value, Value], Value]] = {
     "+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv, "//": python.floordiv, "%": python.mod, "**": python.pow,
 }  # fmt: skip
 LARGEST_POWER = 64
-"""Exponents are whole numbers of the rule's text, or as small: larger ones are no sizes."""
+"""The largest exponent. Exponents are whole numbers from the rule's text; larger powers are not sizes."""
 MOST_BITS = 4096
-"""Bits of an integer, at most: larger products are no sizes, and take long to compute."""
+"""The most bits of an integer; larger products are not sizes and take long to compute."""
 SMALLEST = 2.0**-1022
-"""A computed number nearer to zero than this has lost digits."""
+"""The smallest normal double; a computed number nearer to zero has lost digits."""
 
 
 class Plain:
@@ -187,7 +187,7 @@ PLAIN = Plain()
 
 
 def changeable(value: Value) -> bool:
-    """Return whether a value, or one in it, can change: a list, or what is gone through once."""
+    """Return whether a value, or one inside it, can change: a list, or an iterator."""
     match value:
         case tuple():
             return any(map(changeable, value))
@@ -199,7 +199,7 @@ def changeable(value: Value) -> bool:
 
 
 def check_finite(operator: str, left: float, right: float, result: float) -> None:
-    """Refuse a match at which finite numbers compute what a double cannot hold: it is then far from what the proof says."""
+    """Refuse a match if finite numbers give a result that no double holds, because the result is then far from what the proof says."""
     if not (math.isfinite(left) and math.isfinite(right)):
         return
     vanished = abs(result) < SMALLEST and operator in ("*", "/") and left != 0
@@ -218,7 +218,7 @@ def kind_of_object(value: Value) -> Kind:
 
 
 _CLASSES: dict[type, Kind | None] = {}
-"""Classes that were asked about, and the kind that all of their values are of."""
+"""The kind of all values of a class, cached; None if the class does not decide it."""
 
 
 def _kind_of_class(kind: type) -> Kind | None:

@@ -1,7 +1,7 @@
-"""Boxes: products of ranges of positions, one an axis, each with a step.
+"""Boxes: products of strided ranges of positions, one range per axis.
 
-Where two tensors differ is a set of positions; as disjoint boxes it can be read, computed by an operator of the same kind
-and written through strided windows. A box is a tuple of ``range``: values, equal where they hold the same positions.
+The positions at which two tensors differ form a set. As disjoint boxes, the set can be read, computed by an operator of the same kind
+and written through strided windows. A box is a tuple of ``range``; boxes are values, equal if they hold the same positions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from egraph.tensor.node import Node
 Box: TypeAlias = tuple[range, ...]
 Mask: TypeAlias = NDArray[np.bool_]
 MOST_CELLS = 1 << 26
-"""Positions of a value that are marked one by one, one byte each."""
+"""The most positions of a value that are marked one by one, one byte each."""
 
 
 def boxes_of(mask: Mask) -> tuple[Box, ...]:
     """Return disjoint boxes that hold exactly the positions that a mask marks: few, but not always the fewest.
 
-    Positions of an axis at which the mask is the same go together, so that the work depends on how many kinds there are and
-    not on how many positions.
+    Positions of an axis at which the mask is the same are grouped into one kind, so that the work depends on the number of kinds and
+    not on the number of positions.
     """
     if not mask.any():
         return ()
@@ -52,7 +52,10 @@ def mask_of(boxes: Sequence[Box], shape: Sequence[int]) -> Mask:
 
 
 def widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
-    """Return boxes of the same positions, each over whole axes where all of that is to be corrected: few kernels, some cells twice."""
+    """Return boxes of the same positions, each widened to a whole axis if the wider box holds no other positions.
+
+    This takes few kernels, but computes some cells twice.
+    """
     mask = mask_of(boxes, shape)
     wider_boxes: dict[Box, None] = {}
     for box in boxes:
@@ -65,7 +68,7 @@ def widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
 
 
 def _apart(boxes: Sequence[Box]) -> tuple[Box, ...]:
-    """Return boxes without what earlier ones hold of them, where that leaves a box: parts that do not meet are written in any order."""
+    """Return boxes, each without the cells of earlier boxes if the rest is a box; disjoint parts can be written in any order."""
     result: list[Box] = []
     for box in boxes:
         for earlier in result:
@@ -84,12 +87,12 @@ def _holds(outer: Box, inner: Box) -> bool:
 
 
 def cells(boxes: Sequence[Box]) -> int:
-    """Return how many positions disjoint boxes hold."""
+    """Return the number of positions in disjoint boxes."""
     return sum(int(np.prod([len(r) for r in box], dtype=np.int64)) for box in boxes)
 
 
 def runs(box: Box, shape: Sequence[int]) -> int:
-    """Return in how many dense pieces a box lies in a row-major tensor."""
+    """Return the number of contiguous pieces of a box in a row-major tensor."""
     whole = len(shape)
     while whole and box[whole - 1] == range(shape[whole - 1]):
         whole -= 1
@@ -99,7 +102,7 @@ def runs(box: Box, shape: Sequence[int]) -> int:
 
 
 def progressions(positions: Sequence[int]) -> tuple[range, ...]:
-    """Return disjoint ranges that hold exactly these ascending positions: runs, or ranges with steps where these are fewer."""
+    """Return disjoint ranges that hold exactly these ascending positions: runs, or ranges with steps if these are fewer."""
     runs: list[range] = []
     for position in positions:
         if runs and runs[-1].stop == position:
@@ -138,7 +141,7 @@ def restricted(scope: Scope, box: Box) -> Scope:
 
 
 def axis_names(node: Node) -> tuple[str, ...]:
-    """Return a name for every axis of a result: those of its layout where it has one, else its number."""
+    """Return a name for every axis of a result: from its layout if it has one, else from its number."""
     layout = next((value for key, value in node.attributes if key == "layout"), None)
     if layout in ("NCHW", "NHWC") and node.type.rank == 4:
         return tuple(str(layout).lower())
@@ -165,7 +168,7 @@ def _condition(positions: range, size: int, name: str) -> str:
 
 
 def _compressed(mask: Mask) -> tuple[list[list[list[int]]], Mask]:
-    """Return for every axis its positions by kind, and the mask over kinds."""
+    """Return the positions of every axis grouped by kind (equal slices of the mask), and the mask over kinds."""
     kinds: list[list[list[int]]] = []
     for axis in range(mask.ndim):
         slabs = np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1)
@@ -178,7 +181,7 @@ def _compressed(mask: Mask) -> tuple[list[list[list[int]]], Mask]:
 
 
 def _split(mask: Mask, kinds: Sequence[list[list[int]]], order: Sequence[int]) -> list[Box]:
-    """Return the boxes of a mask over kinds whose axes stand in an order, outermost first, as boxes over the axes as they were."""
+    """Return the boxes of a mask over kinds whose axes are permuted by ``order``, outermost first, as boxes over the original axes."""
     by_axis = [dict(zip(order, box, strict=True)) for box in _boxes(mask, kinds)]
     return [tuple(box[axis] for axis in range(len(order))) for box in by_axis]
 
@@ -199,7 +202,7 @@ def _boxes(mask: Mask, kinds: Sequence[list[list[int]]]) -> list[Box]:
 
 
 def _progressions_in(positions: set[int]) -> list[range]:
-    """Return the longest range from the least position for every step to another position, and the run of each step from there."""
+    """Return the least position alone, and for every other position the longest range from the least one by the step between them."""
     ordered = sorted(positions)
     first, candidates = ordered[0], [range(ordered[0], ordered[0] + 1)]
     for second in ordered[1:]:

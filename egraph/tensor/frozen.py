@@ -1,4 +1,4 @@
-"""A read-only picture of an e-graph, and the kernel candidates over it for extraction."""
+"""A read-only snapshot of an e-graph, and its kernel candidates for extraction."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ENode:
     children: tuple[int, ...]
     rule: str = ""
     rules: tuple[str, ...] = field(default=(), compare=False)
-    """Every rule on which it rests that this operator, over the values of ``children``, computes its class."""
+    """Every rule that justifies that this operator, over the values of ``children``, computes its class."""
     steps: tuple[str, ...] = field(default=(), compare=False)
-    """The reasons that lead from the class's node in the input program, or its first e-node, to this one, in their order."""
+    """The reasons that lead from the class's node in the input program, or its first e-node, to this one, in order."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class FrozenEGraph:
     roots: tuple[int, ...]
     constants: frozenset[int]
     source: Mapping[int, Node]
-    """The input program's node of a class, the first where rules joined several."""
+    """The input program's node of a class, the first one if rules joined several."""
     root_rules: tuple[tuple[str, ...], ...] = ()
-    """For each root the rules by which it equals the first node of its class."""
+    """For each root, the rules by which it equals the first node of its class."""
 
     @cached_property
     def leaves(self) -> frozenset[int]:
@@ -63,9 +63,9 @@ class Candidate:
     """How it is executed; chosen by cost."""
     cost_us: float = 0.0
     is_spare: bool = False
-    """Whether it is a spare, for the case that all other candidates of its class fail or are wrong."""
+    """Whether it is a fallback, for the case that all other candidates of its class fail or are wrong."""
     error: float = 0.0
-    """Which part of the accepted error it uses up, as a square: those of a program add up to 1 at most."""
+    """The share of the accepted error that it uses up, squared; the sum over a program is at most 1."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ INVERTIBLE_MOVES = ("Transpose", "Reshape")
 
 @dataclass(frozen=True)
 class OnnxContext:
-    """What opaque nodes need from the source model: opset versions and model-local functions, serialised."""
+    """Data that opaque nodes need from the source model: opset versions and serialised model-local functions."""
 
     opsets: tuple[tuple[str, int], ...] = (("", 20),)
     functions: tuple[bytes, ...] = ()
@@ -35,20 +35,20 @@ class Graph:
     origins: Mapping[Node, tuple[str, ...]] = field(default_factory=dict)
     context: OnnxContext = OnnxContext()
     names: Mapping[Node, str] = field(default_factory=dict)
-    """Tensor names in the source model, for the values that had one. Of a program also at nodes that it does not compute: what the model
-    has in another layout than the program is named at the moves (``INVERTIBLE_MOVES``) that give it."""
+    """Tensor names in the source model, for the values that had one. A program also names nodes that it does not compute: a value that
+    the model has in another layout than the program is named at the moves (``INVERTIBLE_MOVES``) that produce it."""
 
     @property
     def roots(self) -> tuple[Node, ...]:
         return tuple(node for _, node in self.outputs)
 
     def named_moves(self, values: Collection[Node]) -> list[Node]:
-        """Return the nodes with names that these values are in other layouts."""
+        """Return the named nodes that are these values in other layouts."""
         return [node for node in self.names if node not in values and _moved(node) in values]
 
 
 def _moved(node: Node) -> Node:
-    """Return the value that a node has in another layout, itself where it is no move."""
+    """Return the value that a node holds in another layout; the node itself if it is not a move."""
     while node.op in INVERTIBLE_MOVES:
         (node,) = node.inputs
     return node
@@ -67,13 +67,13 @@ class Kernel:
     output: Node
     implementation: Implementation
     rules: tuple[str, ...] = ()
-    """Rules on which it rests that the kernel computes its value of the input program, by name."""
+    """Names of the rules that justify that the kernel computes its value of the input program."""
     cost_us: float = 0.0
     """The predicted time in microseconds."""
     steps: tuple[str, ...] = ()
-    """The reasons that lead from the input program's node to the kernel's result, in their order."""
+    """The reasons that lead from the input program's node to the kernel's result, in order."""
     source_range: tuple[float, float] | None = None
-    """The least and the largest number that the operand was seen to hold which a kernel in bytes quantises; None for all others."""
+    """The smallest and the largest number observed in the operand that a kernel in bytes quantises; None for all other kernels."""
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,4 @@ class Program:
     kernels: tuple[Kernel, ...]
     cost_us: float
     rules: tuple[str, ...] = ()
-    """Rules on which the program rests, those included that joined values which no kernel computes."""
+    """Rules that justify the program, including those that joined values that no kernel computes."""

@@ -34,24 +34,24 @@ class Target:
     kind: str
     architecture: str = ""
     features: tuple[str, ...] = ()
-    """What kernels of this target may use beyond the architecture: a processor's model and instructions."""
+    """Features that kernels of this target may use beyond the architecture: a processor's model and instructions."""
     precision: str = PLAIN
-    """In which arithmetic a float32 kernel may compute; anything but float32 stands in the implementation's text."""
+    """The arithmetic in which a float32 kernel may compute; if it is not float32, it is part of the implementation's text."""
     precisions: tuple[str, ...] = ()
-    """The further ones that kernels may be offered in."""
+    """Further precisions in which kernels may be offered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """How one kernel is computed, and for which target; what launches nothing, and what onnxruntime runs, has no target."""
+    """How one kernel is computed, and for which target. Kernels that launch nothing or that onnxruntime runs have no target."""
 
     kind: Kind
     name: str
-    """``<library>.<kernel>``, the generator's name, or the kind itself; the precision where it is not float32, and the library's plan
-    where it is not the one that the library prefers; empty where a kernel is priced and never run. This is the text that the profile
-    database and artefacts store."""
+    """``<library>.<kernel>``, the generator's name, or the kind itself. The precision follows if it is not float32, then the library's
+    plan if it is not the one that the library prefers. The name is empty if a kernel is priced and never run. The profile database and
+    artefacts store this text."""
     target: Target | None = field(default=None, compare=False)
-    """Left out of texts, which name the device beside them."""
+    """The target, which texts omit because the device is named beside them."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # tens of thousands of candidates are hashed, and names distinguish almost all
@@ -61,7 +61,7 @@ class Implementation:
 
     @property
     def text(self) -> str:
-        """Return what the profile database and artefacts store: ``onednn.matmul``, or ``cudnn.matmul@tf32``."""
+        """Return the text that the profile database and artefacts store: ``onednn.matmul``, or ``cudnn.matmul@tf32``."""
         return self.name
 
     @staticmethod
@@ -86,12 +86,12 @@ class Implementation:
 
     @property
     def precision(self) -> str:
-        """Return to what a kernel rounds its operands: float32 where it keeps them."""
+        """Return the precision to which a kernel rounds its operands; float32 if it keeps them."""
         return self.name.partition("#")[0].partition("@")[2] or PLAIN
 
     @property
     def plan(self) -> str:
-        """Return which of the library's plans computes it, in the library's own words; empty for the one that the library prefers."""
+        """Return the library's name of the plan that computes the kernel; empty for the plan that the library prefers."""
         return self.name.partition("#")[2]
 
     def with_plan(self, plan: str) -> Implementation:
@@ -101,12 +101,12 @@ class Implementation:
 
     @property
     def library(self) -> str:
-        """Return the library's name; empty for what no library computes."""
+        """Return the library's name; empty if no library computes the kernel."""
         return self.name.partition(".")[0] if self.kind == "library" else ""
 
     @property
     def shown_kind(self) -> str:
-        """Return what plans and reports count it as: generated kernels are called eOperators there."""
+        """Return the kind that plans and reports show; they call generated kernels eOperators."""
         return "eoperator" if self.kind == "generated" else self.kind
 
     @property
@@ -128,7 +128,7 @@ class Implementation:
 
     @property
     def is_generated(self) -> bool:
-        """Return whether nothing but the fragment says what runs: code made from it, or its meaning, evaluated."""
+        """Return whether the fragment alone determines what runs: code generated from it, or its meaning, evaluated."""
         return self.kind in ("generated", "reference")
 
 

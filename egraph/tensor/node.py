@@ -85,7 +85,7 @@ def make(op: str, inputs: Iterable[Node], attributes: Attributes, type: TensorTy
     key = (op, operands, repr(attributes), type)  # repr: 1, 1.0 and True are different attributes, and nan is one
     node = _interned.get(key)
     if node is None:
-        with _making:  # kernels are planned beside the growing e-graph
+        with _making:  # kernels are planned while the e-graph grows
             node = _interned.get(key)
             if node is None:
                 node = Node()
@@ -128,7 +128,7 @@ def rewrite(roots: Iterable[Node], change: Callable[[Node, tuple[Node, ...]], No
 
 
 def instantiate(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
-    """Return what every node of a fragment becomes where its placeholders are these operands."""
+    """Return the replacement of every node of a fragment if its placeholders become these operands."""
 
     def change(old: Node, inputs: tuple[Node, ...]) -> Node:
         return operands[old.integer("index")] if old.op == "Placeholder" else make(old.op, inputs, old.attributes, old.type)
@@ -142,9 +142,9 @@ def bind(fragment: Node, operands: Sequence[Node]) -> Node:
 
 
 def renumbered(fragment: Node) -> tuple[Node, tuple[int, ...]]:
-    """Return the fragment with its placeholders numbered by first use, and their numbers before.
+    """Return the fragment with its placeholders numbered by first use, and their previous numbers.
 
-    What stands for the parts is kept with them, so that a fragment that grows costs one operator a step.
+    The results for parts are cached at the parts, so that a growing fragment costs one operator per step.
     """
     stack = [fragment]
     while stack:
@@ -183,7 +183,7 @@ def _relabelled(fragment: Node, places: tuple[int, ...]) -> Node:
 
 
 def format_attributes(attributes: Attributes) -> str:
-    """Return ``{name=value,...}`` with values as Python writes them, nothing where there are none."""
+    """Return ``{name=value,...}`` with values as Python writes them; an empty text if there are none."""
     return f"{{{','.join(f'{name}={value!r}' for name, value in attributes)}}}" if attributes else ""
 
 

@@ -1,10 +1,10 @@
-"""Values that lie in memory in a narrower element type than they are computed in.
+"""Values that are stored in a narrower element type than the one in which they are computed.
 
-A kernel that writes one is ``Narrow{to='bfloat16'}(f)`` around its fragment, one that reads one has an operand
-``Widen{to='float32'}(%0:bfloat16[...])``. Both stand at a fragment's edges alone, where a library or the generator converts in
-registers. They are no operators of the language: no model, rule or proof holds them. Programs get them after they were chosen, and lose
-them before anything else than kernels is made of them: :func:`in_one_type` is what a program with them means, up to the rounding of
-what is stored.
+A kernel that writes such a value has ``Narrow{to='bfloat16'}(f)`` around its fragment; a kernel that reads one has an operand
+``Widen{to='float32'}(%0:bfloat16[...])``. Both occur only at the edges of a fragment, where a library or the generator converts in
+registers. They are not operators of the language: no model, rule or proof contains them. They are added to a program after it was
+chosen, and removed before anything but kernels is made from it. :func:`in_one_type` gives the meaning of a program with them, up to
+the rounding of stored values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from egraph.tensor.types import TensorType, attributes, numpy_dtype
 
 NARROW, WIDEN = "Narrow", "Widen"
 STORAGE = (NARROW, WIDEN)
-"""What converts a value to the element type that it lies in, and back."""
+"""Operators that convert a value to the element type in which it is stored, and back."""
 MOVING = ("view", "movement")
 
 
@@ -31,25 +31,25 @@ def narrow(node: Node, dtype: str) -> Node:
 
 
 def widen(node: Node, dtype: str) -> Node:
-    """Return a stored value in the element type that is computed with."""
+    """Return a stored value in the element type of the arithmetic."""
     return make(WIDEN, (node,), attributes(to=dtype), TensorType(dtype, node.type.shape))
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A fragment's arithmetic, and how its edges lie in memory."""
+    """A fragment's arithmetic, and how its operands and result are stored."""
 
     fragment: Node
-    """What is computed, with operands and result in the element types of the arithmetic."""
+    """The computation, with operands and result in the element types of the arithmetic."""
     operands: frozenset[int]
-    """The placeholders, by index, that lie in a narrower type."""
+    """The placeholders, by index, that are stored in a narrower type."""
     is_result: bool
-    """Whether the result does."""
+    """Whether the result is stored in a narrower type."""
 
 
 @lru_cache(maxsize=1 << 14)
 def stored(fragment: Node) -> Stored:
-    """Return what a fragment computes, apart from how its operands and its result are stored."""
+    """Return a fragment's arithmetic, separate from how its operands and its result are stored."""
     operands = frozenset(
         operand.integer("index") for node in walk((fragment,)) if node.op == WIDEN for operand in node.inputs if operand.op == "Placeholder"
     )
@@ -65,7 +65,7 @@ def stored(fragment: Node) -> Stored:
 
 
 def stored_types(fragment: Node) -> set[str]:
-    """Return the element types in which a fragment's operands and its result are stored, where they are converted."""
+    """Return the element types in which a fragment's operands and its result are stored, of those that are converted."""
     types = {node.inputs[0].type.dtype for node in walk((fragment,)) if node.op == WIDEN}
     return types | ({fragment.type.dtype} if fragment.op == NARROW else set())
 
@@ -76,9 +76,9 @@ def _leaf(old: Node, type: TensorType) -> Node:
 
 
 def in_one_type(roots: Iterable[Node], dtype_of: Callable[[Node], str] = lambda leaf: leaf.type.dtype) -> dict[Node, Node]:
-    """Return every node below ``roots`` without storage; ``dtype_of``: the element types of leaves that are to have another.
+    """Return every node below ``roots`` without storage; ``dtype_of``: the new element type of a leaf.
 
-    What only moves a stored value is of the type that it is computed in then.
+    A node that only moves a stored value then has the type in which the value is computed.
     """
 
     def change(old: Node, below: tuple[Node, ...]) -> Node:
@@ -92,19 +92,19 @@ def in_one_type(roots: Iterable[Node], dtype_of: Callable[[Node], str] = lambda 
 
 
 def is_moving(kernel: Kernel) -> bool:
-    """Return whether a kernel computes nothing: what it writes can be stored as what it reads is."""
+    """Return whether a kernel computes nothing, so that its result can be stored in the type of its operand."""
     inner = [node for node in walk((kernel.fragment,)) if node.op != "Placeholder"]
     moves = all(node.op in OPS and OPS[node.op].category in MOVING for node in inner)
     return kernel.implementation.is_view or (kernel.implementation.is_generated and moves)
 
 
 def fragment_with(kernel: Kernel, values: frozenset[Node], dtype: str) -> Node:
-    """Return a kernel's fragment where these values are stored narrower."""
+    """Return a kernel's fragment with these values stored in a narrower type."""
     return _narrowed(kernel, values, dtype)[kernel.fragment]
 
 
 def _narrowed(kernel: Kernel, values: frozenset[Node], dtype: str) -> dict[Node, Node]:
-    """Return what every node of a kernel's fragment becomes where these values are stored narrower."""
+    """Return the replacement of every node of a kernel's fragment if these values are stored in a narrower type."""
     if is_moving(kernel) and kernel.output in values:
         return rewrite((kernel.fragment,), lambda old, below: make(old.op, below, old.attributes, _narrower(old.type, dtype)))
 
@@ -124,9 +124,9 @@ def _narrower(type: TensorType, dtype: str) -> TensorType:
 def with_stored(
     program: Program, values: frozenset[Node], dtype: str, cost_us: Callable[[Kernel], float] = lambda kernel: kernel.cost_us
 ) -> Program:
-    """Return a program that stores these values narrower; ``cost_us``: what its kernels, of the program given, take then.
+    """Return a program that stores these values in a narrower type; ``cost_us``: the new time of a kernel of the given program.
 
-    Constants among them are rounded now, and have the same digest with the type behind it.
+    Constants among the values are rounded here; their new digest is the old one with the type appended.
     """
     new: dict[Node, Node] = {}
     tensors = dict(program.graph.tensors)
@@ -151,7 +151,7 @@ def with_stored(
 
 
 def bound(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
-    """Return what every node of a fragment is over these operands."""
+    """Return the value of every node of a fragment over these operands, as a node."""
 
     def change(old: Node, below: tuple[Node, ...]) -> Node:
         return operands[old.integer("index")] if old.op == "Placeholder" else make(old.op, below, old.attributes, old.type)
@@ -160,7 +160,7 @@ def bound(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
 
 
 def renamed(graph: Graph, new: Mapping[Node, Node]) -> Graph:
-    """Return the graph of other nodes; names and origins go with them."""
+    """Return the graph with nodes replaced; names and origins move to the new nodes."""
     return replace(
         graph,
         outputs=tuple((name, new.get(node, node)) for name, node in graph.outputs),
@@ -170,7 +170,7 @@ def renamed(graph: Graph, new: Mapping[Node, Node]) -> Graph:
 
 
 def without_stored(program: Program) -> Program:
-    """Return the program that was extracted: every value lies in the type that it is computed in."""
+    """Return the program that was extracted: every value is stored in the type in which it is computed."""
     if not stored_values(program):
         return program
     new = in_one_type([*program.graph.roots, *(node for kernel in program.kernels for node in (*kernel.inputs, kernel.output))])

@@ -2,5 +2,5 @@
 
     python -m verify.bisect model.onnx --rules mine.py --unsafe-rules
 
-Nothing imports this package: it stands above the optimiser, which it runs.
+No other package imports this one; it runs the optimiser.
 """

@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Search as the command line says; return the exit code."""
+    """Search according to the command line; return the exit code."""
     chosen = build_parser().parse_args(arguments)
     from egraph.errors import EinsatError
     from runtime.leftovers import own_temporary_files

@@ -1,9 +1,8 @@
-"""Search for what makes programs wrong: run the optimiser by estimates with rules left out, and compare.
+"""Search for the rule or kernel that makes programs wrong: run the optimiser by estimates without some rules, and compare.
 
-One saturation gives many programs: the cheapest by estimates, and others by random prices that avoid what was compared
-where a rule made something else, so that a wrong rewrite shows that the cost model happens not to choose. They are
-evaluated as they were rewritten, by onnxruntime without optimisations; kernels are compiled and judged only where all of
-that is right.
+One saturation gives many programs: the cheapest by estimates, and others by random prices. The random prices avoid nodes that were
+already compared if a rule made an alternative, so that wrong rewrites that the cost model does not choose are also found. onnxruntime
+evaluates the rewritten programs without optimisations. Kernels are compiled and compared only if all of these programs are right.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from lower.candidates import candidates
 AnyRule = Rule | MergeRule
 Tell = Callable[[str], None]
 MADE_BY_RULES = 0.2
-"""Drawn prices of kernels that a rule had a part in are multiplied by this."""
+"""Factor for the drawn prices of kernels to which a rule contributed."""
 COMPARED = 1e3
-"""Drawn prices of kernels with a node that a program had, where a node that none had computes the same, are multiplied by this."""
+"""Factor for the drawn prices of kernels with an already compared node that an uncompared node can replace."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to search. ``programs``: how many programs of a saturation are compared."""
+    """How to search. ``programs``: number of programs of a saturation that are compared."""
 
     tolerance: float = Tolerance().relative
     programs: int = 6
@@ -48,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A program that computes something else than the model, and by how much."""
+    """A program whose results differ from the model's, and by how much."""
 
     output: str
     error: float
@@ -57,7 +56,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome: the error that was found, the rules or the kernel without which it is gone, and where."""
+    """The outcome: the error found, the rules or the kernel without which it disappears, and where it is."""
 
     error: float
     output: str = ""
@@ -65,7 +64,7 @@ class Finding:
     kernels: tuple[str, ...] = ()
     source_nodes: tuple[str, ...] = ()
     tried: tuple[tuple[str, float], ...] = ()
-    """Rules that were left out alone, with the error that was left."""
+    """Rules that were removed one at a time, each with the remaining error."""
 
     @property
     def accurate(self) -> bool:
@@ -75,7 +74,7 @@ class Finding:
 def bisect(
     graph: Graph, rules: Sequence[AnyRule], feeds: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings, tell: Tell
 ) -> Finding:
-    """Return what to leave out so that the programs compute ``expected`` on ``feeds`` again."""
+    """Return the rules or the kernel to remove so that the programs compute ``expected`` on ``feeds`` again."""
 
     def worst(kept: Sequence[AnyRule]) -> Wrong | None:
         return first_wrong(graph, kept, feeds, expected, settings)
@@ -98,11 +97,11 @@ def bisect(
 
 
 def _together(rules: Sequence[AnyRule], worst: Callable[[Sequence[AnyRule]], Wrong | None], tell: Tell) -> tuple[str, ...]:
-    """Return rules that have to go together: those to blame are left out until all is right, then as many as can be are taken back."""
+    """Return rules that have to be removed together: suspects are removed until all programs are right, then as many as possible return."""
     out: list[str] = []
     while (wrong := worst([rule for rule in rules if rule.name not in out])) is not None:
         used = [rule for kernel in wrong.program.kernels for rule in kernel.rules if rule not in out]
-        if not used:  # a rule that makes two values of the model equal leaves no node of its own
+        if not used:  # a rule that equates two values of the model leaves no node of its own
             used = [rule.name for rule in rules if rule.name not in out]
         if not used:
             return ()  # wrong without any rule: the import, or a kernel's meaning
@@ -112,7 +111,7 @@ def _together(rules: Sequence[AnyRule], worst: Callable[[Sequence[AnyRule]], Wro
 
 
 def _fewest(out: Sequence[str], is_right: Callable[[Sequence[str]], bool], tell: Tell) -> tuple[str, ...]:
-    """Return names of ``out`` of which none can be taken back: halves are tried, then halves of those, then single ones."""
+    """Return a minimal part of ``out``, from which no name can be taken back: halves are tried, then smaller parts, then single names."""
     size = max(1, len(out) // 2)
     while True:
         for start in range(0, len(out), size):
@@ -130,7 +129,7 @@ def _fewest(out: Sequence[str], is_right: Callable[[Sequence[str]], bool], tell:
 def first_wrong(
     graph: Graph, rules: Sequence[AnyRule], feeds: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings
 ) -> Wrong | None:
-    """Return the first program that differs from what is expected, None when all agree."""
+    """Return the first program whose results differ from the expected ones; None if all agree."""
     for program in programs(graph, rules, settings):
         outputs = dict(program.graph.outputs)
         values = evaluate(program.graph, [*outputs.values()], feeds, settings.threads)
@@ -142,7 +141,7 @@ def first_wrong(
 
 
 def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iterator[Program]:
-    """Yield programs of one saturation: the cheapest by estimates first, then by random prices, no choice twice."""
+    """Yield different programs of one saturation: the cheapest by estimates first, then programs by random prices."""
     frozen = grown(graph, rules, settings.limits)
     laid = candidates(frozen)
     folder = Folder(graph)
@@ -163,13 +162,13 @@ def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iter
 
 
 def _replaceable(frozen: FrozenEGraph, compared: Set[ENode]) -> frozenset[ENode]:
-    """Return the compared nodes of classes with a node that a rule made and that was not compared."""
+    """Return the compared nodes of e-classes that also have an uncompared node made by a rule."""
     classes = (nodes for nodes in frozen.classes.values() if any(node.rule and node not in compared for node in nodes))
     return frozenset(node for nodes in classes for node in nodes if node in compared)
 
 
 def _prices(laid: Mapping[int, tuple[Candidate, ...]], avoided: Set[ENode], random: Random) -> dict[int, tuple[Candidate, ...]]:
-    """Draw prices; what a rule made is cheap, because only a program that has it shows whether it is right."""
+    """Draw prices; nodes made by rules are cheap, because only a program that contains them shows whether they are right."""
 
     def price(candidate: Candidate) -> float:
         drawn = random.uniform(0.1, 3.0) ** 3
@@ -181,7 +180,7 @@ def _prices(laid: Mapping[int, tuple[Candidate, ...]], avoided: Set[ENode], rand
 
 
 def _suspects(graph: Graph, program: Program, feeds: Mapping[str, Any], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the rules that the program owes something to, those where a value first changed in front, and the source nodes there."""
+    """Return the rules that contributed to the program, with those at the first changed value in front, and the source nodes there."""
     values = kernel_values(program, feeds, settings.threads)
     rules, nodes = changed(graph, program, values, feeds, settings.threads)
     used = [rule for kernel in program.kernels for rule in kernel.rules]

@@ -51,9 +51,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Generate rules as the command line says; return the exit code."""
+    """Generate rules according to the command line; return the exit code."""
     chosen = _parser().parse_args(arguments)
-    from verify.generate.command import run  # heavy, and --help does without
+    from verify.generate.command import run  # a slow import that --help does not need
 
     return run(chosen)
 

@@ -23,13 +23,13 @@ from verify.proof import Proof
 from verify.prove import Effort, prove
 
 EFFORT = Effort(tests=16, tries=2000, open_cases=1)
-"""For most rules: many variants of a rule are tried with fewer guards, and the first open case decides against one."""
+"""The effort for most rules. Many variants of a rule with fewer guards are tried, and the first open case rejects a variant."""
 BIT_BY_BIT = Effort(tests=96, tries=6000, open_cases=1)
-"""For rules that have to keep every bit: infinities and NaN are tested too, and not every draw tells them apart."""
+"""The effort for rules that have to keep every bit. Infinities and NaN are tested too, and only some draws reveal a difference."""
 
 
 class _Progress:
-    """Say what is going on on standard error: at most once a second, on one line where that is a terminal."""
+    """Report progress on standard error, at most once per second; on a terminal, on a single line."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.last = quiet, 0.0
@@ -46,7 +46,7 @@ class _Progress:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Generate rules as the command line says; return the exit code."""
+    """Generate rules according to the command line; return the exit code."""
     say = _Progress(quiet=chosen.quiet)
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -79,17 +79,17 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def certificates_beside(path: Path) -> Path:
-    """Return where the certificates of a generated file lie: ``mine.py`` has ``mine.certificates.json``."""
+    """Return the path of a generated file's certificates: ``mine.certificates.json`` for ``mine.py``."""
     return path.with_suffix(".certificates.json")
 
 
 def _certificates(rules: Sequence[Rule | MergeRule], generated: Generated[Proof]) -> str:
-    """Return the proofs as certificates of the rules as they stand in the file."""
+    """Return the proofs as certificates of the rules in the written file."""
     return format_certificates(Certificate.of(generated.outcomes[rule.name], rule_key(rule)) for rule in rules)
 
 
 def _file_certificates(rules: Sequence[Rule | MergeRule], generated: Generated[Proof]) -> None:
-    """Keep the proofs where the optimiser looks for those of a user's rules, so that it need not prove them again."""
+    """Store the proofs with the certificates of the user's rules, so that the optimiser does not prove them again."""
     certify(rules, lambda rule: generated.outcomes[rule.name])
 
 
@@ -105,7 +105,7 @@ def _file(generated: Generated[Proof], operators: Sequence[str]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     beside = path.with_name(path.name + ".part")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
@@ -134,6 +134,6 @@ def _report(generated: Generated[Proof], output: Path | None) -> dict[str, Any]:
 
 
 def proved(rule: Rule) -> Proof | None:
-    """Accept a rule that is proved for all sizes, with its proof."""
+    """Return the proof of a rule that is proved for all sizes, else None."""
     proof = prove(rule, BIT_BY_BIT if rule.rounding == "exact" else EFFORT)
     return proof if proof.verdict == "proved" else None

@@ -1,8 +1,8 @@
-"""The typings under which terms are compared: as general as the operators allow, and no two alike.
+"""The typings under which terms are compared: as general as the operators allow, and all different.
 
-TASO fills one pool of tensors with equal extents, so that terms become comparable that are well-typed by chance. Here
-every way to compose the operators is typed by unification first; the most general types of the variables are a
-*context*, and terms are enumerated context by context, over tensors whose extents differ wherever they may.
+TASO fills one pool of tensors with equal extents, so terms that are well-typed only by chance are compared. Here
+every composition of operators is first typed by unification. The most general types of the variables are a
+*context*, and terms are enumerated context by context, over tensors whose extents differ unless an operator requires equality.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from verify.generate.dimensions import Sizes, Unifier, canonical
 from verify.generate.productions import IMAGES, Production
 
 Context: TypeAlias = tuple[Sizes, ...]
-"""The shapes of the variables, extents named ``d0, d1, ...``."""
+"""The shapes of the variables, with extents named ``d0, d1, ...``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """The most general type of some terms: their variables' shapes, their own, whether they need tensors of rank 4."""
+    """The most general type of some terms: the shapes of their variables, their own shape, and whether they need tensors of rank 4."""
 
     variables: Context
     result: Sizes
@@ -29,7 +29,7 @@ class _Scheme:
 
 
 def contexts(productions: Sequence[Production], depth: int, most_variables: int) -> tuple[Context, ...]:
-    """Return every most general typing of a term of up to ``depth`` operators, few variables and general ones first."""
+    """Return every most general typing of a term of up to ``depth`` operators, with few variables and general ones first."""
     ranks = sorted({len(shape) for production in productions for shape in production.shapes[0]})
     leaves = [canonical([tuple((f"d{i}",) for i in range(rank))]) for rank in ranks]
     levels = [sorted({_Scheme(leaf, leaf[0], False) for leaf in leaves}, key=repr)]
@@ -49,7 +49,7 @@ def contexts(productions: Sequence[Production], depth: int, most_variables: int)
 
 
 def settle(shapes: Sequence[Sizes]) -> tuple[Context, tuple[int, ...]]:
-    """Return a typing with its variables in the one order that stands for all, and that order."""
+    """Return a typing with its variables in canonical order, and that order."""
     orders = permutations(sorted(range(len(shapes)), key=lambda i: (len(shapes[i]), i)))
     ordered = [order for order in orders if all(len(shapes[a]) <= len(shapes[b]) for a, b in pairwise(order))]
     return min((canonical([shapes[i] for i in order]), order) for order in ordered)
@@ -90,7 +90,7 @@ def _compose(production: Production, parts: Sequence[_Scheme], most: int) -> Ite
 
 
 def _sharings(counts: Sequence[int], most: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Yield names for the variables of each part: different within a part, common or not between parts."""
+    """Yield all namings of the variables of each part: different within a part, possibly shared between parts."""
 
     def extend(done: tuple[tuple[int, ...], ...], used: int) -> Iterator[tuple[tuple[int, ...], ...]]:
         if len(done) == len(counts):

@@ -1,4 +1,4 @@
-"""Drop what other rules already show: equations whose two sides a saturation with those rules puts into one class."""
+"""Find equations that other rules already show: a saturation with those rules puts their two sides into one e-class."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from verify.generate.enumeration import lengths_of
 from verify.generate.terms import Application, Equation, Term, leaves, to_node
 
 LIMITS = Limits(seconds=math.inf, e_nodes=20_000, iterations=5, matches=4_000)
-"""Counts alone bound a saturation here, so that what is generated does not depend on the machine."""
+"""Only counts limit a saturation here, so that the generated rules do not depend on the machine."""
 
 
 def derivable(equations: Sequence[Equation], rules: Sequence[Rule], limits: Limits = LIMITS) -> tuple[bool, ...]:
-    """Say of each equation whether the rules show it: its sides are in one class after a saturation."""
+    """Return for each equation whether the rules show it, that is, its sides are in one e-class after a saturation."""
     if not equations or not rules:
         return (False,) * len(equations)
     inputs: dict[Context, tuple[Node, ...]] = {}
@@ -34,7 +34,7 @@ def derivable(equations: Sequence[Equation], rules: Sequence[Rule], limits: Limi
 
 
 def is_instance(equation: Equation, of: Equation) -> bool:
-    """Say whether an equation comes from another one by terms for its variables, in either direction."""
+    """Return whether an equation results from another one, in either direction, by substituting terms for its variables."""
     sides = (equation.left, equation.right)
     return any(_matches((of.left, of.right), (sides[a], sides[b]), {}) for a, b in ((0, 1), (1, 0)))
 

@@ -1,8 +1,8 @@
 """Symbolic sizes while terms are enumerated: named extents, their sums, and unification.
 
-A size is an ordered sum of names, ``("i",)`` or, after a concatenation, ``("i", "j")``; a name that is a number is that
-number. Enumeration types terms by unification, so that two extents are equal only where an operator asks for it;
-what comes out is typed again by the operators' own shape rules.
+A size is an ordered sum of names: ``("i",)`` or, after a concatenation, ``("i", "j")``. A name that is a number stands for that
+number. Enumeration types terms by unification, so that two extents are equal only if an operator requires it.
+The resulting terms are typed again by the operators' own shape rules.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def parse_sizes(text: str) -> Sizes:
 
 @dataclass
 class Unifier:
-    """A substitution of sizes for names that grows; ``unify`` returns False when two sizes cannot be equal.
+    """A growing substitution of sizes for names; ``unify`` returns False if two sizes cannot be equal.
 
-    Equal sums have equal parts, in order: the case that concatenations are compared in. With ``loose`` sums nothing is
-    said about their parts, so that what comes out holds whenever the sizes are equal.
+    Equal sums are assumed to have equal parts, in order, as when concatenations are compared. With ``loose``, nothing is
+    assumed about the parts of sums, so that the result holds whenever the sizes are equal.
     """
 
     loose: bool = False
@@ -38,7 +38,7 @@ class Unifier:
         return f"#{self.count}"
 
     def resolve(self, size: Size) -> Size:
-        """Return a size with everything that is known about its names put in."""
+        """Return a size with all known values of its names substituted."""
         result: list[str] = []
         for name in size:
             result += self.resolve(self.bound[name]) if name in self.bound else [name]
@@ -48,7 +48,7 @@ class Unifier:
         return tuple(map(self.resolve, shape))
 
     def instance(self, shapes: Iterable[Sizes]) -> tuple[Sizes, ...]:
-        """Return shapes with fresh names, the same for the same name; numbers stay."""
+        """Return shapes with fresh names, equal ones for equal names; numbers stay."""
         names: dict[str, str] = {}
 
         def renamed(name: str) -> str:
@@ -79,7 +79,7 @@ class Unifier:
 
 
 def match(patterns: Sizes, shape: Sizes, bound: dict[str, Size]) -> bool:
-    """Bind the names of a pattern to the sizes of a shape, one way; sums match sums of as many extents or more."""
+    """Bind the names of a pattern to the sizes of a shape (one-way matching); sums match sums of at least as many extents."""
     if len(patterns) != len(shape):
         return False
     for pattern, size in zip(patterns, shape, strict=True):
@@ -93,7 +93,7 @@ def match(patterns: Sizes, shape: Sizes, bound: dict[str, Size]) -> bool:
 
 
 def instantiate(patterns: Sizes, bound: Mapping[str, Size]) -> Sizes:
-    """Return a pattern with its names put in."""
+    """Return a pattern with its names replaced by their sizes."""
     return tuple(tuple(part for name in size for part in bound.get(name, (name,))) for size in patterns)
 
 

@@ -1,8 +1,8 @@
-"""Enumerate the terms of a context and group them by what they compute: equal groups are candidate equations.
+"""Enumerate the terms of a context and group them by their values; terms of one group are candidate equations.
 
-Values are exact residues in F_p where every operator is rational, else float64 on signed data. Terms are composed of
-one representative a group, so an equation between terms that differ only inside is never written down: it follows
-by congruence from the one that it contains (TASO's common subgraphs, and those above them).
+Values are exact residues in F_p if every operator is rational, else float64 on signed data. Terms are composed of
+one representative per group. An equation between terms that differ only in a subterm is therefore never generated: it follows
+by congruence from the equation of the subterms (TASO's common subgraphs, and those above them).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from verify.generate.terms import Application, Equation, Term, attributes_of, de
 from verify.random_testing import RATIONAL
 
 EXTENTS = (3, 2, 5, 4, 7, 6, 11, 8, 13, 9, 17, 10)
-"""Lengths of d0, d1, ... in the first test; the second one takes them in pairs the other way round."""
+"""Lengths of d0, d1, ... in the first test; the second test swaps them in pairs."""
 DIGITS = 8
-"""Decimal digits in which float64 values agree that rounding alone tells apart."""
+"""Decimal digits to which float64 values that differ only by rounding agree."""
 
 
 def lengths_of(context: Context, world: int) -> dict[str, int]:
-    """Return a length for each extent of a context, all different; another choice for each world."""
+    """Return a length for each extent of a context; the lengths are all different, and each world has another choice."""
     names = sorted({n for shape in context for size in shape for n in size if not n.isdigit()}, key=lambda n: int(n[1:]))
     return {name: EXTENTS[(i ^ (world % 2)) % len(EXTENTS)] + 2 * (world // 2) for i, name in enumerate(names)}
 
 
 def field_of(productions: Sequence[Production]) -> Field:
-    """Return the arithmetic that tells the terms of these operators apart."""
+    """Return the arithmetic in which terms of these operators are compared."""
     return "prime" if all(production.op in RATIONAL for production in productions) else "float64"
 
 
@@ -73,13 +73,13 @@ class World:
 
     @staticmethod
     def _signed(generator: np.random.Generator, sizes: tuple[int, ...]) -> np.ndarray:
-        """Draw multiples of 1/8 of both signs, as many of either, never zero: polynomials and maxima of them are exact."""
+        """Draw nonzero multiples of 1/8, equally many of either sign; their polynomials and maxima are exact."""
         count = math.prod(sizes)
         signs = generator.permutation(np.where(np.arange(count) % 2, 1, -1)).reshape(sizes)
         return np.asarray(generator.integers(1, 25, sizes) * signs / 8)
 
     def value(self, term: Term) -> np.ndarray:
-        """Return what a term computes."""
+        """Return the value of a term."""
         if term not in self.values:
             assert isinstance(term, Application)
             self.values[term] = self.apply(term, [self.value(operand) for operand in term.operands])
@@ -101,7 +101,7 @@ class World:
 
 
 def agree(left: np.ndarray, right: np.ndarray, arithmetic: Field) -> bool:
-    """Say whether two values are equal, in float64 to rounding."""
+    """Return whether two values are equal, in float64 up to rounding."""
     if left.shape != right.shape:
         return False
     if arithmetic == "prime":
@@ -113,9 +113,9 @@ def agree(left: np.ndarray, right: np.ndarray, arithmetic: Field) -> bool:
 def candidates(
     context: Context, productions: Sequence[Production], depth: int, seen: frozenset[Context], *, terms: int
 ) -> tuple[tuple[Equation, ...], int]:
-    """Return the equations of terms of up to ``depth`` operators that need this context, and how many terms were tried.
+    """Return the equations of terms of up to ``depth`` operators that need this context, and the number of terms tried.
 
-    What holds in another one of the ``known`` contexts, a more general one, is left to that one. At most ``terms`` terms
+    Equations whose most general context is another one of the ``seen`` contexts are left to that one. At most ``terms`` terms
     are evaluated.
     """
     arithmetic = field_of(productions)
@@ -160,7 +160,7 @@ def candidates(
 def _compositions(
     levels: Sequence[Sequence[tuple[Term, Sizes, frozenset[int]]]], level: int, productions: Sequence[Production]
 ) -> Iterator[tuple[Application, Sizes]]:
-    """Yield the well-typed applications with ``level`` operators, to representatives."""
+    """Yield the well-typed applications of operators to representatives, with ``level`` operators in total."""
     for production in productions:
         expected, made = production.shapes
         if production.arity == 1:
@@ -179,7 +179,7 @@ def _compositions(
 
 
 def commutativity(productions: Sequence[Production]) -> tuple[Equation, ...]:
-    """Return ``x op y = y op x`` for the commutative operators, which enumeration writes in one order alone."""
+    """Return ``x op y = y op x`` for the commutative operators, which enumeration generates in only one order."""
     equations = []
     seen: set[str] = set()
     for production in productions:

@@ -1,7 +1,7 @@
-"""What terms are made of: core operators with the attributes and the kinds of operands that enumeration tries.
+"""The building blocks of terms: core operators with the attributes and the kinds of operands that enumeration tries.
 
-A production says which operands an operator is tried on (``i k, k j -> i j``), nothing about what it computes or which
-shapes it takes: that is the ``OpSpec``'s, by which every term is typed and evaluated.
+A production states on which operands an operator is tried (``i k, k j -> i j``). The operator's ``OpSpec`` defines its meaning and
+its shape rules, by which every term is typed and evaluated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Length: TypeAlias = Callable[[Size], int]
 class Production:
     """An operator on operands of certain shapes.
 
-    ``part`` makes a ``Slice`` of what its signature cuts: ``(axis, 0)`` keeps the first extent of a sum, ``(axis, 1)`` the rest.
+    ``part`` defines a ``Slice`` of an axis whose size is a sum: ``(axis, 0)`` keeps the first extent, ``(axis, 1)`` the rest.
     """
 
     op: str
@@ -47,7 +47,7 @@ class Production:
         return OPS[self.op].commutative and self.shapes[0][0] == self.shapes[0][-1]
 
     def attributes(self, bound: Mapping[str, Size], length: Length) -> Attributes:
-        """Return the attributes where the names of the signature are bound to sizes of known length."""
+        """Return the attributes, given the sizes of the signature's names and their lengths."""
         if self.part is None:
             return self.values
         axis, which = self.part
@@ -105,14 +105,14 @@ PRODUCTIONS: Mapping[str, tuple[Production, ...]] = MappingProxyType({
     "reduce_max": _axes("ReduceMax"),
     "softmax": _along("Softmax", (("i j -> i j", 0), ("i j -> i j", 1))),
 })  # fmt: skip
-"""What ``--ops`` can name."""
+"""The names that ``--ops`` accepts."""
 
 IMAGES = frozenset({"Conv", "MaxPool", "AveragePool", "Pad"})
-"""Operators for the sake of which tensors of rank 4 are tried: what holds of matrices alone is generalised by proof."""
+"""Operators for which tensors of rank 4 are tried. Equations without them are found on lower ranks and generalised by proof."""
 
 
 def productions(names: Sequence[str]) -> tuple[Production, ...]:
-    """Return the productions of the named operators; raises ``EinsatError`` for a name that there is not, and for no name."""
+    """Return the productions of the named operators; raises ``EinsatError`` for an unknown name and if no name is given."""
     if not names:
         raise EinsatError("--ops: no operator is named", fix=f"choose among {', '.join(PRODUCTIONS)}")
     for name in names:

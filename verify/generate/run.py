@@ -1,9 +1,9 @@
-"""Generate rules: enumerate, compare, prove, and keep what the others do not show already.
+"""Generate rules: enumerate, compare, prove, and keep the equations that the others do not show.
 
-Depth by depth, so that a run that ends early has what is small; within a depth equations come in order: few operators
-first, then many variables, so that a general equation is there before what follows from it. Each one is looked at
-once: an instance of an accepted equation, or one that a saturation with the accepted rules shows, is dropped; any other
-is stated as a rule in both directions and goes to the judge.
+The run proceeds depth by depth, so that a run that ends early has the small equations. Within a depth, equations with few
+operators come first, then those with many variables, so that a general equation precedes its consequences. Each equation is
+examined once. An instance of an accepted equation, or one that a saturation with the accepted rules shows, is dropped. Any other
+equation is stated as a rule in both directions and passed to the judge.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to enumerate. ``terms``: at most so many terms a context; ``seconds``: ends the run early with what there is."""
+    """What to enumerate. ``terms``: most terms per context; ``seconds``: time after which the run stops and keeps its results."""
 
     operators: tuple[str, ...]
     depth: int = 2
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass
 class Generated(Generic[Outcome]):
-    """What a run found: accepted equations with their rules, what was left out, and why it ended."""
+    """The result of a run: accepted equations with their rules, counts of dropped ones, and why the run ended."""
 
     settings: Settings
     contexts: int = 0
@@ -49,7 +49,7 @@ class Generated(Generic[Outcome]):
     derived: int = 0
     equations: list[tuple[Equation, tuple[Accepted[Outcome], ...]]] = field(default_factory=list)
     open: list[Draft] = field(default_factory=list)
-    """Equations that hold on the test data and that no proof was found for, in any direction."""
+    """Equations that hold on the test data but were not proved in any direction."""
     stop_reason: StopReason = "complete"
     seconds: float = 0.0
 
@@ -59,7 +59,7 @@ class Generated(Generic[Outcome]):
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """Return what the judge said of each rule."""
+        """Return the judge's outcome for each rule."""
         return {accepted.rule.name: accepted.outcome for accepted in self.accepted}
 
     @property
@@ -68,7 +68,7 @@ class Generated(Generic[Outcome]):
 
 
 ENUMERATION_SHARE = 0.5
-"""Part of the time left that the enumeration of one depth may take: the rest is for proofs."""
+"""Largest share of the remaining time for the enumeration of one depth; the rest is for proofs."""
 
 
 class _OutOfTime(Exception):
@@ -76,7 +76,7 @@ class _OutOfTime(Exception):
 
 
 def generate(settings: Settings, judge: Judge[Outcome], say: Progress = lambda text: None) -> Generated[Outcome]:
-    """Return the rules that ``judge`` accepts among the equations of small terms; an interruption keeps what is there."""
+    """Return the rules that ``judge`` accepts among the equations of small terms; an interrupted run keeps its results."""
     start = time.monotonic()
     result: Generated[Outcome] = Generated(settings)
 
@@ -100,7 +100,7 @@ def generate(settings: Settings, judge: Judge[Outcome], say: Progress = lambda t
 
 
 def _enumerate(depth: int, seen: dict[str, Equation], result: Generated[Outcome], say: Progress, until: float | None) -> Sequence[Equation]:
-    """Return the equations of a depth that no smaller one has, those to look at first in front; ``until`` ends the search early."""
+    """Return the equations of a depth that no smaller depth has, in the order of examination; the search stops at time ``until``."""
     settings = result.settings
     chosen = productions(settings.operators)
     every = contexts(chosen, depth, settings.variables)
@@ -117,7 +117,7 @@ def _enumerate(depth: int, seen: dict[str, Equation], result: Generated[Outcome]
         result.terms += terms
         for equation in map(settled, equations):
             if str(equation) not in seen:
-                new.setdefault(str(equation), equation)  # the most general context, which came first
+                new.setdefault(str(equation), equation)  # keep the one from the most general context, which came first
         say(f"depth {depth}, typing {position + 1} of {len(every)}: {result.terms} terms, {len(seen) + len(new)} equations")
     seen |= new
     result.candidates = len(seen)
@@ -142,7 +142,7 @@ def _accept(
             for direction in _directions(equation):
                 try:
                     drafted = draft(direction, title(direction, taken))
-                except LookupError:  # the right side needs an extent that the left side does not tell
+                except LookupError:  # the left side does not determine an extent of the right side
                     continue
                 accepted = weakest(drafted, judge)
                 if accepted is None:
@@ -157,9 +157,9 @@ def _accept(
 
 
 def _directions(equation: Equation) -> tuple[Equation, ...]:
-    """Return the directions in which an equation is a rule: an operator on the left, no variable on the right alone.
+    """Return the directions in which an equation is a rule: the left side has an operator and all variables of the right side.
 
-    A term is not rewritten into one that contains it: where the larger term occurs, the other direction says the same.
+    A term is not rewritten into one that contains it. If the larger term occurs, the other direction gives the same equality.
     """
     back = Equation(equation.right, equation.left, equation.context)
     both = (equation,) if str(settled(back)) == str(settled(equation)) else (equation, back)
@@ -168,7 +168,7 @@ def _directions(equation: Equation) -> tuple[Equation, ...]:
 
 
 def _minimise(result: Generated[Outcome], say: Progress, check_time: Callable[[], None]) -> None:
-    """Drop equations that all the others show, the last ones first: a later one may have been more general."""
+    """Drop equations that all the others together show, the last ones first, because a later equation may be the more general one."""
     for equation, variants in list(reversed(result.equations)):
         check_time()
         say(f"{len(result.equations)} equations: looking for those that the others show")

@@ -19,7 +19,7 @@ _LANGUAGE = ("Attributes", "Equation", "Steps", "Tensor", "operation", "require"
 
 @dataclass(frozen=True)
 class Draft:
-    """A direction of an equation as a rule; ``guards`` are all that its context knows and the left side does not ask for."""
+    """A direction of an equation as a rule; ``guards`` are all conditions of its context that the left side does not require."""
 
     name: str
     left: str
@@ -29,10 +29,10 @@ class Draft:
     guards: tuple[Guard, ...]
     equation: Equation
     of_bundles: tuple[Application, ...]
-    """For each attributes variable an application on the left that has them."""
+    """For each attribute variable, an application on the left side that has these attributes."""
 
     def binding(self, lengths: Mapping[str, int]) -> Binding:
-        """Return the match that the context itself is, for extents of these lengths."""
+        """Return the match with the context's own types and attributes, for extents of these lengths."""
         context, length = self.equation.context, length_in(lengths)
         shapes = [tuple(map(length, context[variable])) for variable in variables(self.equation.left)]
         types = {name: TensorType("float32", shape) for name, shape in zip(self.tensors, shapes, strict=True)}
@@ -67,7 +67,7 @@ from __future__ import annotations
 
 
 def module_text(texts: Sequence[str], names: Sequence[str], title: str, command: str) -> str:
-    """Return a rule file: what it imports, the rules, and ``RULES``."""
+    """Return the text of a rule file: imports, rules, and ``RULES``."""
     body = "\n\n".join(texts)
     language = [name for name in _LANGUAGE if re.search(rf"\b{name}\b", body)]
     functions = sorted({name for name in [*FUNCTIONS.values()] if f"{name}(" in body})
@@ -78,7 +78,7 @@ def module_text(texts: Sequence[str], names: Sequence[str], title: str, command:
 
 
 def compile_rule(draft: Draft, guards: Sequence[Guard], rounding: Rounding) -> Rule:
-    """Return the rule that the text states; its source can be inspected like that of a rule in a file."""
+    """Return the rule of the text; its source can be inspected like that of a rule in a file."""
     text = draft.text(guards, rounding)
     name = f"<generated {draft.name}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -91,7 +91,7 @@ def compile_rule(draft: Draft, guards: Sequence[Guard], rounding: Rounding) -> R
 
 
 def draft(equation: Equation, name: str) -> Draft:
-    """Return the rule ``equation.left -> equation.right``, not yet guarded."""
+    """Return the rule ``equation.left -> equation.right``, without chosen guards."""
     writer = Writer(equation)
     left = writer.side(equation.left, on_the_left=True)
     guards = tuple(writer.guards())
@@ -102,7 +102,7 @@ def draft(equation: Equation, name: str) -> Draft:
 
 
 def title(equation: Equation, taken: frozenset[str] | set[str]) -> str:
-    """Return a name that no rule has yet: what is on the left, what becomes of it."""
+    """Return an unused rule name, made from the left side and the right side."""
     base = f"{_skeleton(equation.left)}_to_{_skeleton(equation.right)}"
     numbered = (f"{base}_{number}" for number in range(2, len(taken) + 3))
     return base if base not in taken else next(name for name in numbered if name not in taken)

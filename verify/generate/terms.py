@@ -1,4 +1,4 @@
-"""Terms over variables: what is enumerated, typed and compared before it becomes a rule."""
+"""Terms over variables, which are enumerated, typed and compared before they become rules."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Term: TypeAlias = int | Application
 
 
 def operators(term: Term) -> int:
-    """Return how many operators a term has, written out as a tree."""
+    """Return the number of operators of a term, written out as a tree."""
     return 0 if isinstance(term, int) else 1 + sum(map(operators, term.operands))
 
 
 def variables(term: Term) -> tuple[int, ...]:
-    """Return the variables of a term in the order in which they are read."""
+    """Return the variables of a term in the order in which they occur."""
     return tuple(dict.fromkeys(_leaves(term)))
 
 
@@ -54,7 +54,7 @@ def applications(term: Term) -> Iterator[Application]:
 
 
 def subterms(term: Term) -> Iterator[Term]:
-    """Yield the terms inside a term, without itself."""
+    """Yield the proper subterms of a term."""
     if isinstance(term, Application):
         for operand in term.operands:
             yield operand
@@ -62,14 +62,14 @@ def subterms(term: Term) -> Iterator[Term]:
 
 
 def renamed(term: Term, names: Mapping[int, int]) -> Term:
-    """Return a term with other variables."""
+    """Return a term with its variables renamed."""
     if isinstance(term, int):
         return names[term]
     return Application(term.production, tuple(renamed(operand, names) for operand in term.operands))
 
 
 def describe(term: Term) -> str:
-    """Return a term as canonical text, to order and to compare."""
+    """Return a term as canonical text, for ordering and comparison."""
     if isinstance(term, int):
         return f"x{term}"
     values = ",".join(f"{key}={value!r}" for key, value in term.production.values)
@@ -78,7 +78,7 @@ def describe(term: Term) -> str:
 
 
 def shape_of(term: Term, context: Context) -> Sizes | None:
-    """Return the shape of a term whose variables have the shapes of the context, None where it is not well-typed."""
+    """Return the shape of a term whose variables have the shapes of the context; None if it is not well-typed."""
     if isinstance(term, int):
         return context[term]
     bound = bindings(term, context)
@@ -86,7 +86,7 @@ def shape_of(term: Term, context: Context) -> Sizes | None:
 
 
 def bindings(term: Application, context: Context) -> dict[str, Size] | None:
-    """Return what the names of a production's signature stand for at this application."""
+    """Return the sizes that the names of a production's signature stand for in this application; None if it is not well-typed."""
     bound: dict[str, Size] = {}
     for operand, expected in zip(term.operands, term.production.shapes[0], strict=True):
         shape = shape_of(operand, context)
@@ -96,9 +96,9 @@ def bindings(term: Application, context: Context) -> dict[str, Size] | None:
 
 
 def joint_context(terms: Sequence[Term], count: int, *, loose: bool = False) -> Context | None:
-    """Return the most general shapes of ``count`` variables under which the terms are well-typed and of one type.
+    """Return the most general shapes of ``count`` variables under which the terms are well-typed and have the same type.
 
-    ``loose``: as far as that follows without a choice of how equal sums of extents come about.
+    ``loose``: without the assumption that equal sums of extents have equal parts.
     """
     unifier = Unifier(loose)
     sizes_of: dict[int, Sizes] = {}
@@ -169,7 +169,7 @@ class Equation:
 
 @lru_cache(maxsize=1 << 14)
 def settled(equation: Equation) -> Equation:
-    """Return the equation with its variables in the one order that stands for all renamings."""
+    """Return the equation with its variables in canonical order."""
 
     def rename(order: tuple[int, ...]) -> Equation:
         names = {old: new for new, old in enumerate(order)}

@@ -1,8 +1,7 @@
-"""Find the weakest guards under which a generated equation still holds: generalisation decided by proof, not by form.
+"""Find the weakest guards under which a generated equation still holds. Proofs, not forms, decide about generalisations.
 
-An equation is found in one context: with those ranks, those attributes, those extents equal. First everything that the
-context knows is left out, then parts of it; the first rule that is accepted loses guards one by one as long as it
-stays accepted.
+An equation is found in one context, with its ranks, attributes and equal extents. First no condition of the context is a guard, then
+some kinds of conditions are. The first rule that is accepted then loses guards one by one as long as it stays accepted.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ LADDER = (
 EXTENTS = (1, 2, 3, 4, 5, 7)
 Outcome = TypeVar("Outcome")
 Judge: TypeAlias = Callable[[Rule], Outcome | None]
-"""Returns what was found out about a rule that is accepted, None for one that is not."""
+"""Returns the outcome for a rule that is accepted, None for one that is not."""
 
 
 @dataclass(frozen=True)
 class Accepted(Generic[Outcome]):
-    """A rule with its weakest guards, its text, and what its judge said."""
+    """A rule with its weakest guards, its text, and the judge's outcome."""
 
     rule: Rule
     text: str
@@ -48,9 +47,9 @@ class Accepted(Generic[Outcome]):
 
 
 def weakest(draft: Draft, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
-    """Return the rule with the fewest guards that ``judge`` accepts, None where it does not even accept them all.
+    """Return the rule with the fewest guards that ``judge`` accepts; None if it does not accept the rule with all guards.
 
-    Last, it states the strictest class of rounding that is accepted.
+    The rule states the strictest rounding class that is accepted.
     """
 
     def attempt(guards: Sequence[Guard], rounding: Rounding = "assumes finite") -> Accepted[Outcome] | None:
@@ -69,7 +68,7 @@ def weakest(draft: Draft, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
 
 
 def _draw(draft: Draft, rule: Rule, random: Random) -> Binding:
-    """Draw a binding for tests: by turns any that fits the left side, and the context's own with random extents."""
+    """Draw a binding for tests: with equal probability any that fits the left side, or the context's own with random extents."""
     if random.random() < 0.5:
         return draw_binding(rule, random)
     return draft.binding({name: random.choice(EXTENTS) for name in lengths_of(draft.equation.context, 0)})
@@ -86,7 +85,7 @@ def _ladder(guards: Sequence[Guard]) -> Iterator[tuple[Guard, ...]]:
 
 
 def _holds_in_context(draft: Draft, rule: Rule) -> bool:
-    """Evaluate both sides as the rule itself builds them, for three choices of extents, on random data."""
+    """Return whether both sides, as the rule builds them, agree on random data for three choices of extents."""
     sides = draft.equation.left, draft.equation.right
     arithmetic = field_of([application.production for side in sides for application in applications(side)])
     for number in (0, 1, 2):

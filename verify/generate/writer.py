@@ -1,4 +1,5 @@
-"""Write the sides of an equation as Python: names for its variables, attributes and extents, and what its context knows as guards."""
+"""Write the sides of an equation as Python: names for its variables, attributes and extents, and the conditions of its context as guards.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ FUNCTIONS = {
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition on the types or attributes of the left side, as text, with what it says to people."""
+    """A condition on the types or attributes of the left side, as text, with a message for people."""
 
     kind: Kind
     condition: str
@@ -72,7 +73,7 @@ class Writer:
         return (production.op, production.values) if production.values else None
 
     def length(self, size: Size) -> str:
-        """Return the text of an extent: a variable's, or what sums and differences of known ones say."""
+        """Return the text of an extent: that of a variable, or a sum or difference of known extents."""
         if all(name.isdigit() for name in size):
             return str(sum(map(int, size)))
         for named, text in self.known:
@@ -126,7 +127,7 @@ class Writer:
         return f"{FUNCTIONS[op]}({', '.join(operands)})" if op in FUNCTIONS else f'operation("{op}", {", ".join(operands)})'
 
     def guards(self) -> Iterator[Guard]:
-        """Yield what the context knows beyond what makes the left side well-typed."""
+        """Yield the conditions of the context that do not follow from the left side being well-typed."""
         equation = self.equation
         for variable, name in self.names.items():
             rank = len(equation.context[variable])
@@ -156,7 +157,7 @@ class Writer:
                 if all(n.isdigit() for n in size):
                     if mine != size:
                         yield Guard("equality", f"{text} == {size[0]}", f"{name} must have size {size[0]} along axis {axis}")
-                    elif (alike := next((v for v, k in earlier if k == axis), None)) is not None:  # a number of the enumeration's own
+                    elif (alike := next((v for v, k in earlier if k == axis), None)) is not None:  # a number that the enumeration chose
                         reason = f"axis {axis} of {name} must be as long as that of {self.names[alike]}"
                         yield Guard("equality", f"{text} == {self.names[alike]}.shape[{axis}]", reason)
                 elif earlier:
@@ -166,7 +167,7 @@ class Writer:
                     yield Guard(kind, f"{text} == {self.names[v]}.shape[{k}]", reason)
                 elif len(size) > 1 and len(mine) == 1:
                     total = self._sum(size)
-                    if total and text not in total:  # else its parts are known from the sum alone
+                    if total and text not in total:  # else its parts are known only from the sum
                         yield Guard("equality", f"{text} == {total}", f"axis {axis} of {name} must be {total}")
 
     def _sum(self, size: Size) -> str:

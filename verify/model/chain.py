@@ -1,4 +1,4 @@
-"""The chain of certificates from a model to what was made of it: the same input, rules with proofs, kernels that were checked."""
+"""The chain of certificates from a model to the model made from it: the same input, rules with proofs, checked kernels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from verify.model.sides import Side
 
 @dataclass(frozen=True)
 class Chain:
-    """Where one model says that it was made from the other. ``rules``: those that made nodes of it, each with its verdict.
+    """The record that one model was made from the other. ``rules``: the rules that made its nodes, each with its verdict.
 
-    ``unsafe_rules``: those that were in use without a proof. What only shows two values to be equal makes no node, and yet counts.
+    ``unsafe_rules``: rules that were used without a proof. They include rules that made no node, because such a rule may have equated two
+    values.
     """
 
     made_from_this: bool
@@ -36,7 +37,7 @@ class Chain:
 
 
 def chain(source: Path, made: Side) -> Chain | None:
-    """Return what an artefact tells of its making, None where it tells nothing."""
+    """Return the chain that an artefact records; None if it records none."""
     run = made.manifest
     if "model_digest" not in run:
         return None

@@ -25,7 +25,7 @@ MAGNITUDE = 1e-6
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compare. ``tolerance``: largest accepted difference over the largest magnitude of a tensor."""
+    """How to compare. ``tolerance``: largest accepted difference relative to the largest magnitude of a tensor."""
 
     tolerance: float = Tolerance().relative
     inputs: int = 3
@@ -36,7 +36,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found: errors of the outputs, the parts, the first common tensor that differs, the chain of certificates."""
+    """The result: errors of the outputs, the parts, the first common tensor that differs, the chain of certificates."""
 
     outputs: Mapping[str, float]
     parts: tuple[Part, ...]
@@ -78,7 +78,7 @@ class Comparison:
 
 
 def compare_models(a: Path, b: Path, settings: Settings = Settings()) -> Comparison:
-    """Return how two models differ; raises ModelError when they cannot be read, run or compared."""
+    """Return how two models differ; raises ModelError if they cannot be read, run or compared."""
     first, second = read_side(a, settings.shapes), read_side(b, settings.shapes)
     _same_interface(first, second)
     with at_sizes(first.path, settings.shapes) as model:
@@ -119,7 +119,7 @@ def _same_interface(a: Side, b: Side) -> None:
 
 
 def difference(want: Any, got: Any) -> float:
-    """Return how far two values are apart, relative to the first one's largest magnitude; infinite where they are of two kinds."""
+    """Return the difference of two values relative to the first one's largest magnitude; infinite if they are of different kinds."""
     if isinstance(want, list) or isinstance(got, list):
         if not (isinstance(want, list) and isinstance(got, list) and len(want) == len(got)):
             return float("inf")

@@ -1,14 +1,14 @@
-"""Cut two models at the tensors that they have in common, and settle each part by the strongest method that fits.
+"""Cut two models at their common tensors, and settle each part by the strongest method that fits.
 
-The parts are taken in running order. What lies before a part is covered by parts of its own, so a part's operands are
-free: the same placeholder on both sides. Then, in this order:
+The parts are processed in execution order. Earlier operators are covered by parts of their own, so a part's operands are
+free: the same placeholder on both sides. These methods are tried in order:
 
-* structure: both are the same operators on the same operands and constants;
-* proof: both have one normal form (``verify.equality``), as real functions of their operands and of common constants;
-* exact: both are rational, and equal in F_p on random residues (constants as the exact fractions that they are);
-* float64: equal to rounding, by the operators' meanings, on random operands of both signs;
-* float32: equal to rounding in onnxruntime, on the values that the whole models have: opaque operators, what is too
-  large for the methods before, and what agrees only on values that occur.
+* structure: both sides are the same operators on the same operands and constants;
+* proof: both have the same normal form (``verify.equality``), as real functions of their operands and of common constants;
+* exact: both are rational, and equal in F_p on random residues (constants are exact fractions);
+* float64: equal up to rounding, by the operators' meanings, on random operands of both signs;
+* float32: equal up to rounding in onnxruntime, on the values of the whole models. This method is for opaque operators, parts too
+  large for the methods before, and parts that agree only on values that occur.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from verify.random_testing import RATIONAL
 
 Method: TypeAlias = Literal["structure", "proof", "exact", "float64", "float32", "follows", "differs"]
 METHODS: tuple[Method, ...] = ("structure", "proof", "exact", "float64", "float32", "follows", "differs")
-"""``follows``: the values differ as those that it reads do; the part itself is the same by one of the methods on free operands."""
+"""``follows``: the values differ because the values that the part reads differ; on free operands one of the methods shows it equal."""
 MOST_OPERATORS = 12
-"""Operators of a side beyond which no proof is tried."""
+"""Most operators of a side for which a proof is tried."""
 COST: Mapping[Field, float] = {"prime": 2e7, "float64": 4e8}
-"""Multiplications and additions beyond which a part is left to onnxruntime."""
+"""Most multiplications and additions of a part; larger parts are left to onnxruntime."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor that both models have, with how it was settled from the common tensors before it."""
+    """One common tensor, with the method that settled it from the common tensors before it."""
 
     tensor: str
     method: Method
     operators: tuple[int, int]
     error: float | None = None
-    """Largest relative error that onnxruntime found on the whole models' values; None where it was not asked."""
+    """Largest relative error that onnxruntime found on the whole models' values; None if it was not run."""
     rules: frozenset[str] = frozenset()
 
 
 def common_tensors(a: Graph, b: Graph) -> dict[str, tuple[Node, Node]]:
-    """Return the tensors that both models name, of equal type, in the first one's running order; outputs are among them."""
+    """Return the tensors of equal name and type in both models, including outputs, in the first model's execution order."""
     named = {name: node for node, name in b.names.items()} | dict(b.outputs)
     position = {node: i for i, node in enumerate(walk(a.roots))}
     alive = set(walk(b.roots))
@@ -65,7 +65,7 @@ def common_tensors(a: Graph, b: Graph) -> dict[str, tuple[Node, Node]]:
 
 
 def aligned(graph: Graph, like: Graph) -> Graph:
-    """Return a graph over the other one's inputs, which it takes by name or, where names differ, by position."""
+    """Return a graph over the other graph's inputs, matched by name or, if names differ, by position."""
     by_name = {node.string("name"): node for node in like.inputs}
     pairs = dict(zip(graph.inputs, like.inputs, strict=True))
     if all(node.string("name") in by_name for node in graph.inputs):
@@ -80,7 +80,7 @@ def aligned(graph: Graph, like: Graph) -> Graph:
 
 @dataclass(frozen=True)
 class Settled:
-    """A common tensor, how it was settled, and how many operators make it on either side."""
+    """A common tensor, how it was settled, and the number of operators that make it on either side."""
 
     tensor: str
     method: Method
@@ -88,7 +88,8 @@ class Settled:
 
 
 def settle(a: Graph, b: Graph, errors: Mapping[str, float], tolerance: float) -> Iterator[Settled]:
-    """Yield each common tensor as it is settled; ``errors`` are those of the whole models, above the tolerance they differ."""
+    """Yield each common tensor as it is settled; ``errors`` are the errors of the whole models, which count as differences above the
+    tolerance."""
     settled: dict[Node, Node] = {}
     theirs: dict[Node, Node] = {}
     differing: set[Node] = set()
@@ -121,7 +122,7 @@ def _region(root: Node, settled: Mapping[Node, Node]) -> tuple[Node, ...]:
 
 
 def _cut(region: Sequence[Node], settled: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Return the nodes of a region over the common leaves of what was settled before."""
+    """Return the nodes of a region rebuilt over common leaves for the tensors settled before."""
     new: dict[Node, Node] = dict(settled)
     for node in region:
         operands = tuple(new[operand] for operand in node.inputs)
@@ -148,7 +149,7 @@ def _method(left: Node, right: Node, a: Graph, b: Graph, tolerance: float) -> Me
 
 
 def _is_proved(left: Node, right: Node) -> bool:
-    """Say whether a proof covers both, as functions of operands and of the constants that both have."""
+    """Return whether both are proved equal, as functions of operands and of common constants."""
     leaves = [node for node in walk((left, right)) if node.op in ("Input", "Constant")]
     if max(_operators(left), _operators(right)) > MOST_OPERATORS:
         return False
@@ -161,7 +162,7 @@ def _is_proved(left: Node, right: Node) -> bool:
     try:
         return isinstance(prove_equal(fragment_expression(new[left]), fragment_expression(new[right]), Assumptions()), Equal)
     except (EinsatError, RecursionError, ValueError):
-        return False  # beyond the prover's reach: the other methods decide
+        return False  # outside the prover's reach: the other methods decide
 
 
 def _agree(first: Node, second: Node, arrays: Mapping[str, np.ndarray], field: Field, tolerance: float) -> bool:
@@ -170,7 +171,7 @@ def _agree(first: Node, second: Node, arrays: Mapping[str, np.ndarray], field: F
         return False
     leaves = [node for node in walk((first, second)) if node.op in ("Input", "Constant")]
     if any(leaf.op == "Input" and not leaf.type.dtype.startswith("float") for leaf in leaves):
-        return False  # which integers occur is not known here
+        return False  # the integers that occur are unknown here
     for seed in range(2):
         values = {leaf: _value(leaf, arrays, field, seed) for leaf in leaves}
         try:
@@ -207,7 +208,7 @@ def _value(leaf: Node, arrays: Mapping[str, np.ndarray], field: Field, seed: int
 
 
 def residues(array: np.ndarray) -> np.ndarray:
-    """Return finite floats in F_p, as the fractions ``m * 2^e`` that they are exactly; 2 has the order 31 there."""
+    """Return finite floats in F_p, as the exact fractions ``m * 2^e``; 2 has the order 31 there."""
     if not np.isfinite(array).all():
         raise EinsatError("infinities are no residues")
     mantissas, exponents = np.frexp(array)
@@ -216,6 +217,6 @@ def residues(array: np.ndarray) -> np.ndarray:
 
 
 def covered(parts: Sequence[Part]) -> dict[Method, int]:
-    """Return how many tensors each method settled, strongest first, without those that settled none."""
+    """Return the number of tensors that each method settled, strongest method first, without methods that settled none."""
     return {method: count for method in METHODS if (count := sum(part.method == method for part in parts))}
 

@@ -1,4 +1,4 @@
-"""Read what is compared: an ONNX model, or an artefact with the model that lies beside it."""
+"""Read the models to compare: an ONNX model, or an artefact with the model stored beside it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Side:
     graph: Graph
     artefact: Path | None = None
     rules: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Rules that the node which makes a tensor owes something to."""
+    """For each tensor, the rules that contributed to the node that makes it."""
     read_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the node which makes a tensor reads."""
+    """For each tensor, the tensors read by the node that makes it."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class Side:
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
-        """Return what the run that made an artefact found out; empty for other models."""
+        """Return the manifest of the run that made an artefact; empty for other models."""
         folder = self.artefact or (
             self.path.with_name(self.path.name.removesuffix(MODEL_SUFFIX) + SUFFIX) if self.path.name.endswith(MODEL_SUFFIX) else None
         )
@@ -56,7 +56,7 @@ class Side:
         return run
 
     def rules_behind(self, tensor: str, candidates: Collection[str]) -> frozenset[str]:
-        """Return the rules that a tensor owes something to, down to the known tensors."""
+        """Return the rules that contributed to a tensor, down to the known tensors."""
         rules: set[str] = set()
         seen: set[str] = set()
         stack = [tensor]
@@ -70,7 +70,7 @@ class Side:
         return frozenset(rules)
 
     def values(self, feeds: Mapping[str, Any], names: Sequence[str], threads: int) -> dict[str, np.ndarray]:
-        """Return what tensors of the model are on these inputs; the artefact's kernels compute its outputs."""
+        """Return the values of tensors of the model on these inputs; an artefact's kernels compute its outputs."""
         computed = dict(zip(names, self._session(tuple(names), threads).run(list(names), dict(feeds)), strict=True)) if names else {}
         if self.artefact is not None:
             with Session(self.artefact, threads=threads) as session:
@@ -87,12 +87,12 @@ class Side:
 
 
 def _as_imported(value: np.ndarray, *, is_unsigned: bool) -> np.ndarray:
-    """Return signed bytes as the unsigned ones that the importer makes of them."""
+    """Return signed bytes as unsigned ones, as the importer converts them."""
     return as_unsigned(value) if is_unsigned and value.dtype == np.int8 else value
 
 
 def _open(model: bytes, threads: int) -> Any:
-    """Open a model in onnxruntime on the CPU, as it is: without optimisations, so that every tensor is computed by its node."""
+    """Open a model in onnxruntime on the CPU, without optimisations, so that every tensor is computed by its own node."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -102,7 +102,7 @@ def _open(model: bytes, threads: int) -> Any:
 
 
 def read_side(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Side:
-    """Return a model, or an artefact with its model; raises ModelError when it cannot be read."""
+    """Return a model, or an artefact with its model; raises ModelError if it cannot be read."""
     artefact = path if path.is_dir() else None
     file = path.with_name(path.name.removesuffix(SUFFIX) + MODEL_SUFFIX) if artefact else path
     if artefact and not file.is_file():

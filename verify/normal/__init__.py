@@ -24,9 +24,9 @@ def normalise(
 ) -> Value:
     """Return scope[output] in normal form.
 
-    The facts about data that its laws rest on are added to ``facts``, what its partial functions ask for to ``needs``, where given.
+    If given, ``facts`` receives the facts about data that the laws rest on, and ``needs`` the needs of partial functions.
 
-    Raises ``TooLarge`` where the form would have too many terms.
+    Raises ``TooLarge`` if the form would have too many terms.
     """
     context = Context(assumptions, ways=None if needs is None else (frozenset(),))
     value = Instantiation(context).at(scope, output)

@@ -15,7 +15,7 @@ from verify.normal.terms import Factor, Term, Value
 
 
 def add(context: Context, *values: Value) -> Value:
-    """Return the sum of values, like terms merged."""
+    """Return the sum of values, with like terms merged."""
     filled = [value for value in values if value.terms]
     if len(filled) < 2:
         return filled[0] if filled else ZERO
@@ -23,7 +23,7 @@ def add(context: Context, *values: Value) -> Value:
 
 
 def collect(context: Context, terms: Sequence[Term]) -> Value:
-    """Return the sum of terms: equal ones merged, zeros dropped, [c] t + [not c] t = t."""
+    """Return the sum of terms, with equal terms merged, zeros dropped, and [c] t + [not c] t = t applied."""
     if len(terms) < 2:
         return Value(tuple(t for t in terms if t.coefficient))
     if len(terms) > LARGEST:
@@ -41,7 +41,7 @@ def _merged(context: Context, group: list[Term]) -> list[Term]:
     """Merge terms that are equal up to the names of their iterators."""
     totals: dict[str, Term] = {}
     for term in group:
-        key = close_term(context, term)[1] if term.iterators else ""  # without iterators the blind key is exact
+        key = close_term(context, term)[1] if term.iterators else ""  # without iterators, the key up to renaming is exact
         total = totals.get(key)
         totals[key] = term if total is None else replace(total, coefficient=total.coefficient + term.coefficient)
     return list(totals.values())
@@ -79,7 +79,7 @@ def _without_complements(context: Context, terms: list[Term]) -> list[Term]:
 
 
 def _complement(terms: list[Term]) -> tuple[Term, Term, Conditions] | None:
-    """Find two terms whose conditions differ in one that is the other's negation."""
+    """Find two terms whose conditions differ only in one condition, which is negated in the other term."""
     for position, first in enumerate(terms):
         mine = set(first.conditions)
         for second in terms[position + 1 :]:
@@ -101,7 +101,7 @@ def guarded(context: Context, conditions: Iterable[Compare], value: Value) -> Va
 
 
 def pieces(context: Context, conditions: Sequence[Compare]) -> list[Conditions]:
-    """Return disjoint conjunctions whose union is where not all conditions hold: [not a], [a, not b], ..."""
+    """Return disjoint conjunctions whose union is the complement of the conjunction of all conditions: [not a], [a, not b], ..."""
     result = []
     for position, last in enumerate(conditions):
         kept = conjunction(context, (*conditions[:position], negation(last)))
@@ -111,12 +111,12 @@ def pieces(context: Context, conditions: Sequence[Compare]) -> list[Conditions]:
 
 
 def bind(iterators: Sequence[Iterator], value: Value) -> Value:
-    """Sum a value over iterators that it mentions as free ones."""
+    """Sum a value over iterators that are free in it."""
     return Value(tuple(replace(term, iterators=(*iterators, *term.iterators)) for term in value.terms))
 
 
 def apart(context: Context, left: Term, right: Term) -> Term:
-    """Return the right term with names that the left one does not use."""
+    """Return the right term renamed so that it shares no names with the left term."""
     used = {i.name for i in left.iterators}
     if not any(i.name in used for i in right.iterators):
         return right
@@ -132,12 +132,12 @@ def unused(context: Context, term: Term) -> list[Iterator]:
 
 
 def only_term(value: Value) -> Term | None:
-    """Return the term of a value that has one, else None."""
+    """Return the term of a value that has exactly one, else None."""
     return value.terms[0] if len(value.terms) == 1 else None
 
 
 def plain(term: Term) -> bool:
-    """Return whether a term neither sums nor is conditional."""
+    """Return whether a term has neither iterators nor conditions."""
     return not term.iterators and not term.conditions
 
 
@@ -147,7 +147,7 @@ def with_factors(coefficient: Fraction, factors: Sequence[Factor]) -> Value:
 
 
 def ordered(value: Value, context: Context) -> Value:
-    """Return a value with its terms, conditions and factors in one order."""
+    """Return a value with its terms, conditions and factors in canonical order."""
     terms = []
     for term in value.terms:
         factors = tuple(sorted(term.factors, key=lambda f: factor_text(context, f)))

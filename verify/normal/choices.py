@@ -19,13 +19,13 @@ from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
 Build = Callable[[Sequence[Value]], Value]
 DEEPEST = 12
-"""Most conditions that one function's arguments are split by."""
+"""Most conditions by which the arguments of one function are split."""
 
 
 def split(
     context: Context, values: Sequence[Value], build: Build, inner: frozenset[Iterator] = frozenset(), depth: int = DEEPEST
 ) -> Value:
-    """Return build(values), with the conditions that depend on no iterator of a sum or of ``inner`` taken outward."""
+    """Return build(values), with the conditions that depend on no iterator of a sum or of ``inner`` moved outward."""
     test = index_condition(context, values, inner)
     if test is not None:
         if not depth:
@@ -47,7 +47,7 @@ def split(
 
 
 def index_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Compare | None:
-    """Return a condition on places that values have outside of their sums, and that ``inner`` has no part in."""
+    """Return a condition on indices that depends on no iterator of the values' sums or of ``inner``; None if there is none."""
     tests: dict[str, Compare] = {}
     for value in values:
         for term in value.terms:
@@ -59,7 +59,8 @@ def index_condition(context: Context, values: Sequence[Value], inner: frozenset[
 
 
 def data_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Call | None:
-    """Return a condition on data that values have as a factor, outside of their sums."""
+    """Return a condition on data, a factor of the values, that depends on no iterator of their sums or of ``inner``; None if there is none.
+    """
     tests: dict[str, Call] = {}
     for value in values:
         for term in value.terms:
@@ -71,7 +72,7 @@ def data_condition(context: Context, values: Sequence[Value], inner: frozenset[I
 
 
 def under(context: Context, value: Value, test: Compare) -> Value:
-    """Return the value where a condition is known to hold."""
+    """Return the value simplified under a condition that holds."""
     alone = conjunction(context, (test,))
     terms = []
     for term in value.terms:
@@ -83,7 +84,7 @@ def under(context: Context, value: Value, test: Compare) -> Value:
 
 
 def settled(context: Context, value: Value, atom: Call, *, truth: bool) -> Value:
-    """Return the value where a condition on data is known."""
+    """Return the value simplified under a known truth of a condition on data."""
     terms = []
     for term in value.terms:
         factors: list[Factor] = []
@@ -99,14 +100,14 @@ def settled(context: Context, value: Value, atom: Call, *, truth: bool) -> Value
 
 
 def _implied(context: Context, factor: Factor, atom: Call, *, truth: bool) -> bool | None:
-    """Return whether atom == truth decides a condition on data; both speak of v + c > 0 or v + c == 0."""
+    """Return the truth of a condition on data that atom == truth implies, else None. Both have the form v + c > 0 or v + c == 0."""
     if type(factor) is not Call or factor.function not in ("positive", "zero"):
         return None
     varying, offset = split_offset(atom.arguments[0])
     tested, shift = split_offset(factor.arguments[0])
     if value_text(context, varying) != value_text(context, tested):
         return None
-    weaker, stronger = above(context, shift, offset), above(context, offset, shift)  # the larger offset is the weaker condition
+    weaker, stronger = above(context, shift, offset), above(context, offset, shift)  # a larger offset makes a weaker condition
     same = weaker == stronger == 0
     match atom.function, truth, factor.function:
         case "positive", True, "positive":
@@ -126,7 +127,7 @@ def _implied(context: Context, factor: Factor, atom: Call, *, truth: bool) -> bo
 
 
 _ODD = frozenset({"tanh", "erf", "reciprocal"})
-"""Functions that are positive where their argument is, and negative where that is."""
+"""Functions that have the sign of their argument."""
 
 
 def positive(context: Context, value: Value) -> Value:
@@ -192,7 +193,7 @@ def _without_floor(context: Context, value: Value) -> Value | None:
 
 
 def _without_round(context: Context, value: Value) -> Value | None:
-    """[round(v) >= m] = [v >= m - 1/2] for even m, > for odd m, and the same from above: a tie goes to the even number"""
+    """[round(v) >= m] = [v >= m - 1/2] for even m, [v > m - 1/2] for odd m, and likewise from above, because ties round to even"""
     varying, offset = split_constant(value)
     match varying.terms:
         case (Term(factor, (), (), (Call("round", (inner,)),)),):
@@ -224,7 +225,7 @@ def is_infinity(factor: Factor) -> bool:
 
 def _oriented(context: Context, value: Value) -> tuple[Value, bool]:
     """Return a positive or negative multiple of the value with leading coefficient 1, and whether it is negative."""
-    for _ in range(DEEPEST):  # v / d > 0 where v > 0, for a positive d
+    for _ in range(DEEPEST):  # v / d has the sign of v for a positive d
         divisor = _positive_divisor(context, value)
         if divisor is None:
             break
@@ -249,14 +250,14 @@ def _positive_divisor(context: Context, value: Value) -> Value | None:
 
 
 def truth(context: Context, value: Value) -> Value:
-    """[value != 0], the value itself where it is a condition already"""
+    """[value != 0]; the value itself if it is a condition already"""
     if boolean(context, value):
         return value
     return add(context, ONE, negated(zero(context, value)))
 
 
 def boolean(context: Context, value: Value) -> bool:
-    """Return whether a value is made of conditions alone, so that it is 0 or 1."""
+    """Return whether a value consists of conditions only and is always 0 or 1."""
     constant_value = constant(value)
     if constant_value is not None:
         return constant_value in (0, 1)

@@ -1,4 +1,4 @@
-"""Conjunctions of conditions over indices in one form: ``0 <= e``, ``e == 0`` or ``e != 0``, in lowest terms."""
+"""Conjunctions of conditions over indices in canonical form: ``0 <= e``, ``e == 0`` or ``e != 0``, in lowest terms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = Index(())
 
 
 def condition(context: Context, given: Compare) -> Compare | bool:
-    """Return a condition in its one form, or its truth where that is known."""
+    """Return a condition in canonical form, or its truth if that is known."""
     form = context.forms.get(given)
     if form is None:
         form = context.forms[given] = _condition(context, given)
@@ -49,7 +49,7 @@ def _over_reals(context: Context, given: Compare) -> Compare | bool:
 
 
 def negation(given: Compare) -> Compare:
-    """Return the negation of a condition in its one form, in that form."""
+    """Return the canonical negation of a canonical condition."""
     match given.operator:
         case "==":
             return Compare(given.left, "!=", given.right)
@@ -61,7 +61,7 @@ def negation(given: Compare) -> Compare:
 
 
 def conjunction(context: Context, conditions: Iterable[Compare]) -> Conditions | None:
-    """Return the conditions without what the others imply, or None when they contradict each other."""
+    """Return the conditions without those that the others imply, or None if they contradict each other."""
     given = tuple(conditions)
     if given not in context.conjunctions:
         context.conjunctions[given] = _conjunction(context, given)
@@ -115,7 +115,7 @@ def _conjunction(context: Context, conditions: Conditions) -> Conditions | None:
 
 
 def _shape(value: Index) -> tuple[Index, int]:
-    """Split a value into what varies and a number."""
+    """Split a value into its varying part and a number."""
     offset = value.constant_part
     return value - offset, offset
 

@@ -19,7 +19,7 @@ from verify.polynomials import ONE as POLYNOMIAL_ONE
 from verify.polynomials import Polynomial, number_of, replaced, to_index, to_polynomial
 
 LARGEST = 1024
-"""Most terms that a value may have; beyond it the product is not worth its price."""
+"""Most terms of a value; larger products are not worth their cost."""
 
 
 class TooLarge(EinsatError):
@@ -31,22 +31,22 @@ Memos = tuple[dict[Compare, bool | None], dict[Compare, Compare | bool], dict[tu
 
 @dataclass
 class Context:
-    """The state of one normalisation; memos keep their keys alive, so that an ``id`` stays its own."""
+    """The state of one normalisation. Memos keep their keys alive, so that an ``id`` stays unique."""
 
     assumptions: Assumptions
     facts: set[str] = field(default_factory=set)
     needs: list[Any] = field(default_factory=list)
     """The needs of partial functions (``verify.normal.domains.Need``)."""
     ways: tuple[frozenset[Any], ...] | None = None
-    """Conjunctions under which the current part counts (``verify.normal.domains.Way``); None where no needs are recorded."""
+    """Conjunctions under which the current part contributes (``verify.normal.domains.Way``); None if no needs are recorded."""
     guards: tuple[Compare, ...] = ()
     """Conditions that hold here beyond the given assumptions."""
     resolving: bool = False
     """Whether maxima of two plain values are written with conditions on data (the second pass)."""
     infinite: bool = False
-    """Whether an infinite constant stands somewhere in the value."""
+    """Whether an infinite constant occurs in the value."""
     dividing: bool = False
-    """Whether the divisors being made are pieces of one that is known to be positive."""
+    """Whether the divisors being made are pieces of a divisor that is known to be positive."""
     nonzero: set[str] = field(default_factory=set)
     """The texts of the reciprocals of such pieces."""
     count: int = 0
@@ -54,7 +54,7 @@ class Context:
     forms: dict[Compare, Compare | bool] = field(default_factory=dict)
     conjunctions: dict[tuple[Compare, ...], tuple[Compare, ...] | None] = field(default_factory=dict)
     memos: dict[tuple[Compare, ...], Memos] = field(default_factory=dict)
-    """The three above under other guards."""
+    """The three memos above under other guards."""
     texts: dict[int, tuple[Factor, str]] = field(default_factory=dict)
     keys: dict[int, tuple[Term, str]] = field(default_factory=dict)
     free: dict[int, tuple[object, frozenset[Iterator]]] = field(default_factory=dict)
@@ -62,12 +62,12 @@ class Context:
 
     @property
     def at_sizes(self) -> bool:
-        """Return whether all sizes are numbers: then guards simplify what they guard, and iterators are split into digits."""
+        """Return whether all sizes are numbers. If so, guards simplify the parts that they guard, and iterators are split into digits."""
         return self.assumptions.facts.at_sizes
 
     @contextmanager
     def where(self, conditions: tuple[Compare, ...]) -> Stream[None]:
-        """Simplify under conditions; what comes out holds only where they do."""
+        """Simplify under conditions; the results hold only where the conditions do."""
         if not conditions or not self.at_sizes:
             yield
             return
@@ -85,7 +85,7 @@ class Context:
         return Iterator(f"~{self.count}", iterator.low, iterator.high)
 
     def decide(self, condition: Compare) -> bool | None:
-        """Return whether ranges and assumptions decide a condition by cheap reasoning, and how."""
+        """Return the truth of a condition if ranges and assumptions decide it by cheap reasoning, else None."""
         if has_reals(condition.left) or has_reals(condition.right):
             return self.assumptions.decide(condition)
         by_range = truth(condition)
@@ -120,7 +120,7 @@ class Context:
         return value
 
     def placed(self, value: Index, where: Mapping[Iterator | Symbol, Size]) -> Index:
-        """Return an index with iterators replaced inside divisions before any of these is simplified: ``n - r`` stays ``n - r`` there."""
+        """Return an index with iterators replaced, inside divisions too, before any division is simplified: ``n - r`` stays ``n - r``."""
         if any(isinstance(atom, DataIndex) for atom in atoms(value)):
             return self.simplify(substitute(value, where, None))
         inner = [atom for atom in atoms(value) if isinstance(atom, Iterator | Symbol) and atom in where]

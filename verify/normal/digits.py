@@ -1,9 +1,9 @@
-"""Iterators as their digits: sums read through floor-divisions and remainders become sums over digits.
+"""Iterators as their digits: sums that read through floor-divisions and remainders become sums over digits.
 
     sum(z < 8) x[z // 2, z % 2]                = sum(a < 4, b < 2) x[a, b]
     sum(r < 4) [(o + r) % 2 == 0] w[r]         = sum(a < 2) w[2 a + o % 2]
 
-Both are substitutions: the sum runs over the same values, one by one.
+Both are substitutions: the sum runs over the same values, each once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from verify.normal.terms import Element, IndexFactor, Term
 
 @dataclass(frozen=True)
 class Substitution:
-    """``iterator`` is ``value`` for all values of ``iterators`` at which ``added`` holds; ``solved`` always holds there."""
+    """``iterator`` equals ``value`` for all values of ``iterators`` at which ``added`` holds; ``solved`` always holds there."""
 
     iterator: Iterator
     value: Index
@@ -32,7 +32,7 @@ class Substitution:
 
 
 def substitution(context: Context, term: Term) -> Substitution | None:
-    """Return a substitution that rids a term of a floor-division or a remainder, None where there is none."""
+    """Return a substitution that removes a floor-division or a remainder from a term; None if there is none."""
     for condition in term.conditions:
         solved = _congruence(context, condition, term.iterators)
         if solved is not None:
@@ -52,7 +52,7 @@ def _range(iterator: Iterator) -> range | None:
 
 
 def _congruence(context: Context, condition: Compare, iterators: tuple[Iterator, ...]) -> Substitution | None:
-    """Solve (c i + rest) % b == k for i, where c has an inverse modulo b."""
+    """Solve (c i + rest) % b == k for i, if c has an inverse modulo b."""
     if condition.operator != "==":
         return None
     value = condition.left - condition.right
@@ -88,7 +88,7 @@ def _congruence(context: Context, condition: Compare, iterators: tuple[Iterator,
 
 
 def _digits(context: Context, places: Iterable[Index], iterators: tuple[Iterator, ...]) -> Substitution | None:
-    """Split an iterator i that is read as i // b or i % b, where b divides its range."""
+    """Split an iterator i that is read as i // b or i % b, if b divides its range."""
     divided = divisors(places)
     for iterator in iterators:
         values = _range(iterator)

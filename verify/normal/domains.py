@@ -1,8 +1,9 @@
 """The needs of partial functions: conditions on divisors, roots, logarithms and infinities, and where they arise.
 
-``x = exp(log(x))`` holds wherever its right side is defined, and makes no number of every x below zero. So what a scope asks is
-noted where it applies the function, before any law has seen the result: sqrt(x) sqrt(x) asks for x >= 0 though it is x. A branch
-asks only where it is taken: an application is noted with the conditions, on places and on data, under which its value counts.
+``x = exp(log(x))`` holds wherever its right side is defined, but the right side is NaN for every x below zero. The needs of a scope
+are therefore recorded when it applies the function, before any law simplifies the result: sqrt(x) sqrt(x) needs x >= 0 although it
+is x. A branch has needs only where it is taken, so an application is recorded with the conditions, on indices and on data, under
+which its value contributes.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Value
 PARTIAL = frozenset({"div", "reciprocal", "log", "sqrt", "pow"})
 """Functions that have no value for some arguments."""
 WITH_INFINITIES = frozenset({"add", "sub", "mul", "div", "sum", "prod"})
-"""Functions, and reductions, that may make NaN of infinities: inf - inf and 0 * inf are no numbers, whatever cancels on paper."""
+"""Functions and reductions that may turn infinities into NaN: inf - inf and 0 * inf are NaN even if they cancel algebraically."""
 MOST_WAYS = 32
-"""Ways in which conditions lead to one application."""
+"""Most conjunctions of conditions that lead to one application."""
 Test: TypeAlias = tuple[Compare | Call, bool]
-"""A condition on places or on data, and whether it holds."""
+"""A condition on indices or on data, and whether it holds."""
 Way: TypeAlias = frozenset[Test]
 
 
 @dataclass(frozen=True)
 class Need:
-    """``value`` is asked to be nonzero, positive, no negative radicand, a power or no NaN (``kind``) where ``given`` holds.
+    """A requirement on ``value`` (``kind``) where ``given`` holds: nonzero, positive, no negative radicand, a defined power, or no NaN.
 
-    Iterators that stand free in it, and are none of the output, take all values of their ranges. ``parts``: where there are any, it
-    is enough that these are of the kind; ``alone``: the one that is of the kind where the value is, since the others are positive.
+    Free iterators that are not the output's take all values of their ranges. ``parts``: if there are any, it suffices that all
+    of them meet the requirement. ``alone``: the one part that meets it whenever the value does, because the others are positive.
     """
 
     kind: str
@@ -46,7 +47,7 @@ class Need:
     parts: tuple[Value, ...] = ()
     alone: Value | None = None
     settled: bool = False
-    """Whether the value is of the kind by its form."""
+    """Whether the value meets the requirement by its form."""
     given: Way = frozenset()
 
 
@@ -62,7 +63,7 @@ def note(context: Context, function: str, arguments: Sequence[Value]) -> None:
 
 @contextmanager
 def taken(context: Context, ways: Iterable[Way]) -> Stream[None]:
-    """Record the needs that arise meanwhile as needs under one of the conjunctions."""
+    """Within the context, record needs as arising under one of the conjunctions."""
     before = context.ways
     if before is not None:
         choices = tuple(ways)
@@ -77,12 +78,12 @@ def taken(context: Context, ways: Iterable[Way]) -> Stream[None]:
 
 
 def holding(conditions: Iterable[Compare]) -> Way:
-    """Return a conjunction of conditions on places."""
+    """Return a conjunction of conditions on indices."""
     return frozenset((condition, True) for condition in conditions)
 
 
 def ways_to(context: Context, test: Value, *, truthful: bool) -> list[Way]:
-    """Return the conjunctions under which a test is not zero, or is."""
+    """Return the conjunctions under which a test is nonzero if ``truthful``, else those under which it is zero."""
     ways = []
     for way, (value,) in _cases(context, (truth(context, test),)):
         constant_value = constant(value)
@@ -94,7 +95,7 @@ def ways_to(context: Context, test: Value, *, truthful: bool) -> list[Way]:
 
 
 def _joint(first: Way, second: Way) -> Way | None:
-    """Return a conjunction of two, None where they exclude each other."""
+    """Return the conjunction of two; None if they exclude each other."""
     joint = first | second
     return None if any((test, not holds) in joint for test, holds in joint) else joint
 
@@ -118,7 +119,7 @@ def _cases(context: Context, values: tuple[Value, ...], way: Way = frozenset()) 
 
 
 def holds_infinity(context: Context, value: Value) -> bool:
-    """Return whether an infinite constant stands in a value."""
+    """Return whether an infinite constant occurs in a value."""
     return context.infinite and INFINITY in value_text(context, value)
 
 
@@ -148,7 +149,7 @@ def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Strea
 
 
 def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
-    """Yield the needs under which a value is of a kind: a product is not zero where no factor is."""
+    """Yield the needs under which a value is of a kind; a product is nonzero if no factor is zero."""
     if kind == "infinite":
         yield Need(kind, value)
         return
@@ -174,7 +175,7 @@ def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
 
 
 def _factors(context: Context, value: Value) -> Stream[Value]:
-    """Yield values that are nonzero if and only if a value is: its factors, those of x for max(x, -x), of the radicand for a root."""
+    """Yield values that are all nonzero if and only if a value is: its factors, with max(x, -x) replaced by x and roots by radicands."""
     _, factors, cofactor = content(context, value)
     for factor in factors:
         match factor:
@@ -191,7 +192,7 @@ def _factors(context: Context, value: Value) -> Stream[Value]:
 
 
 def _opposite(context: Context, first: Alternative, second: Alternative) -> bool:
-    """Return whether the larger of two is the magnitude of the first."""
+    """Return whether two alternatives are v and -v, so that their maximum is |v|."""
     if first.iterators or first.conditions or second.iterators or second.conditions:
         return False
     return value_text(context, close(context, first.value)) == value_text(context, close(context, negated(second.value)))

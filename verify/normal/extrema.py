@@ -1,7 +1,8 @@
-"""Maxima in one form: flattened, without what cannot be the largest; common terms and factors, and monotone functions, outside.
+"""Maxima in canonical form: flattened, without alternatives that cannot be the largest, with common parts moved outside.
 
+Common terms, common factors and monotone functions are moved outside of a maximum.
 A minimum is the negative of a maximum of negatives. In the second pass a maximum of plain values is written with
-conditions on data, max(a, b) = b + (a - b) [a - b > 0], so that it meets ``where`` and ``abs``.
+conditions on data, max(a, b) = b + (a - b) [a - b > 0], so that it can match ``where`` and ``abs``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MANY = 8
 
 @dataclass(frozen=True)
 class Candidate:
-    """An alternative under construction: its iterators have fresh names, its value is open."""
+    """An alternative under construction: its iterators have fresh names, and its value is not closed."""
 
     iterators: tuple[Iterator, ...]
     conditions: Conditions
@@ -53,7 +54,7 @@ def minimum(context: Context, values: Sequence[Value]) -> Value:
 
 
 def candidates(context: Context, value: Value) -> list[Candidate]:
-    """Return alternatives whose maximum is the value: those of a maximum inside, with its factors and summands applied."""
+    """Return alternatives whose maximum is the value: those of a maximum inside it, with the surrounding factors and summands applied."""
     if _is_lowest(value):
         return []
     inside: tuple[Term, Extremum] | None = None
@@ -86,7 +87,7 @@ def _opened(context: Context, alternative: Alternative) -> Candidate:
 
 
 def largest(context: Context, given: Sequence[Candidate]) -> Value:
-    """Return the maximum of alternatives over their iterators; nothing at all has the maximum minus infinity."""
+    """Return the maximum of alternatives over their iterators; the empty maximum is minus infinity."""
     outside: dict[str, Compare] = {}
     for candidate in given:
         for condition in candidate.conditions:
@@ -123,7 +124,7 @@ def largest(context: Context, given: Sequence[Candidate]) -> Value:
 
 
 def trimmed(context: Context, candidate: Candidate) -> Candidate:
-    """Return the alternative without iterators over something that nothing depends on."""
+    """Return the alternative without iterators over nonempty ranges on which nothing depends."""
     used: set[Iterator] = set(free_iterators(context, candidate.value))
     mentions = [(c, free_iterators(context, c)) for c in candidate.conditions]
     for condition, mentioned in mentions:
@@ -143,7 +144,7 @@ def _is_idle(context: Context, iterator: Iterator, mentions: list[tuple[Compare,
 
 
 def flattened(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
-    """Return the alternatives with maxima inside their values taken apart."""
+    """Return the alternatives with maxima inside their values expanded."""
     result = []
     for candidate in given:
         for inner in candidates(context, candidate.value):
@@ -154,7 +155,7 @@ def flattened(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _where(context: Context, given: Sequence[Candidate], test: Compare) -> list[Candidate]:
-    """Return the alternatives where a condition is known to hold."""
+    """Return the alternatives simplified under a condition that holds."""
     alone = conjunction(context, (test,))
     result = []
     for candidate in given:
@@ -166,7 +167,7 @@ def _where(context: Context, given: Sequence[Candidate], test: Compare) -> list[
 
 
 def _divided(context: Context, candidate: Candidate) -> list[Candidate]:
-    """Move the conditions of the value's terms that speak of the alternative's iterators to the alternative."""
+    """Move the conditions of the value's terms that mention the alternative's iterators to the alternative."""
     for term in candidate.value.terms:
         for condition in term.conditions:
             mentioned = free_iterators(context, condition)
@@ -190,7 +191,7 @@ def _key(context: Context, candidate: Candidate) -> str:
 
 
 def _without_absorbed(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
-    """Drop repeated alternatives, and those that another one is never below; return them in one order."""
+    """Return the alternatives in canonical order, without repeated ones and those that another one always equals or exceeds."""
     by_key = {_key(context, candidate): candidate for candidate in given}
     ordered = [by_key[key] for key in sorted(by_key)]
     still = [candidate for candidate in ordered if not candidate.iterators]
@@ -208,7 +209,7 @@ def _without_absorbed(context: Context, given: Sequence[Candidate]) -> list[Cand
 
 
 def _below(context: Context, value: Value, bound: Value) -> bool:
-    """Return whether the value is a minimum over alternatives of which the bound is one."""
+    """Return whether the value is a minimum and the bound is one of its alternatives."""
     if not any(type(f) is Extremum and t.coefficient < 0 for t in value.terms for f in t.factors):
         return False
     goal = value_text(context, close(context, negated(bound)))
@@ -217,7 +218,7 @@ def _below(context: Context, value: Value, bound: Value) -> bool:
 
 
 def _bounded(context: Context, given: list[Candidate]) -> Value | None:
-    """max min(v, b) = min(max v, b) for a bound b that does not vary, where every alternative has it."""
+    """max min(v, b) = min(max v, b) for a bound b that does not vary, if every alternative has it."""
     if not any(candidate.iterators for candidate in given):
         return None
     lower: list[dict[str, Candidate]] = []
@@ -239,7 +240,7 @@ def _bounded(context: Context, given: list[Candidate]) -> Value | None:
 
 
 def _cornered(context: Context, given: list[Candidate]) -> Value | None:
-    """max g(v) = g(max v) for a function with one corner that does not fall."""
+    """max g(v) = g(max v) for a nondecreasing function with one corner."""
     corners = []
     for candidate in given:
         corner = corner_of(context, candidate.value, frozenset(candidate.iterators)) if candidate.iterators else None
@@ -314,7 +315,7 @@ def _translated(context: Context, given: list[Candidate]) -> Value:
 
 
 def _direction(context: Context, value: Value) -> Value:
-    """Return d with value = p d for a p that is not negative, so that value [value > 0] = value [d > 0]."""
+    """Return d with value = p d for a nonnegative p, so that value [value > 0] = value [d > 0]."""
     if not value.terms:
         return value
     coefficient, factors, cofactor = content(context, value)
@@ -329,7 +330,7 @@ def _direction(context: Context, value: Value) -> Value:
 
 
 def _base(context: Context, given: list[Candidate]) -> Value:
-    """Return terms to take out of all alternatives: those that all share, or those of the first that do not vary in it."""
+    """Return terms to subtract from all alternatives: those that all share, or those of the first that do not vary within it."""
     moving = [candidate for candidate in given if candidate.iterators]
     if moving:
         fixed: list[tuple[str, Value]] = []

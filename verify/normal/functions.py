@@ -41,7 +41,7 @@ def opaque(context: Context, function: str, arguments: Sequence[Value]) -> Value
 
 
 def divided(context: Context, value: Value, *, positive: bool) -> Value:
-    """1 / value; where the whole is known to be ``positive``, so is each piece that conditions split it into."""
+    """1 / value; if the whole value is known to be ``positive``, so is each piece into which conditions split it."""
     before, context.dividing = context.dividing, positive or context.dividing
     try:
         return split(context, (value,), lambda given: reciprocal(context, given[0]))
@@ -84,7 +84,7 @@ def _less(context: Context, arguments: Sequence[Value]) -> Value:
 
 
 def _less_equal(context: Context, arguments: Sequence[Value]) -> Value:
-    """a <= b is not b < a, but for NaN"""
+    """[a <= b] = not [b < a], except for NaN"""
     context.use("comparison of numbers")
     return add(context, ONE, negated(_less(context, (arguments[1], arguments[0]))))
 
@@ -161,7 +161,7 @@ def _logarithm_of_factor(context: Context, factor: Factor) -> Value:
 
 
 def root(context: Context, value: Value) -> Value:
-    """sqrt(s^2 t v) = s sqrt(t v), positive factors apart"""
+    """sqrt(s^2 t v) = s sqrt(t v), with a root of its own for each positive factor"""
     constant_value = constant(value)
     if constant_value is not None:
         if constant_value < 0:
@@ -204,7 +204,7 @@ def _root_of_positive(context: Context, factor: Factor) -> Value:
 
 
 def _square_part(value: Fraction) -> tuple[Fraction, int]:
-    """Return (s, t) with value = s^2 t and t an integer, without square factors as far as small primes show."""
+    """Return (s, t) with value = s^2 t for an integer t without squares of small primes."""
     inside, outside = value.numerator * value.denominator, 1
     for prime in _PRIMES:
         if prime * prime > inside:
@@ -284,7 +284,7 @@ def _ceil(context: Context, arguments: Sequence[Value]) -> Value:
 
 
 def _round(context: Context, arguments: Sequence[Value]) -> Value:
-    """Round half to even; odd, and nothing is left to round in integers."""
+    """Round half to even; the function is odd and the identity on integers."""
     constant_value = constant(arguments[0])
     if constant_value is not None:
         return number(round(constant_value))
@@ -307,11 +307,11 @@ _LAWS: Mapping[str, Function] = {
 
 
 LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
-"""Largest denominators of the fractions that a float is taken to stand for, and of the fractions whose roots it is taken for."""
+"""Largest denominator of a fraction that a float is taken to stand for, and of a fraction whose root it is taken to stand for."""
 
 
 def constant_number(context: Context, value: Fraction | float) -> Value:
-    """Return a constant; an infinity is a number of its own, about which only its sign is known."""
+    """Return a constant; an infinity is a symbol of which only the sign is known."""
     if isinstance(value, Fraction):
         return _meant(context, value)
     if math.isnan(value):
@@ -321,7 +321,7 @@ def constant_number(context: Context, value: Fraction | float) -> Value:
 
 
 def _meant(context: Context, value: Fraction) -> Value:
-    """Return the fraction, or the root of one, that a float with many digits is the rounding of; else the float itself."""
+    """Return the simple fraction or root of a fraction whose rounding is the float with many digits; else the float itself."""
     if value.denominator < 1 << 30:
         return number(value)
     simple = value.limit_denominator(LARGEST_DENOMINATOR)

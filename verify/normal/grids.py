@@ -1,6 +1,6 @@
-"""Tables of integers as data: their support, the axes that they do not depend on, their factorisation into smaller ones.
+"""Tables of integers as data: their support, the axes that they do not depend on, and their factorisation into smaller ones.
 
-Everything here is exact and knows nothing of iterators: a table is analysed once, axis by axis, and read anywhere.
+The arithmetic is exact and does not involve iterators: a table is analysed once, axis by axis, and read anywhere.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 Array = np.ndarray
 """Python integers (dtype object), so that nothing overflows."""
 MOST_ORDERED = 4
-"""Axes of a table that is brought into its smallest order; beyond, equal tables read in two orders may be taken for different ones."""
+"""Most axes of a table whose axes are put in canonical order. Larger equal tables read in two orders may be taken for different ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Integers in row-major order without a common factor, the first that is not zero positive."""
+    """Integers in row-major order without a common factor; the first nonzero one is positive."""
 
     shape: tuple[int, ...]
     numbers: tuple[int, ...]
@@ -46,7 +46,7 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A grid read at some of the axes, each shifted: grid[index[axes[0]] - shifts[0], ...]"""
+    """A grid read at some of the indices, each shifted: grid[index[axes[0]] - shifts[0], ...]"""
 
     grid: Grid
     axes: tuple[int, ...]
@@ -63,7 +63,7 @@ class Structure:
 
 
 def primitive(values: Sequence[Fraction | int]) -> tuple[Fraction, tuple[int, ...]]:
-    """Return (c, integers) with values = c * integers, the integers without a common factor and the first not zero positive."""
+    """Return (c, integers) with values = c * integers; the integers have no common factor, and the first nonzero one is positive."""
     whole = math.lcm(*(value.denominator for value in values))
     numbers = [value.numerator * (whole // value.denominator) for value in values]
     common = math.gcd(*numbers)
@@ -76,7 +76,7 @@ def primitive(values: Sequence[Fraction | int]) -> tuple[Fraction, tuple[int, ..
 
 @lru_cache(maxsize=1 << 12)
 def structure(grid: Grid) -> Structure:
-    """Return the structure of a grid: restrictions, and pieces whose product it is."""
+    """Return the structure of a grid: restrictions and pieces whose product is the grid."""
     finder = _Finder(len(grid.shape))
     finder.split(grid.array, tuple(range(len(grid.shape))), (0,) * len(grid.shape))
     pieces = tuple(sorted(finder.pieces, key=lambda piece: piece.axes))
@@ -84,7 +84,7 @@ def structure(grid: Grid) -> Structure:
 
 
 class _Finder:
-    """Takes a grid apart, piece by piece."""
+    """Decomposes a grid, piece by piece."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -99,7 +99,7 @@ class _Finder:
         self.restrictions.append(Restriction(tuple(row), offset, relation))
 
     def split(self, array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> None:
-        """Take apart an array whose axis k is read at index[axes[k]] - shifts[k]."""
+        """Decompose an array whose axis k is read at index[axes[k]] - shifts[k]."""
         if not array.any():
             self.coefficient = 0
             return
@@ -119,7 +119,7 @@ class _Finder:
             self.pieces.append(piece)
 
     def _boxed(self, array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> Read:
-        """Restrict axes to where the array is not zero."""
+        """Restrict axes to the range in which the array is nonzero."""
         moved = list(shifts)
         for k, axis in enumerate(axes):
             filled = [bool(np.any(part)) for part in np.moveaxis(array, k, 0)]
@@ -136,7 +136,7 @@ class _Finder:
         return array, axes, tuple(moved)
 
     def _determined(self, array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> Read:
-        """Take out axes whose index an equation between the indices gives wherever the array is not zero."""
+        """Remove axes whose index is determined by an equation between the indices wherever the array is nonzero."""
         while len(axes) > 1:
             equation = _equation(array)
             if equation is None:
@@ -158,7 +158,7 @@ Read = tuple[Array, tuple[int, ...], tuple[int, ...]]
 
 
 def _dependent(array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> Read:
-    """Drop axes on which nothing depends."""
+    """Drop the axes on which the array does not depend."""
     kept = [k for k in range(len(axes)) if (array != array.take([0], axis=k)).any()]
     for k in reversed(range(len(axes))):
         if k not in kept:
@@ -167,7 +167,7 @@ def _dependent(array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> 
 
 
 def _equation(array: Array) -> tuple[int, tuple[int, ...], int] | None:
-    """Return (axis, coefficients, offset) of an equation with coefficient 1 at the axis, met by all places that are not zero."""
+    """Return (axis, coefficients, offset) of an equation with coefficient 1 at the axis that holds at all nonzero positions."""
     places = np.argwhere(array).tolist()
     first = places[0]
     rows = _reduced([[a - b for a, b in zip(position, first, strict=True)] for position in places[1:]], array.ndim)
@@ -180,7 +180,7 @@ def _equation(array: Array) -> tuple[int, tuple[int, ...], int] | None:
 
 
 def _reduced(rows: list[list[int]], width: int) -> list[list[Fraction]]:
-    """Return the reduced echelon form of the rows, without those that are zero."""
+    """Return the reduced echelon form of the rows, without zero rows."""
     result: list[list[Fraction]] = []
     for row in rows:
         left = [Fraction(v) for v in row]
@@ -199,7 +199,7 @@ def _reduced(rows: list[list[int]], width: int) -> list[list[Fraction]]:
 
 
 def _kernel(rows: list[list[Fraction]], width: int) -> list[tuple[int, ...]]:
-    """Return integer vectors that span what is orthogonal to the rows of a reduced echelon form."""
+    """Return integer vectors that span the orthogonal complement of the rows of a reduced echelon form."""
     pivots = [next(k for k, v in enumerate(row) if v) for row in rows]
     vectors = []
     for free in (k for k in range(width) if k not in pivots):
@@ -212,7 +212,7 @@ def _kernel(rows: list[list[Fraction]], width: int) -> list[tuple[int, ...]]:
 
 
 def _factors(array: Array) -> tuple[tuple[Array, tuple[int, ...]], tuple[Array, tuple[int, ...]]] | None:
-    """Return (f, axes), (g, others) with array = f g / f[0] where f and g share no axis, None where there are none."""
+    """Return (f, axes), (g, others) with array = f g / f[0], if there are f and g that share no axis, else None."""
     for count in range(1, array.ndim // 2 + 1):
         for mine in combinations(range(array.ndim), count):
             other_axes = tuple(k for k in range(array.ndim) if k not in mine)

@@ -1,8 +1,8 @@
-"""Terms that differ in their conditions alone, joined: what concatenations take apart comes together again.
+"""Join terms that differ only in their conditions, so that blocks separated by a concatenation are merged again.
 
     [o < 4] t + [4 <= o, o < 8] t = [o < 8] t
 
-In general ``[c, d] t + [not c, e] t = [d, e] t`` where ``not c`` implies d and ``c`` implies e.
+In general ``[c, d] t + [not c, e] t = [d, e] t`` if ``not c`` implies d and ``c`` implies e.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def joined(context: Context, value: Value) -> Value:
 
 
 def _joined(context: Context, terms: list[Term]) -> list[Term]:
-    """Join terms with the same factors, two at a time; where some stay apart, without the conditions that others imply."""
+    """Join terms with the same factors, two at a time; if some stay apart, try again without the conditions that others imply."""
     left = _joined_as_they_stand(context, terms)
     if len(left) == 1 or not any(negation(c) in partner.conditions for term in left for c in term.conditions for partner in left):
         return left

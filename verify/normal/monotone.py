@@ -18,7 +18,7 @@ from verify.normal.terms import Call, Element, Factor, Term, Value
 
 @dataclass(frozen=True)
 class Corner:
-    """low[0] + low[1] v, and with step[0] + step[1] v added where v + offset > 0; nothing but v varies."""
+    """low[0] + low[1] v, plus step[0] + step[1] v where v + offset > 0; only v varies."""
 
     variable: Element
     offset: Value
@@ -26,11 +26,11 @@ class Corner:
     step: tuple[Value, Value]
 
     def text(self, context: Context) -> str:
-        """Return text that equal functions share, whatever they are applied to."""
+        """Return a text that equal functions share, whatever their argument."""
         return "|".join(value_text(context, close(context, v)) for v in (self.offset, *self.low, *self.step))
 
     def rises(self, context: Context) -> bool:
-        """Return whether neither slope falls and the corner does not either."""
+        """Return whether the function is nondecreasing: on both sides of the corner and at it."""
         at_corner = add(context, self.step[0], negated(multiply(context, self.step[1], self.offset)))
         slopes = self.low[1], add(context, self.low[1], self.step[1])
         return all(sign(context, value) is not None for value in (*slopes, at_corner))
@@ -77,7 +77,7 @@ def corner_of(context: Context, value: Value, bound: frozenset[Iterator]) -> Cor
 
 
 def _parts(context: Context, value: Value, variable: str, test: str) -> list[list[Value]] | None:
-    """Return the coefficients of 1, v, [test] and v [test]; None where a power of v stands."""
+    """Return the coefficients of 1, v, [test] and v [test]; None if a higher power of v occurs."""
     terms: list[list[list[Term]]] = [[[], []], [[], []]]
     for term in value.terms:
         texts = [factor_text(context, f) for f in term.factors]

@@ -1,8 +1,8 @@
 """Names of bound iterators: canonical orders and names, so that values equal up to renaming are equal as data.
 
 A nested value (an argument, an alternative) is *closed*: its iterators are named after a digest of the term that binds
-them, in which the iterators of enclosing terms have no names. So equal terms get equal names, also where the enclosing
-iterators are renamed later, and a term never shares a name with one inside it. The terms of an open value have fresh
+them, in which the iterators of enclosing terms have no names. So equal terms get equal names, even if the enclosing
+iterators are renamed later, and a term never shares a name with a term inside it. The terms of an open value have fresh
 names. Values are compared by their texts, which do not depend on the order of terms and factors.
 """
 
@@ -72,7 +72,7 @@ def condition_text(condition: Compare, labels: Labels = NO_LABELS) -> str:
 
 
 def factor_text(context: Context, factor: Factor, labels: Labels = NO_LABELS) -> str:
-    """Return a factor as text that orders it; closed inner values carry their own names."""
+    """Return a factor as text, by which factors are ordered; closed inner values have their own names."""
     if labels and not free_iterators(context, factor) & labels.keys():
         labels = NO_LABELS
     if labels:
@@ -155,7 +155,7 @@ def part_text(context: Context, part: Factor | Compare, labels: Labels) -> str:
 
 
 def blind_key(context: Context, term: Term) -> str:
-    """Return text that terms equal up to renaming of their iterators share; the coefficient does not count."""
+    """Return a text shared by all terms that are equal up to their coefficients and the names of their iterators."""
     cached = context.keys.get(id(term))
     if cached is None:
         labels = {i: f"?{range_text(i)}" for i in term.iterators}
@@ -167,7 +167,7 @@ def blind_key(context: Context, term: Term) -> str:
 def labelled(
     context: Context, iterators: tuple[Iterator, ...], parts: tuple[Factor | Compare, ...], enclosing: Labels = NO_LABELS
 ) -> dict[Iterator, str]:
-    """Return a label for every iterator, by its role in the parts; equal roles keep their order."""
+    """Return a label for every iterator, by its role in the parts; iterators of equal roles keep their order."""
     labels = {i: f"?{range_text(i)}" for i in iterators}
     if len(iterators) == 1:
         return {iterators[0]: f"?0:{range_text(iterators[0])}"}
@@ -193,7 +193,7 @@ def named(
     parts: tuple[Factor | Compare, ...],
     prefix: str = "",
 ) -> tuple[tuple[Iterator, ...], dict[Iterator, Iterator], str]:
-    """Return canonical iterators, the map from the given ones onto them, and a key that names nothing by chance."""
+    """Return canonical iterators, the map from the given ones onto them, and a key that does not depend on the given names."""
     if not iterators:
         return (), {}, prefix + "|".join(sorted(part_text(context, p, NO_LABELS) for p in parts))
     free = {i for p in parts for i in free_iterators(context, p) if i.name[0] in "~@"} - set(iterators)
@@ -258,7 +258,7 @@ def rename_condition(context: Context, condition: Compare, mapping: Mapping[Iter
 
 
 def rename_factor(context: Context, factor: Factor, mapping: Mapping[Iterator, Iterator]) -> Factor:
-    """Return a factor with free iterators renamed; what it binds keeps its names."""
+    """Return a factor with free iterators renamed; bound iterators keep their names."""
     if not free_iterators(context, factor) & mapping.keys():
         return factor
     return map_factor(

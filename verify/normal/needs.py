@@ -1,7 +1,7 @@
-"""The right side of a rule may not ask for more than its left side does: every need of the one is met by needs of the other.
+"""Check that every need of a rule's right side is met by needs of its left side.
 
-A need is met by one of the same value, up to the names of iterators, or by one of which it is an instance: who asks it of y[j] for
-all j asks it of y[k - n], where k - n is such a j. Conditions under which several are asked may together leave nothing out.
+A need is met by a need of the same value, up to the names of iterators, or by one of which it is an instance: a need of y[j] for
+all j meets the need of y[k - n] if k - n is in the range of j. The conditions of several needs may jointly cover those of one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IMPLIED_BY = {
     "infinite": ("infinite",),
 }  # fmt: skip
 DEEPEST = 8
-"""Most conditions that cases are distinguished by."""
+"""Most conditions by which cases are distinguished."""
 Literals = frozenset[tuple[str, bool]]
 Equality = Callable[[Value, Value], bool]
 
@@ -48,9 +48,9 @@ class Given:
 
 
 def beyond(right: Sequence[Need], left: Sequence[Need], assumptions: Assumptions, equal: Equality) -> str:
-    """Return a need of the right side that no need of the left side meets, '' where there is none.
+    """Return a need of the right side that no need of the left side meets; '' if there is none.
 
-    ``equal`` tells values that are equal though they are written differently, by phases or by digits.
+    ``equal`` decides whether values that are written differently, by phases or by digits, are equal.
     """
     asked = [need for need in dict.fromkeys(right) if not need.settled]
     if not asked:
@@ -73,12 +73,12 @@ def _given(context: Context, needs: Sequence[Need]) -> Stream[Given]:
 
 
 def _bound(context: Context, part: Value | Factor | Compare) -> list[Iterator]:
-    """Return the iterators that stand free in a part and are none of the output."""
+    """Return the free iterators of a part that are not the output's."""
     return sorted((i for i in free_iterators(context, part) if i.name[0] in "~@"), key=lambda i: (len(i.name), i.name))
 
 
 def _text(context: Context, value: Value) -> tuple[str, Labels]:
-    """Return a value as text without names, and what its iterators are called there."""
+    """Return a value as text that does not depend on names, and the labels of its iterators in it."""
     closed = close(context, value)
     free = tuple(_bound(context, closed))
     labels = labelled(context, free, (Call("=", (closed,)),)) if free else {}
@@ -128,7 +128,7 @@ def _met_by_equal(context: Context, need: Need, given: Collection[Given], equal:
 
 
 def _covered(when: Literals, ways: Sequence[Literals], depth: int = DEEPEST) -> bool:
-    """Return whether one of the ways is open wherever ``when`` holds."""
+    """Return whether, wherever ``when`` holds, one of the ways holds."""
     left = [way - when for way in ways if not any((text, not holds) in when for text, holds in way)]
     if not all(left):
         return True
@@ -153,7 +153,7 @@ def _instance(context: Context, offer: Given, value: Value, text: str, way: Way,
 
 
 def _within(context: Context, way: Way) -> Context:
-    """Return a context in which the conditions on places hold."""
+    """Return a context in which the way's conditions on indices hold."""
     return Context(context.assumptions.assume(*(test if holds else negation(test) for test, holds in way if isinstance(test, Compare))))
 
 
@@ -163,7 +163,7 @@ def _inside(context: Context, iterator: Iterator, position: Index) -> bool:
 
 
 def _holds(context: Context, asked: Way, labels: Labels, places: Places, when: Literals) -> bool:
-    """Return whether the conditions of a need hold at the positions where it is asked for."""
+    """Return whether the conditions of a left side's need hold at the given places, under the conditions of the right side's need."""
     for test, holds in asked:
         if isinstance(test, Compare):
             moved = Compare(placed(context, test.left, places), test.operator, placed(context, test.right, places))
@@ -175,7 +175,7 @@ def _holds(context: Context, asked: Way, labels: Labels, places: Places, when: L
 
 
 def _unifications(pattern: Value, value: Value, outside: frozenset[Iterator]) -> Stream[dict[Iterator, Index]]:
-    """Yield substitutions for the iterators of a pattern that make one of its elements one of a value."""
+    """Yield substitutions for the iterators of a pattern that turn one of its elements into an element of a value."""
     for element in _elements(pattern):
         for target in _elements(value):
             if element.tensor != target.tensor:

@@ -1,4 +1,4 @@
-"""Products of values and the laws between factors: exponentials add, roots pair up, reciprocals cancel, conditions on data meet.
+"""Products of values and the laws between factors: exponentials add, roots pair up, reciprocals cancel, conditions on data combine.
 
 A condition on data is a factor that is 0 or 1: ``positive(v)`` is [v > 0], ``zero(v)`` is [v == 0].
 """
@@ -19,7 +19,7 @@ from verify.normal.terms import INFINITY, Call, Factor, Term, Value
 MEETING = frozenset({"exp", "sqrt", "cos", "reciprocal", "positive", "zero", INFINITY})
 """Functions whose calls have laws with the other factors of a product."""
 _REDUCTIONS = 6
-"""Times that one product is reduced by relations, at most: each reduction is right, so stopping early only leaves more to pair."""
+"""Most reductions of one product by relations. Each reduction is correct, so stopping early only leaves more terms to pair."""
 
 
 def multiply(context: Context, left: Value, right: Value) -> Value:
@@ -56,7 +56,7 @@ def _meets(factors: Sequence[Factor]) -> bool:
 
 
 def product_of(context: Context, factors: Sequence[Factor], depth: int = _REDUCTIONS) -> Value:
-    """Return the product of factors, their laws applied."""
+    """Return the product of factors, with the laws between them applied."""
     exponents = [f.arguments[0] for f in factors if type(f) is Call and f.function == "exp"]
     if len(exponents) < 2:
         return _without_exponents(context, factors, depth)
@@ -109,7 +109,7 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
 
 
 def _without(context: Context, factors: list[Factor], positions: tuple[int, ...], by: Value, depth: int) -> Value:
-    """Return by times the factors at the other positions."""
+    """Return ``by`` times the factors at the other positions."""
     remaining = [f for k, f in enumerate(factors) if k not in positions]
     return multiply(context, product_of(context, remaining, depth), by)
 
@@ -122,13 +122,13 @@ def divide_by(context: Context, divisor: Call) -> None:
 
 
 def split_constant(value: Value) -> tuple[Value, Fraction]:
-    """Split a value into what varies and a number."""
+    """Split a value into its varying part and a number."""
     varying = tuple(t for t in value.terms if not (plain(t) and not t.factors))
     return Value(varying), sum((t.coefficient for t in value.terms if plain(t) and not t.factors), Fraction(0))
 
 
 def _conditions_on_data(context: Context, factors: list[Factor]) -> list[Factor] | None:
-    """Drop conditions that others imply; None when they exclude each other. All speak of v + c > 0 or v + c == 0."""
+    """Drop conditions that others imply; return None if they exclude each other. All have the form v + c > 0 or v + c == 0."""
     atoms = [f for f in factors if type(f) is Call and f.function in ("positive", "zero")]
     if len(atoms) < 2:
         return factors
@@ -152,7 +152,7 @@ def _conditions_on_data(context: Context, factors: list[Factor]) -> list[Factor]
 
 
 def _meeting(context: Context, offset: Value, atom: Call, other_offset: Value, partner: Call) -> list[Call] | None:
-    """Return which of two conditions on one value the other implies; None when they exclude each other."""
+    """Return in a list the one of two conditions on one value that the other implies; None if they exclude each other."""
     if atom.function != partner.function:
         if atom.function == "positive":
             atom, partner, offset, other_offset = partner, atom, other_offset, offset
@@ -170,7 +170,7 @@ def _meeting(context: Context, offset: Value, atom: Call, other_offset: Value, p
 
 
 def _reduced(context: Context, factors: list[Factor], position: int, relation: Call, depth: int) -> Value | None:
-    """Apply v * reciprocal(v) = 1 or v * zero(v) = 0 where the product holds the leading term of v."""
+    """Apply v * reciprocal(v) = 1 or v * zero(v) = 0 if the product contains the leading term of v."""
     inner = relation.arguments[0]
     if not all(plain(t) for t in inner.terms) or (relation.function == "reciprocal" and len(inner.terms) < 2):
         return None
@@ -197,7 +197,7 @@ def _reduced(context: Context, factors: list[Factor], position: int, relation: C
 
 
 def _without_squares(context: Context, factors: list[Factor], position: int, relation: Call) -> list[Factor] | None:
-    """f positive(f^2 v) = f positive(v): where f is zero, both are."""
+    """f positive(f^2 v) = f positive(v); if f is zero, both sides are."""
     term = only_term(relation.arguments[0])
     if term is None or not plain(term) or len(term.factors) < 2:
         return None
@@ -224,7 +224,7 @@ def _without_squares(context: Context, factors: list[Factor], position: int, rel
 
 
 def exponential(context: Context, value: Value) -> Value:
-    """exp(a + b) = exp(a) exp(b), one factor for each term; the value has no conditions left to split."""
+    """exp(a + b) = exp(a) exp(b), with one factor for each term; the value has no conditions to split by."""
     calls, others = _exponentials(context, value)
     result = with_factors(Fraction(1), calls)
     for simpler in others:
@@ -249,7 +249,7 @@ def _exponentials(context: Context, value: Value) -> tuple[list[Factor], list[Va
 
 
 def power(context: Context, value: Value, exponent: int) -> Value:
-    """value ** exponent for a small exponent that is not negative"""
+    """value ** exponent for a small nonnegative exponent"""
     result = ONE
     for _ in range(exponent):
         result = multiply(context, result, value)
@@ -257,7 +257,7 @@ def power(context: Context, value: Value, exponent: int) -> Value:
 
 
 def content(context: Context, value: Value) -> tuple[Fraction, list[Factor], Value]:
-    """Return (number, factors, rest) with value = number * factors * rest, the rest in a form that scaling does not change."""
+    """Return (number, factors, rest) with value = number * factors * rest; the rest is the same for all multiples of the value."""
     if len(value.terms) > 1:
         exponent, value = _pivoted(context, value)
         pulled: list[Factor] = [f for t in exponent.terms for f in t.factors]
@@ -283,7 +283,7 @@ def common_factors(context: Context, value: Value) -> list[Factor]:
 
 
 def shared_factors(context: Context, products: Sequence[list[Factor]]) -> list[Factor]:
-    """Return the factors that are in all products, as often as in each."""
+    """Return the factors common to all products, with their least multiplicity."""
     common = products[0]
     for product in products[1:]:
         texts = [factor_text(context, f) for f in product]
@@ -310,7 +310,7 @@ def without(context: Context, factors: tuple[Factor, ...], gone: list[Factor]) -
 
 
 def _pivoted(context: Context, value: Value) -> tuple[Value, Value]:
-    """Return (e, rest) with value = e * rest, e an exponential chosen so that 1 + exp(-x) and exp(x) + 1 have one rest."""
+    """Return (e, rest) with value = e * rest for an exponential e, chosen so that 1 + exp(-x) and exp(x) + 1 have the same rest."""
     exponents: dict[str, Value] = {}
     for term in value.terms:
         arguments = [f.arguments[0] for f in independent(context, term) if type(f) is Call and f.function == "exp"]
@@ -331,7 +331,7 @@ def _pivoted(context: Context, value: Value) -> tuple[Value, Value]:
 
 
 def reciprocal(context: Context, value: Value) -> Value:
-    """1 / value, in which no condition is left to split"""
+    """1 / value, for a value without conditions to split by"""
     constant_value = constant(value)
     if constant_value is not None:
         return number(1 / constant_value) if constant_value else single(Call("reciprocal", (ZERO,)))

@@ -1,4 +1,4 @@
-"""From scopes to values: inner scopes are instantiated, sums bound, and values rebuilt under substitutions."""
+"""Turn scopes into values: instantiate inner scopes, bind sums, and rebuild values under substitutions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Places = Mapping[Iterator | Symbol, Size]
 
 
 class Instantiation:
-    """Evaluates scopes at places; the same scope at the same places is one value."""
+    """Evaluates scopes at places; the value of the same scope at the same places is cached."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -66,13 +66,13 @@ class Instantiation:
             Candidate(tuple(inner), conditions, negated(value) if lowest else value)
             for conditions, value in self._alternatives(scope.body, where, (), -math.inf if scope.reduction == "max" else math.inf)
         ]
-        if len(candidates) == 1:  # a maximum of nothing does not exist: shape rules refuse a window in the padding alone
+        if len(candidates) == 1:  # no maximum is empty: shape rules refuse windows in padding only
             candidates = [replace(candidates[0], filled=(*candidates[0].conditions, *candidates[0].iterators))]
         result = extremum(self.context, candidates)
         return negated(result) if lowest else result
 
     def _holds_infinity(self, function: str, arguments: Sequence[Value]) -> bool:
-        """Return whether a function that may make NaN of infinities is applied to one, where needs are recorded."""
+        """Return whether needs are recorded and a function that may turn infinities into NaN is applied to one."""
         noted = self.context.ways is not None and self.context.infinite and function in WITH_INFINITIES
         return noted and any(holds_infinity(self.context, argument) for argument in arguments)
 
@@ -95,7 +95,7 @@ class Instantiation:
         return result
 
     def conditions(self, conditions: Sequence[Compare], where: Places) -> Conditions | None:
-        """Return a conjunction at the places, None where it cannot hold."""
+        """Return a conjunction at the places; None if it cannot hold."""
         placed = (Compare(self.place(c.left, where), c.operator, self.place(c.right, where)) for c in conditions)
         return conjunction(self.context, placed)
 
@@ -106,7 +106,7 @@ class Instantiation:
         return placed(self.context, value, where)
 
     def scalar(self, body: Scalar, where: Places) -> Value:
-        """Return a scalar expression as a value, its iterators at the given places."""
+        """Return a scalar expression as a value, with its iterators at the given places."""
         spend()
         match body:
             case Number(value):
@@ -149,7 +149,7 @@ class Instantiation:
                 return joined(self.context, whole) if else_value.terms and self.context.at_sizes else whole
 
     def _chosen(self, test: Scalar, then: Scalar, otherwise: Scalar, where: Places) -> Value:
-        """Return a choice by data; the needs of a branch arise where it is chosen."""
+        """Return a choice by data; the needs of a branch arise only where it is chosen."""
         values = [self.scalar(test, where)]
         for branch, truthful in ((then, True), (otherwise, False)):
             with taken(self.context, ways_to(self.context, values[0], truthful=truthful)):
@@ -158,7 +158,7 @@ class Instantiation:
 
 
 def placed(context: Context, value: Index, where: Places) -> Index:
-    """Return an index with iterators replaced, data indices inside too."""
+    """Return an index with iterators replaced, also inside data indices."""
     if context.at_sizes and any(isinstance(atom, Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
         return context.placed(value, where)
 
@@ -169,7 +169,7 @@ def placed(context: Context, value: Index, where: Places) -> Index:
 
 
 def extremum(context: Context, given: Sequence[Candidate]) -> Value:
-    """Return the maximum of alternatives, with conditions that depend on none of their iterators taken outward."""
+    """Return the maximum of alternatives, with conditions that depend on none of their iterators moved outward."""
     bound = frozenset(i for candidate in given for i in candidate.iterators)
 
     def build(values: Sequence[Value]) -> Value:
@@ -180,7 +180,7 @@ def extremum(context: Context, given: Sequence[Candidate]) -> Value:
 
 
 def _resolved(context: Context, value: Value) -> Value:
-    """Return a value without its maxima where writing them as conditions on data makes those vanish: softplus(x) = log(1 + exp(x))."""
+    """Return a value with its maxima written as conditions on data, if these then cancel, as in softplus(x) = log(1 + exp(x))."""
     if context.resolving or not any(chooses(Value((t,)), inside=True) for t in value.terms):
         return value
     context.resolving = True
@@ -192,7 +192,7 @@ def _resolved(context: Context, value: Value) -> Value:
 
 
 def chooses(value: Value, *, inside: bool = False) -> bool:
-    """Return whether a value holds a maximum of plain values or a condition on data; ``inside``: in an argument of a function."""
+    """Return whether a value contains a maximum of plain values or a condition on data; ``inside``: only in arguments of functions."""
     for term in value.terms:
         for factor in term.factors:
             match factor:
@@ -214,7 +214,7 @@ def chooses(value: Value, *, inside: bool = False) -> bool:
 
 
 def total(context: Context, iterators: Sequence[Iterator], value: Value) -> Value:
-    """Return the sum of a value over iterators that it mentions."""
+    """Return the sum of a value over iterators that are free in it."""
     if not iterators:
         return value
     parts = [tidy(context, term) for term in bind(iterators, value).terms]
@@ -222,14 +222,14 @@ def total(context: Context, iterators: Sequence[Iterator], value: Value) -> Valu
 
 
 def tidy(context: Context, term: Term) -> Value:
-    """Return a term without iterators that have one value or that nothing depends on."""
+    """Return a term without iterators that have only one value or on which nothing depends."""
     for iterator in term.iterators:
         for condition in term.conditions:
             at = _solved(condition, iterator)
             if at is not None:
                 inside = (Compare(index(iterator.low), "<=", at), Compare(at, "<", index(iterator.high)))
                 body = replace(term, iterators=(), conditions=tuple(c for c in term.conditions if c != condition) + inside)
-                left = [i for i in term.iterators if i != iterator]  # they stay free while they may occur in what is put in
+                left = [i for i in term.iterators if i != iterator]  # they stay free because ``at`` may contain them
                 return total(context, left, rebuild(context, Value((body,)), {iterator: at}))
     if (simpler := _simpler_sums(context, term)) is not None:
         return simpler
@@ -241,7 +241,7 @@ def tidy(context: Context, term: Term) -> Value:
 
 
 def _simpler_sums(context: Context, term: Term) -> Value | None:
-    """Return the term with an iterator replaced by its digits, or one sum over tables alone done; None where there is none."""
+    """Return the term with an iterator replaced by its digits, or with one sum over tables only contracted; None if neither applies."""
     split = substitution(context, term) if context.at_sizes else None
     if split is not None:
         conditions = tuple(c for c in term.conditions if c is not split.solved)
@@ -256,7 +256,7 @@ def _simpler_sums(context: Context, term: Term) -> Value | None:
 
 
 def _solved(condition: Compare, iterator: Iterator) -> Index | None:
-    """Return e of a condition ``iterator == e`` in which the iterator stands once, with coefficient 1 or -1."""
+    """Return e of a condition ``iterator == e`` in which the iterator occurs once, with coefficient 1 or -1."""
     if condition.operator != "==":
         return None
     value = condition.left - condition.right
@@ -269,7 +269,7 @@ def _solved(condition: Compare, iterator: Iterator) -> Index | None:
 
 
 def rebuild(context: Context, value: Value, where: Places) -> Value:
-    """Return a value with iterators replaced, every law applied anew."""
+    """Return a value with iterators replaced and every law applied again."""
     return add(context, *(_rebuild_term(context, term, where) for term in value.terms))
 
 

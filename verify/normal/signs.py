@@ -1,4 +1,4 @@
-"""What is known of the sign of a value, and how values that differ by an index or a number compare."""
+"""Known signs of values, and comparison of values that differ by an index or a number."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from verify.normal.terms import Alternative, Call, Extremum, Factor, IndexFactor
 
 
 def filled(context: Context, iterator: Iterator) -> bool:
-    """Return whether a range is known to hold a number."""
+    """Return whether an iterator's range is known to be nonempty."""
     return context.decide(Compare(index(iterator.low), "<", index(iterator.high))) is True
 
 
 def sign(context: Context, value: Value) -> int | None:
-    """Return 1 for a value known to be positive, 0 for one known not to be negative, else None."""
+    """Return 1 for a value known to be positive, 0 for one known to be nonnegative, else None."""
     constant_value = constant(value)
     if constant_value is not None:
         return 1 if constant_value > 0 else (0 if constant_value == 0 else None)
@@ -54,7 +54,7 @@ def _sign_of_term(context: Context, term: Term) -> int | None:
 
 
 def sign_of_factor(context: Context, factor: Factor) -> int | None:
-    """Return 1 for a factor known to be positive, 0 for one known not to be negative, else None."""
+    """Return 1 for a factor known to be positive, 0 for one known to be nonnegative, else None."""
     match factor:
         case IndexFactor(value):
             if context.decide(Compare(NOTHING, "<", value)):
@@ -88,7 +88,7 @@ def _is_magnitude(context: Context, alternatives: tuple[Alternative, ...]) -> bo
 
 
 def index_polynomial(value: Value) -> Index | None:
-    """Return a positive multiple of a value made of indices alone, as one index."""
+    """Return a positive multiple of a value that consists of indices only, as one index; else None."""
     common = math.lcm(*(term.coefficient.denominator for term in value.terms))
     total = NOTHING
     for term in value.terms:
@@ -104,7 +104,7 @@ def index_polynomial(value: Value) -> Index | None:
 
 
 def split_offset(value: Value) -> tuple[Value, Value]:
-    """Split a value into what varies with data and a sum of indices and numbers; into the number alone where there is no data."""
+    """Split a value into its part that varies with data and a sum of indices and numbers; without data, split off only the number."""
     indices = [t for t in value.terms if plain(t) and all(type(f) is IndexFactor for f in t.factors)]
     if len(indices) == len(value.terms):
         indices = [t for t in indices if not t.factors]
@@ -112,5 +112,5 @@ def split_offset(value: Value) -> tuple[Value, Value]:
 
 
 def above(context: Context, left: Value, right: Value) -> int | None:
-    """Return 1 where left > right is known, 0 where left >= right is, else None."""
+    """Return 1 if left > right is known, 0 if left >= right is known, else None."""
     return sign(context, add(context, left, negated(right)))

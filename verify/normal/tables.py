@@ -1,8 +1,8 @@
-"""Tables of constants in normal forms: exact factors, contracted where a sum runs over nothing else.
+"""Tables of constants in normal forms: exact factors, contracted if a sum runs over tables only.
 
-A table is an ``Element`` of a tensor whose name spells its integers, so that equal tables read at equal places are equal
-data. What the integers say is taken out of it: a table that is zero off an equation between its indices becomes a
-condition, one that is a product becomes factors, and ``sum(x) A[p,x] B[x,i] G[x,r]`` becomes one table ``T[p,i,r]``:
+A table is an ``Element`` of a tensor whose name contains its integers, so that equal tables read at equal places are equal
+data. The structure of the integers is extracted: a table that is zero unless an equation between its indices holds becomes a
+condition, a table that is a product becomes factors, and ``sum(x) A[p,x] B[x,i] G[x,r]`` becomes one table ``T[p,i,r]``:
 
     sum(x < 4) A[h%2,x] B[x,i] G[x,r] = [i == h%2 + r]     for Winograd's F(2, 3), by arithmetic alone
 """
@@ -28,21 +28,21 @@ from verify.normal.naming import free_iterators
 from verify.normal.terms import Element, Factor, Term, Value
 
 LARGEST_TABLE = 1 << 12
-"""Entries of a table that a contraction may make; beyond it the sum stays a sum."""
+"""Most entries of a table made by a contraction; a sum that would exceed it stays a sum."""
 LARGEST_WORK = 1 << 17
-"""Products of entries that one contraction may take."""
+"""Most products of entries in one contraction."""
 LONGEST_SUM = 1 << 10
-"""Values of an iterator that tables are contracted over."""
+"""Most values of an iterator over which tables are contracted."""
 _TESTS = {"<": operator.gt, "<=": operator.ge, "==": operator.eq, "!=": operator.ne}
 _PREFIX = "table("
 _grids: dict[str, Grid] = {}
 
 
 def tabulated(context: Context, shape: Sequence[int], values: Sequence[Fraction | int], indices: Sequence[Index]) -> Value:
-    """Return a table read at indices, which lie inside of it wherever it counts."""
+    """Return a table read at indices that are inside it wherever the value contributes."""
     array, places = _reduced(np.array(values, dtype=object).reshape(shape), [context.simplify(i) for i in indices])
     if not array.size:
-        return ZERO  # an index outside of the table: what it guards never happens
+        return ZERO  # an index outside of the table: the read never contributes
     coefficient, numbers = primitive(array.reshape(-1).tolist())
     if not coefficient:
         return ZERO
@@ -57,10 +57,10 @@ def tabulated(context: Context, shape: Sequence[int], values: Sequence[Fraction 
 
 
 def _reduced(array: Array, places: Sequence[Index]) -> tuple[Array, list[Index]]:
-    """Return the part of a table that the indices' ranges reach, without axes that are read at a known place or as another is."""
+    """Return the part of a table within the indices' ranges, without axes that are read at a known index or together with another axis."""
     kept: list[Index] = []
     pending = list(places)
-    while pending:  # the axis of the next place is behind those that are kept
+    while pending:  # the axis of the next index follows the kept ones
         axis, position = len(kept), pending.pop(0)
         digits = _radix(position, array.shape[axis])
         if digits is not None:
@@ -86,7 +86,7 @@ def _reduced(array: Array, places: Sequence[Index]) -> tuple[Array, list[Index]]
 
 
 def _radix(position: Index, size: int) -> tuple[int, Index, Index] | None:
-    """Return (b, e, f) with place = b e + f and 0 <= f < b, both varying, where b divides the size."""
+    """Return (b, e, f) with position = b e + f and 0 <= f < b, where e and f vary and b divides the size; else None."""
     for base in sorted({abs(c) for m, c in position.terms if m and 1 < abs(c) < size and not size % c}):
         lower = Index(tuple((m, c) for m, c in position.terms if c % base))
         limits = bounds(lower)
@@ -96,7 +96,7 @@ def _radix(position: Index, size: int) -> tuple[int, Index, Index] | None:
 
 
 def _diagonal(array: Array, axis: int, second_axis: int, shift: int) -> Array:
-    """Return the array read at i along the axis and at i + shift along the other, which is gone; zero where that is outside."""
+    """Return the array read at i along the axis and at i + shift along the other axis, which is removed; zero if that is outside."""
     rows = [
         np.moveaxis(array, axis, 0)[i].take(i + shift, axis=second_axis - 1)
         if 0 <= i + shift < array.shape[second_axis]
@@ -120,22 +120,22 @@ def _element(grid: Grid, places: Sequence[Index]) -> Element:
 
 
 def grid_of(factor: Factor) -> Grid | None:
-    """Return the table that a factor reads, None where it reads none."""
+    """Return the table that a factor reads; None if it reads none."""
     return _grids[factor.tensor] if type(factor) is Element and factor.tensor.startswith(_PREFIX) else None
 
 
 def replaced(context: Context, grid: Grid, indices: Sequence[Index]) -> Value:
-    """Return a table at other places, with what these say of it."""
+    """Return a table read at other places, simplified by these."""
     return tabulated(context, grid.shape, grid.numbers, indices)
 
 
 Reading = tuple[int, tuple[int, ...]]
-"""How one index of a table is read: the axis of the result that it follows (or -1), and what each value of the iterator adds."""
+"""How one index of a table is read: the axis of the result that it follows (or -1), and the offset at each value of the iterator."""
 
 
 @dataclass(frozen=True)
 class _Contraction:
-    """A sum of products of tables over one iterator: the grids, how they are read, and the axes of what comes out."""
+    """A sum of products of tables over one iterator: the grids, their readings, and the axes of the result."""
 
     iterator: Iterator
     parts: tuple[Element | Compare, ...]
@@ -149,7 +149,7 @@ class _Contraction:
 
 
 def contracted(context: Context, term: Term) -> tuple[Term, Value] | None:
-    """Return (rest, table): the term is the sum over the rest's iterators of both's product, with an iterator less."""
+    """Return (rest, table): the term is the sum of rest * table over the rest's iterators, which are one fewer; None if there is none."""
     tried = [_contraction(context, iterator, term) for iterator in _of_tables(context, term)]
     contractions = [contraction for contraction in tried if contraction is not None]
     if not contractions:
@@ -164,7 +164,7 @@ def contracted(context: Context, term: Term) -> tuple[Term, Value] | None:
 
 
 def _of_tables(context: Context, term: Term) -> list[Iterator]:
-    """Return the iterators that occur in tables, perhaps in conditions, and nowhere else."""
+    """Return the iterators that occur in tables, possibly in conditions, and nowhere else."""
     tables = [factor for factor in term.factors if grid_of(factor) is not None]
     if not tables or not term.iterators:
         return []
@@ -230,7 +230,7 @@ def _truths(condition: Compare) -> tuple[Grid, tuple[Index, ...]] | None:
 
 
 def _reading(position: Index, size: int, iterator: Iterator, values: range) -> tuple[Index | None, int, tuple[int, ...]] | None:
-    """Return (axis, its size, what each value adds) with place = axis + what is added; None where it is not of that form."""
+    """Return (axis, its size, offset at each value) with position = axis + offset; None if it is not of that form."""
     iterators = iterators_of(position)
     if iterator not in iterators:
         return position, size, (0,) * len(values)
@@ -246,7 +246,7 @@ def _reading(position: Index, size: int, iterator: Iterator, values: range) -> t
 
 @lru_cache(maxsize=1 << 10)
 def _summed(grids: tuple[tuple[Grid, tuple[Reading, ...]], ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sum over the iterator's values of the product of the grids, row-major over the axes; outside of a grid it is zero."""
+    """Return the sum over the iterator's values of the product of the grids, row-major over the axes; grids are zero outside."""
     rank = len(sizes)
     axes = [np.arange(size).reshape([1] + [-1 if k == axis else 1 for k in range(rank)]) for axis, size in enumerate(sizes)]
     total: Array = np.ones([1] * (rank + 1), dtype=object)

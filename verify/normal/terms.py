@@ -2,8 +2,8 @@
 
     3 * sum(c<C, r<R) [0 <= h+r-1 < H] A[n,c,h+r-1] * K[f,c,r]
 
-Iterator names are unique within a whole value. A term's conditions guard its factors: a read need only lie inside its
-tensor where they hold. The empty sum is zero; the empty maximum is minus infinity, the empty minimum infinity.
+Iterator names are unique within a whole value. A term's conditions guard its factors: a read has to be inside its
+tensor only where they hold. The empty sum is zero; the empty maximum is minus infinity, the empty minimum infinity.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Term:
 _set_coefficient, _set_iterators, _set_conditions, _set_factors = (
     Term.__dict__[name].__set__ for name in ("coefficient", "iterators", "conditions", "factors")
 )  # fmt: skip
-"""What makes a term, thousands of times in a normal form: the slots themselves, since attributes of a frozen object are slow to set."""
+"""Slot setters that build a term. A normal form builds thousands of terms, and attributes of a frozen object are slow to set."""
 
 
 @dataclass(frozen=True, slots=True)

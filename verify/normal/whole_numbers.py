@@ -1,6 +1,6 @@
-"""How large whole numbers get: arithmetic in int32 wraps around, and the normal form reads it as arithmetic on all whole numbers.
+"""Bounds of integers: arithmetic in int32 wraps around, whereas the normal form treats it as arithmetic on all integers.
 
-Ring laws hold for numbers that wrap around as for those that do not; a conversion to float32 is where the two part.
+Ring laws hold with and without wrap-around; the two differ only after a conversion to float32.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from egraph.tensor.expr.scope import Apply, Guarded, Number, Read, Reduction, Sc
 
 LARGEST_INT32 = 2**31 - 1
 NO_OVERFLOW = "sums and products of int32 that do not overflow"
-"""The fact about data that a conversion rests on where its argument may be beyond int32."""
+"""The fact about data that a conversion rests on if its argument may exceed int32."""
 MAGNITUDES = {"bool": 1, "uint8": 255, "int8": 255}
-"""The magnitude of an element, at most, by type: the same for both kinds of bytes, so that a proof for one is a proof for the other."""
+"""Largest magnitude of an element by type. Both kinds of bytes have the same, so that a proof for one is a proof for the other."""
 
 
 def magnitude(value: Scalar) -> float:
-    """Return the largest magnitude of an expression over whole numbers, infinity where nothing is known."""
+    """Return the largest magnitude of an expression over integers; infinity if nothing is known."""
     match value:
         case Number(constant):
             return abs(float(constant))
@@ -35,7 +35,7 @@ def magnitude(value: Scalar) -> float:
             return magnitude(left) * magnitude(right)
         case Apply("neg" | "abs", (inner,)):
             return magnitude(inner)
-        case Guarded(_, then, Number(identity)) if math.isinf(identity):  # of a maximum, which has another element
+        case Guarded(_, then, Number(identity)) if math.isinf(identity):  # the identity of a maximum, which has another element
             return magnitude(then)
         case Apply("where", (_, then, otherwise)) | Guarded(_, then, otherwise):
             return max(magnitude(then), magnitude(otherwise))
@@ -45,7 +45,7 @@ def magnitude(value: Scalar) -> float:
 
 
 def _magnitude_of(scope: Scope) -> float:
-    """Return the largest magnitude of a scope's elements: of a sum, of as many terms as there are."""
+    """Return the largest magnitude of a scope's elements; for a sum, that of a term times the number of terms."""
     body = magnitude(scope.body)
     if not scope.summation or scope.reduction in (Reduction.MAX, Reduction.MIN):
         return body

@@ -1,7 +1,7 @@
 """Walk and rebuild the bodies of scopes.
 
-Inner scopes that a body reads are closed: of them only the indices count. ``opened`` goes on into those that are open, without a
-traversal of their own, whose bodies speak of the iterators around them.
+Inner scopes that a body reads are closed: only the indices at which they are read count. With ``opened``, a walk also enters open
+scopes, which have no traversal of their own and whose bodies use the iterators around them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 Choice = Callable[[Iterable[Compare], Scalar, Scalar], Scalar]
-"""Builds ``then`` where all conditions hold, else ``otherwise``."""
+"""Builds a scalar that is ``then`` where all conditions hold, else ``otherwise``."""
 
 
 def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
-    """Build a guard without the conditions that ranges decide."""
+    """Build a guard without the conditions that the iterators' ranges decide."""
     left = undecided(conditions)
     if left is None:
         return otherwise
@@ -32,7 +32,7 @@ def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> S
 
 
 def tabulated(shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Scalar:
-    """Read a table; axes that are read at a known position are removed, and where all are it is a number."""
+    """Return a read of a table without the axes that are read at a known position; a number if all axes are."""
     for axis in reversed(range(len(shape))):
         entry = indices[axis].constant
         if entry is None:
@@ -57,7 +57,7 @@ def parts(body: Scalar) -> tuple[Scalar, ...]:
 
 
 def walked(body: Scalar, *, opened: bool = False) -> Iterable[Scalar]:
-    """Yield a scalar and all that it is made of, from left to right."""
+    """Yield a scalar and all scalars inside it, from left to right."""
     if opened and (inner := open_scope(body)) is not None:
         yield from walked(inner.body, opened=True)
         return
@@ -67,7 +67,7 @@ def walked(body: Scalar, *, opened: bool = False) -> Iterable[Scalar]:
 
 
 def walked_through(body: Scalar) -> Iterable[Scalar]:
-    """Yield a scalar, all that it is made of, and all that the scopes which it reads are made of, from left to right."""
+    """Yield a scalar, all scalars inside it, and all scalars inside the scopes that it reads, from left to right."""
     for part in walked(body):
         yield part
         if isinstance(part, Read) and isinstance(part.source, Scope):
@@ -77,7 +77,7 @@ def walked_through(body: Scalar) -> Iterable[Scalar]:
 def rebuilt(
     body: Scalar, part: Callable[[Scalar], Scalar], reindex: Callable[[Index], Index] | None = None, choice: Choice = guarded
 ) -> Scalar:
-    """Return a scalar of changed parts at changed indices; itself where nothing changes, so that shared parts stay shared."""
+    """Return a scalar with changed parts and indices; the scalar itself if nothing changes, so that shared parts stay shared."""
     match body:
         case Apply(function, arguments):
             changed = tuple(map(part, arguments))
@@ -119,12 +119,12 @@ class Rewriter(ABC):
 
 
 def open_scope(body: Scalar) -> Scope | None:
-    """Return the scope that a scalar reads where it is an open one."""
+    """Return the scope that a scalar reads if it is an open one, else None."""
     return body.source if isinstance(body, Read) and isinstance(body.source, Scope) and not body.source.traversal else None
 
 
 def mapped(body: Scalar, change: Callable[[Index], Index], choice: Choice = guarded, *, opened: bool = False) -> Scalar:
-    """Return a body with every index changed; conditions that ranges then decide are gone."""
+    """Return a body with every index changed; conditions that ranges then decide are removed."""
 
     def part(inner: Scalar) -> Scalar:
         if opened and (source := open_scope(inner)) is not None:
@@ -135,7 +135,7 @@ def mapped(body: Scalar, change: Callable[[Index], Index], choice: Choice = guar
 
 
 def with_reads(body: Scalar, change: Callable[[Read], Scalar]) -> Scalar:
-    """Return a body with every read exchanged; the body itself, where each becomes itself."""
+    """Return a body with every read replaced; the body itself if no read changes."""
     return change(body) if isinstance(body, Read) else rebuilt(body, lambda part: with_reads(part, change))
 
 
@@ -145,7 +145,7 @@ def reads_of(body: Scalar) -> Iterable[Read]:
 
 
 def guarded_reads(body: Scalar, conditions: tuple[Compare, ...] = ()) -> Iterable[tuple[Read | Table, tuple[Compare, ...]]]:
-    """Yield the reads of a body and its tables, each with the conditions that hold where it counts."""
+    """Yield the reads and tables of a body, each with conditions that hold wherever its value is used."""
     match body:
         case Read() | Table():
             yield body, conditions
@@ -158,7 +158,7 @@ def guarded_reads(body: Scalar, conditions: tuple[Compare, ...] = ()) -> Iterabl
 
 
 def indices_of(body: Scalar, *, opened: bool = False) -> Iterable[Index]:
-    """Yield every index of a body, those of conditions too."""
+    """Yield every index of a body, including those of conditions."""
     for part in walked(body, opened=opened):
         match part:
             case IndexNumber(value):
@@ -172,7 +172,7 @@ def indices_of(body: Scalar, *, opened: bool = False) -> Iterable[Index]:
 
 
 def used(body: Scalar) -> frozenset[Iterator]:
-    """Return the iterators that a body depends on, those that open inner scopes depend on too."""
+    """Return the iterators that a body depends on, including those that its open inner scopes depend on."""
     iterators = set(iterators_of(*indices_of(body)))
     for read in reads_of(body):
         if (inner := open_scope(read)) is not None:
@@ -181,7 +181,7 @@ def used(body: Scalar) -> frozenset[Iterator]:
 
 
 def flattened(function: str, body: Scalar) -> tuple[Scalar, ...]:
-    """Return what nested applications of an associative function are applied to, from left to right: the factors of a product."""
+    """Return the operands of nested applications of an associative function, from left to right, such as the factors of a product."""
     if isinstance(body, Apply) and body.function == function:
         return tuple(part for argument in body.arguments for part in flattened(function, argument))
     return (body,)
@@ -193,7 +193,7 @@ def applied(function: str, operands: Iterable[Scalar]) -> Scalar:
 
 
 def operations(scope: Scope) -> int:
-    """Return the arithmetic operations of a scope, its inner scopes' not counted."""
+    """Return the number of arithmetic operations of a scope, without those of its inner scopes."""
     points = math.prod(map(length, scope.traversal + scope.summation))
     return points * (_operations(scope.body) + bool(scope.summation))
 

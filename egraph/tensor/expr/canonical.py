@@ -1,4 +1,4 @@
-"""Canonical expressions: equal up to names of iterators and order of sums, factors and terms means equal as text.
+"""Canonical expressions: expressions equal up to names of iterators and order of sums, factors and terms have the same text.
 
 Traversal iterators are named by position (``i0, i1, ...``), summation iterators ``r0, r1, ...`` in the order that gives the
 smallest text; all ranges start at 0. Padding is part of the identity: it is a guard.
@@ -16,11 +16,11 @@ from egraph.tensor.expr.printing import format_scalar, format_scope
 from egraph.tensor.expr.scope import Apply, Compare, Read, Reduction, Scalar, Scope, Tensor
 
 MOST_ORDERS = 5_040
-"""Orders of summation iterators that are compared; beyond, ties between alike iterators are left in the order given."""
+"""The most orders of summation iterators that are compared; beyond that, iterators that look alike stay in the order given."""
 _COMMUTATIVE = ("add", "mul", "max", "min")
 Renaming = Mapping[Iterator | Symbol, Size]
 Seen = dict[tuple[int, str], Scope]
-"""Inner scopes by identity and prefix: closed, they are the same under every order of what is around them."""
+"""Canonical inner scopes by identity and prefix. They are closed, so the order of the iterators around them does not change them."""
 
 
 def canonical(scope: Scope) -> Scope:
@@ -60,7 +60,7 @@ def _length(iterator: Iterator) -> Size:
 
 
 def _orders(iterators: list[Iterator], scope: Scope, names: Renaming, seen: Seen) -> list[tuple[Iterator, ...]]:
-    """Return the orders worth comparing: by what each iterator looks like in the body, all orders of those that look alike."""
+    """Return the orders worth comparing: iterators sorted by what they look like in the body, in all orders of those that look alike."""
     if len(iterators) < 2:
         return [tuple(iterators)]
     lengths = [str(_length(iterator)) for iterator in iterators]

@@ -1,4 +1,4 @@
-"""Compose expressions: substitute what computes a tensor for the reads of it (expression fusion)."""
+"""Compose expressions: replace the reads of a tensor by the expression that computes it (expression fusion)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from egraph.tensor.expr.scope import Compare, Number, Read, Scalar, Scope, Table
 
 Producers = Mapping[str, Scope | Tensor]
 Parts = dict[int, tuple[Scalar, Scalar]]
-"""Scalars by identity, each with what became of it: hashing a scalar walks all of it, and to hold it keeps its identity its own."""
+"""Scalars by identity, each with its replacement. Hashing a scalar would walk all of it; holding it keeps its identity unique."""
 Scopes = dict[int, tuple[Scope, Scope]]
-"""Scopes by identity, each with what became of it."""
+"""Scopes by identity, each with its replacement."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What became of producers: their parts by what stands for the producers' iterators in them, and the scopes that they read."""
+    """Replacements inside producers: of their parts, by the indices that replace the iterators, and of the scopes that they read."""
 
     parts: dict[tuple[tuple[Iterator, Index], ...], Parts] = field(default_factory=dict)
     scopes: Scopes = field(default_factory=dict)
@@ -28,8 +28,8 @@ class Placed:
 def inline(scope: Scope, producers: Producers, placed: Placed | None = None) -> Scope:
     """Return ``scope`` with every read of a named tensor replaced by its producer.
 
-    A producer without a reduction disappears into the body; a reducing one becomes an inner scope that is read;
-    a ``Tensor`` renames. Several calls with one ``placed`` share what they place alike.
+    A producer without a reduction is substituted into the body; a reducing one becomes an inner scope that is read;
+    a ``Tensor`` renames. Several calls with one ``placed`` share equal replacements.
     """
     return _inline(scope, producers, {}, placed or Placed())
 
@@ -60,7 +60,7 @@ def _scalar(
         return substitute(value, replace, data)
 
     def part(inner: Scalar) -> Scalar:
-        """Return a part with its reads replaced; what is one object in the body stays one, or chains of such parts would double."""
+        """Return a part with its reads replaced; shared parts of the body stay shared, because chains of them would double otherwise."""
         entry = parts.get(id(inner))
         if entry is None:
             entry = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, reindex)
@@ -87,7 +87,7 @@ def _at(producer: Scope, coordinates: tuple[Index, ...], placed: Placed) -> Scal
 
 
 def chosen(table: Table) -> Scalar:
-    """Return a table as choices between its values: what is true of choices is true of tables."""
+    """Return a table as choices between its values, so that what holds for choices holds for tables."""
     otherwise: Scalar = Number(table.values[-1])
     for position, value in reversed(list(enumerate(table.values[:-1]))):
         conditions = []

@@ -1,4 +1,4 @@
-"""Conditions over integer indices: whether ranges decide them, their negation, and their one form, 0 compared with an index."""
+"""Conditions over integer indices: whether ranges decide them, their negation, and their normal form, 0 compared with an index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Relation: TypeAlias = Literal["<=", "==", "!="]
 
 
 def truth(condition: Compare) -> bool | None:
-    """Return whether the iterators' ranges decide a condition, and how."""
+    """Return the truth of a condition if the iterators' ranges decide it, else None."""
     limits = bounds(condition.right - condition.left)
     if limits is None:
         return None
@@ -32,7 +32,7 @@ def truth(condition: Compare) -> bool | None:
 
 
 def undecided(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
-    """Return the conditions that ranges do not decide, each once; None where one of them is false."""
+    """Return the conditions that ranges do not decide, each once; None if one of them is false."""
     left: dict[Compare, None] = {}
     for condition in conditions:
         holds = truth(condition)
@@ -58,7 +58,7 @@ def negation(condition: Compare) -> Compare:
 
 
 def slack(condition: Compare) -> Index | None:
-    """Return the index that is at least 0 exactly where an inequality holds, by ``strictly below``; None for (in)equations."""
+    """Return the index that is at least 0 exactly where an inequality holds, by ``strictly below``; None for ``==`` and ``!=``."""
     match condition.operator:
         case "<":
             return condition.right - condition.left - 1
@@ -69,7 +69,7 @@ def slack(condition: Compare) -> Index | None:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A condition holds for all values of other iterators where low <= iterator < high; where ``exact``, nowhere else."""
+    """A condition holds for all values of the other iterators if low <= iterator < high; if ``exact``, it holds nowhere else."""
 
     iterator: Iterator
     low: int
@@ -80,7 +80,7 @@ class Bound:
 def bound_on(condition: Compare, iterator: Iterator) -> Bound | None:
     """Return where in its range an iterator has to be: c i + rest >= 0 is i >= -rest/c or i <= rest/-c by the sign of c.
 
-    None where it is no linear term of the condition, where the rest is unbounded, and where an equation is open or solved by no integer.
+    None if it is not a linear term of the condition, if the rest is unbounded, or if an equation is open or no integer solves it.
     """
     value = condition.right - condition.left
     slope = coefficient(value, iterator)
@@ -108,10 +108,10 @@ def bound_of(condition: Compare) -> Bound | None:
 
 
 def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
-    """Return a condition as ``0 RELATION e`` in lowest terms, or its truth where e is a number.
+    """Return a condition as ``0 RELATION e`` in lowest terms, or its truth if e is a number.
 
     0 <= g e + c is 0 <= e + c // g (``bound in lowest terms``); 0 == g e + c is 0 == e + c / g, and false where g does not divide c
-    (``equation in lowest terms``). Of e and -e an equation has the one whose first coefficient is positive.
+    (``equation in lowest terms``). An equation has the one of e and -e whose first coefficient is positive.
     """
     value = slack(condition)
     relation: Relation = "<="
@@ -131,7 +131,7 @@ def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
 
 
 def tightest(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
-    """Return the conditions in lowest terms, without those that follow from ranges or from another; None: never true."""
+    """Return the conditions in lowest terms, without those that follow from ranges or from another; None if they never all hold."""
     kept: dict[tuple[Relation, Index], int] = {}
     inequalities: dict[Compare, None] = {}
     for condition in conditions:

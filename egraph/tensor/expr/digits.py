@@ -16,7 +16,7 @@ from egraph.tensor.expr.scope import Scalar, Scope
 
 @dataclass(frozen=True)
 class Digits:
-    """A scope over digits: ``traversal`` holds the digits of every output axis; an axis may be longer than the output's and is cut."""
+    """A scope over digits: ``traversal`` holds the digits of every output axis. An axis that is longer than the output's is cut."""
 
     traversal: tuple[tuple[Iterator, ...], ...]
     summation: tuple[Iterator, ...]
@@ -28,7 +28,7 @@ class Digits:
 
 
 def divisors(indices: Iterable[Index]) -> dict[Iterator, set[int]]:
-    """Return by which numbers iterators are divided as they stand: the b of i // b and i % b."""
+    """Return the numbers by which single iterators are divided: the b of i // b and i % b."""
     divisors_by_iterator: dict[Iterator, set[int]] = {}
     for value in indices:
         for atom in atoms(value):
@@ -40,7 +40,7 @@ def divisors(indices: Iterable[Index]) -> dict[Iterator, set[int]]:
 
 
 def fitting(iterator: Iterator, numbers: Iterable[int]) -> list[int]:
-    """Return those of the numbers, rising, that split the range of an iterator from 0 into equal parts of more than one value."""
+    """Return, in ascending order, the numbers that split the range of an iterator from 0 into equal parts of more than one value."""
     size = length(iterator)
     return sorted(by for by in numbers if 1 < by < size and size % by == 0)
 
@@ -61,7 +61,7 @@ def split_digits(scope: Scope) -> Digits:
             if stride % strides[-1] == 0 and strides[-1] < stride < length(iterator):
                 strides.append(stride)
         if iterator in scope.summation and length(iterator) % strides[-1]:
-            strides = [1]  # a sum must not run further
+            strides = [1]  # a sum must not be longer than its range
         sizes = [after // stride for stride, after in itertools.pairwise(strides)] + [-(-length(iterator) // strides[-1])]
         digits[iterator] = tuple(Iterator(f"{iterator.name}d{k}", 0, size) for k, size in enumerate(sizes))[::-1]
         names[iterator] = sum((index(d) * stride for d, stride in zip(digits[iterator][::-1], strides, strict=True)), index(0))
@@ -70,7 +70,7 @@ def split_digits(scope: Scope) -> Digits:
 
 
 def _pure(value: Index) -> tuple[Iterator, int] | None:
-    """Return (i, s) where a value depends on one iterator alone and changes only where i passes a multiple of s."""
+    """Return (i, s) if a value depends on the iterator i alone and changes only where i passes a multiple of s."""
     match value.atom:
         case Iterator() as iterator:
             return iterator, 1

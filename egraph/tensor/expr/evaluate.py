@@ -24,7 +24,7 @@ Array = np.ndarray
 Field: TypeAlias = Literal["float64", "prime"]
 CHUNK_ELEMENTS = 1 << 24
 KEPT_ELEMENTS = 1 << 16
-"""Elements of an index's values that are kept for the next time it is computed, at most."""
+"""The most elements of an index's values that are cached for reuse."""
 
 
 class EvaluationError(EinsatError):
@@ -37,7 +37,7 @@ def evaluate(scope: Scope, operands: Mapping[str, Array], field: Field = "float6
 
 
 class Places(dict[Iterator, Array]):
-    """The values of iterators, and those of the indices that were computed of them: guards and reads name the same ones again."""
+    """The values of iterators, and of the indices computed from them: guards and reads use the same indices several times."""
 
     __slots__ = ("known",)
 
@@ -48,7 +48,7 @@ class Places(dict[Iterator, Array]):
 
 @dataclass
 class Evaluator:
-    """Evaluates scopes over operands; another algebra overrides what a call or a reduction is."""
+    """Evaluates scopes over operands; a subclass for another algebra overrides calls and reductions."""
 
     operands: Mapping[str, Array]
     arithmetic: Field
@@ -161,7 +161,7 @@ class Evaluator:
                 # Where the guard fails, clamped reads may be inf or nan: the zero must win over them.
                 parts = [self._masked(part, conditions, env) for part in parts]
                 hosts = [k for k, part in enumerate(parts) if np.broadcast_shapes(part.shape, holds.shape) == part.shape]
-                if hosts:  # as factors of their own, the conditions would be more arrays for einsum to order
+                if hosts:  # as separate factors, the conditions would be more arrays for einsum to order
                     parts[hosts[0]] = np.where(holds, parts[hosts[0]], 0.0)
                     out += parts
                 else:

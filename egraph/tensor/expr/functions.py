@@ -1,8 +1,8 @@
 """Scalar functions: name, arity, and what each means in float64 and in the prime field.
 
 A function without an exact meaning in the field F_p (p = 2^31 - 1) has a fixed pseudo-random surrogate there: equal
-arguments give equal results and nothing else is known of it. So a test in F_p may refute what only an identity of
-that function would prove, and agreement is never the last word where surrogates were used.
+arguments give equal results and nothing else is known of it. So a test in F_p may refute an equation that only an
+identity of that function would prove, and agreement is not conclusive if surrogates were used.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _where(condition: Array, then: Array, otherwise: Array) -> Array:
 
 
 CONVERSIONS: Mapping[str, str] = {f"to_{dtype}": dtype for dtype in ("float32", "int32", "int64", "int8", "uint8")}
-"""Functions that say in which element type a number goes on, and what that type is. The number stays: it is one of the type,
-but for the rounding of float32."""
+"""Functions that convert a number to an element type, and that type. The number does not change, because the type holds it,
+except for the rounding of float32."""
 
 _TABLE = (
     ScalarFunction("add", 2, np.add, lambda a, b: (a + b) % PRIME),

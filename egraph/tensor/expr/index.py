@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from egraph.tensor.expr.scope import Read
 
 Size: TypeAlias = "int | Index"
-"""A size or an index: a plain integer where it is known, an expression where it is symbolic."""
+"""A size or an index: a plain integer if it is known, an expression if it is symbolic."""
 
 
 Kept = TypeVar("Kept", "Iterator", "Symbol", "RealSymbol")
 _ATOMS: dict[tuple[object, ...], Any] = {}
-"""Every iterator and symbol by what it is: equal ones are one object, so that to compare and to hash them costs next to nothing."""
+"""Every iterator and symbol by its parts. Equal ones are one object, so that comparing and hashing them costs almost nothing."""
 
 
 def _interned(kind: type[Kept], *parts: object) -> Kept:
-    """Return the only atom of a kind with these parts, made where there is none yet."""
+    """Return the only atom of a kind with these parts; create it if there is none yet."""
     key = (kind, *parts)
     made = _ATOMS.get(key)
     if made is None:
@@ -52,7 +52,7 @@ class Iterator:
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Symbol:
-    """A size or attribute known only as a name (at least ``minimum``): proofs hold for all its values."""
+    """A size or attribute known only by name (at least ``minimum``): proofs hold for all its values."""
 
     name: str
     minimum: int = 1
@@ -66,7 +66,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class RealSymbol:
-    """A number known only as a name (a float attribute): proofs hold for all its finite values. Never a size or a position."""
+    """A number known only by name (a float attribute): proofs hold for all its finite values. Never a size or a position."""
 
     name: str
 
@@ -110,7 +110,7 @@ Replacement: TypeAlias = "Mapping[Iterator, Size | Iterator] | Mapping[Symbol, S
 
 
 def hashed_once(cls: type[Value]) -> type[Value]:
-    """Have a frozen dataclass with a slot ``_hash`` compute its hash once: a value is the key of memos, and hashing it visits all of it."""
+    """Make a frozen dataclass with a slot ``_hash`` compute its hash once: values are keys of memos, and hashing one visits all of it."""
     compute, hold = cls.__hash__, cls.__dict__["_hash"].__set__
 
     def hashed(self: Any) -> int:
@@ -122,7 +122,7 @@ def hashed_once(cls: type[Value]) -> type[Value]:
         return value
 
     def reduced(self: Any) -> tuple[type[Value], tuple[object, ...]]:
-        return cls, tuple(getattr(self, name) for name in self.__match_args__)  # a hash is a process's own
+        return cls, tuple(getattr(self, name) for name in self.__match_args__)  # a hash differs between processes
 
     for name, method in (("__hash__", hashed), ("__reduce__", reduced)):
         setattr(cls, name, method)
@@ -144,7 +144,7 @@ class Index:
 
     @property
     def atoms(self) -> frozenset[Atom]:
-        """Return every atom, those inside divisions too; collected once."""
+        """Return every atom, including those inside divisions; collected once."""
         try:
             return self._atoms
         except AttributeError:
@@ -229,7 +229,7 @@ class Index:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom that an index is and nothing else, None where it is more than one."""
+        """The atom that makes up the whole index, None if the index is anything else."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0]
         return None
@@ -239,7 +239,7 @@ class Index:
 
 
 _set_terms, _set_hash, _set_atoms, _set_divides = (Index.__dict__[name].__set__ for name in ("terms", "_hash", "_atoms", "_divides"))
-"""What makes an index, millions of times in a proof: the slots themselves, since attributes of a frozen object are slow to set."""
+"""Setters of an index's slots: a proof builds millions of indices, and attributes of a frozen object are slow to set otherwise."""
 
 
 def polynomial(products: Mapping[Monomial, int]) -> Index:
@@ -274,7 +274,7 @@ def _sum(value: Index, other: Index, times: int) -> Index:
 
 
 def _shifted(value: Index, by: int) -> Index:
-    """value + by; the number stands first, where its empty product is sorted."""
+    """value + by; the number is the first term, because its empty product sorts first."""
     if value.terms[0][0]:
         return Index((((), by), *value.terms))
     number = value.terms[0][1] + by
@@ -297,7 +297,7 @@ def index(value: object) -> Index:
 
 
 def has_reals(value: Index) -> bool:
-    """Return whether a value is a real number rather than an integer, so that ``<`` is not ``<=`` of one less."""
+    """Return whether a value is a real number rather than an integer; for reals, ``<`` is not ``<=`` of one less."""
     for monomial, _ in value.terms:
         for atom in monomial:
             if type(atom) is RealSymbol:
@@ -324,7 +324,7 @@ def simplify(value: Size) -> Size:
 
 
 def known(value: Size) -> int:
-    """Return the integer that a size is; ValueError where it is symbolic."""
+    """Return the integer that a size is; raise ValueError if it is symbolic."""
     number = index(value).constant
     if number is None:
         raise ValueError(f"{format_index(value)} is no known integer")
@@ -447,7 +447,7 @@ def _substituted(atom: Atom, replace: Mapping[Any, Size | Iterator], read: Calla
 
 
 def atoms(value: Size) -> set[Atom]:
-    """Return every atom of an index, those inside divisions too."""
+    """Return every atom of an index, including those inside divisions."""
     collected: set[Atom] = set()
     for monomial, _ in index(value).terms:
         for atom in monomial:

@@ -1,7 +1,7 @@
-"""What indices depend on, and laws of quotients and remainders beyond those that their constructors keep.
+"""The iterators that indices depend on, and laws of quotients and remainders beyond those that constructors apply.
 
-``LAWS`` has every law of integers that indices and conditions are rewritten by, here and in ``index``, ``conditions`` and the
-prover's facts; tests prove each for all integers, and hold every function to the laws that it names.
+``LAWS`` lists every law of integers by which indices and conditions are rewritten, here and in ``index``, ``conditions`` and the
+prover's facts. Tests prove each law for all integers and check every function against the laws that it names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from egraph.tensor.expr.index import (
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """``left == right`` for all integers at which all of ``given`` holds, in Python's notation; of conditions, that both are equivalent."""
+    """``left == right`` for all integers at which all of ``given`` holds, in Python's notation; two conditions are equivalent."""
 
     name: str
     left: str
@@ -62,7 +62,7 @@ LAWS = (
 
 
 def iterators_of(*values: Size) -> frozenset[Iterator]:
-    """Return every iterator that indices depend on, those inside divisions and data indices too."""
+    """Return every iterator that indices depend on, including those inside divisions and data indices."""
     iterators: set[Iterator] = set()
     for value in values:
         if isinstance(value, Index):
@@ -85,7 +85,7 @@ def _note_iterators(value: Index, iterators: set[Iterator]) -> None:
 
 
 def coefficient(value: Index, iterator: Iterator) -> int | None:
-    """Return c where value = c * iterator + (terms without it), or None when the iterator occurs otherwise."""
+    """Return c if value = c * iterator + (terms without it), or None if the iterator occurs otherwise."""
     factor = 0
     for monomial, c in value.terms:
         if monomial == (iterator,):
@@ -111,7 +111,7 @@ def affine(value: Index) -> Affine | None:
 
 
 def with_atoms(value: Index, change: Callable[[Atom], Index]) -> Index:
-    """Return an index with every atom exchanged."""
+    """Return an index with every atom replaced."""
     total = Index(())
     for monomial, c in value.terms:
         product = index(c)
@@ -122,7 +122,7 @@ def with_atoms(value: Index, change: Callable[[Atom], Index]) -> Index:
 
 
 def inside_divisions(value: Index, change: Callable[[Index], Index]) -> Index:
-    """Return an index with what stands inside its divisions and remainders changed."""
+    """Return an index with the numerators and divisors of its divisions and remainders changed."""
 
     def of(atom: Atom) -> Index:
         match atom:
@@ -136,7 +136,7 @@ def inside_divisions(value: Index, change: Callable[[Index], Index]) -> Index:
 
 
 def tidy(value: Index) -> Index:
-    """Return an equal index: quotients and remainders see which digits they cut off, and digits of one number are joined."""
+    """Return an equal index: quotients and remainders are simplified by the digits that they cut off, digits of one number are joined."""
     total = with_atoms(value, _tidy_atom)
     joined = rejoined(total)
     return total if joined is total else tidy(joined)
@@ -176,7 +176,7 @@ def _cut(value: Index, divisor: int) -> tuple[int, Index, Index] | None:
 
 
 def rejoined(value: Index) -> Index:
-    """c d (x // d) + c (x % d) = c x (``digits joined``), again and again; the index itself where it has no such terms."""
+    """c d (x // d) + c (x % d) = c x (``digits joined``), applied repeatedly; the index itself if it has no such terms."""
     terms = dict(value.terms)
     for monomial, c in value.terms:
         factor = monomial[0] if len(monomial) == 1 else None
@@ -189,11 +189,11 @@ def rejoined(value: Index) -> Index:
 
 
 MOST_VALUES = 64
-"""Values of an iterator that are tried to see that a division is affine over its range."""
+"""The most values of an iterator that are tried to check that a division is affine over its range."""
 
 
 def straightened(value: Index) -> Index:
-    """(p + 1) // 2 = p for p < 2: a division that is affine over the range of its one iterator is written so."""
+    """(p + 1) // 2 = p for p < 2: a division that is affine over the range of its one iterator is written as an affine index."""
     if not any(isinstance(monomial[0], Floor | Modulo) for monomial, _ in value.terms if len(monomial) == 1):
         return value
     total = Index(())

@@ -26,7 +26,7 @@ class ParseError(EinsatError):
 
 
 def parse_scope(text: str, tensors: Mapping[str, Tensor]) -> Scope:
-    """Return the scope that ``text`` writes; ``tensors`` by name (without the ``$``); names that are bound nowhere are symbols."""
+    """Return the scope that ``text`` denotes; ``tensors`` by name (without the ``$``). Unbound names are symbols."""
     parser = _Parser(text, tensors)
     scope = parser.scope()
     parser.skip()

@@ -1,4 +1,4 @@
-"""Scalars as sums of products, and how much arithmetic a sum of products takes when it is contracted factor by factor."""
+"""Scalars as sums of products, and the arithmetic that a sum of products takes when it is contracted factor by factor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egraph.tensor.expr.index import Iterator, length
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope, Table, Tensor
 
 MOST_TABLES = 5
-"""Tables of one product whose orders are compared; more are taken as they come."""
+"""The most tables of one product whose orders are compared; more tables are applied in the given order."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Product:
 
 
 def sum_of_products(body: Scalar) -> list[Product] | None:
-    """Return a body as a sum of products, None where it is none."""
+    """Return a body as a sum of products, None if it is not one."""
     match body:
         case Number(Fraction() as value):
             return [Product(value)]
@@ -61,9 +61,9 @@ def _joined(left: list[Product] | None, right: list[Product] | None) -> list[Pro
 
 
 def contracted_operations(scope: Scope) -> float | None:
-    """Return the multiplications and additions of a sum of products whose tables are applied one after the other.
+    """Return the number of multiplications and additions of a sum of products whose tables are applied one after the other.
 
-    None where the scope is no sum of products. Entries of tables that are zero cost nothing, those that are one an addition.
+    None if the scope is not a sum of products. A table entry of zero costs nothing, an entry of one costs an addition.
     """
     if scope.reduction != "sum":
         return None
@@ -94,7 +94,7 @@ def _in_order(start: set[Iterator], reads: int, tables: Sequence[Table], outer: 
 
 
 def _entry_cost(table: Table) -> float:
-    """Return the mean operations of one entry: none where it is zero, one addition where it is one, else two operations."""
+    """Return the mean operations of one entry: none if it is zero, one addition if it is one, else two operations."""
     return sum(0.0 if value == 0 else 1.0 if abs(value) == 1 else 2.0 for value in table.values) / len(table.values)
 
 

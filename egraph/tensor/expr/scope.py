@@ -29,17 +29,17 @@ class Reduction(StrEnum):
 
     @property
     def combine(self) -> str:
-        """The scalar function that makes one of two values, by its name in ``functions.FUNCTIONS``."""
+        """The name in ``functions.FUNCTIONS`` of the scalar function that combines two values."""
         return {"sum": "add", "prod": "mul"}.get(self, self)
 
     @property
     def identity(self) -> Number:
-        """The value that makes no difference to a reduction: 0, 1, -inf or inf."""
+        """The identity of the reduction: 0, 1, -inf or inf."""
         return _IDENTITIES[self]
 
     @property
     def operator(self) -> str:
-        """The operator that reduces whole axes so."""
+        """The operator that applies this reduction to whole axes."""
         return f"Reduce{self.capitalize()}"
 
 
@@ -78,12 +78,12 @@ class Compare:
 
 
 _set_left, _set_operator, _set_right = (Compare.__dict__[name].__set__ for name in ("left", "operator", "right"))
-"""What makes a comparison, millions of times in a proof: the slots themselves, since attributes of a frozen object are slow to set."""
+"""Setters of a comparison's slots: a proof builds millions of them, and attributes of a frozen object are slow to set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant: exact where it is rational, float for infinities and measured constants."""
+    """A constant: exact if it is rational, float for infinities and measured constants."""
 
     value: Fraction | float
 
@@ -181,7 +181,7 @@ Rows: TypeAlias = "Sequence[Rows] | Sequence[int | Fraction]"
 
 
 def table(rows: Rows, *indices: Size) -> Table:
-    """Return nested ``rows`` of numbers, read at ``indices``; ValueError where rows differ in length."""
+    """Return nested ``rows`` of numbers, read at ``indices``; raise ValueError if rows differ in length."""
     values, shape = _flat(rows)
     return Table(shape, values, tuple(index(i) for i in indices))
 

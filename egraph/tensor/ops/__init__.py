@@ -68,7 +68,7 @@ def infer(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> Ten
 
 @lru_cache(maxsize=1 << 16)
 def _inferred(op: str, types: tuple[TensorType, ...], attributes: Attributes, _text: str) -> TensorType | tuple[str, str, str]:
-    """Return a result type, or the parts of the refusal: random draws are refused again and again for the same reason."""
+    """Return a result type, or the parts of the refusal, cached because random draws are often refused for the same reason."""
     try:
         return _infer(op, types, attributes)
     except TypeMismatch as error:

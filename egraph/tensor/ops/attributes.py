@@ -1,4 +1,4 @@
-"""What kind of value each attribute name holds; a name means the same in every operator."""
+"""The kind of value that each attribute name holds; a name means the same in every operator."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from egraph.tensor.ops.sizes import at_least, refuse, same, show_shape
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 BITS = (2, 4, 8)
-"""Bits of one number: a byte holds several whole ones."""
+"""The allowed bits of one number; each divides the bits of a byte."""
 
 
 def _shape(shapes: Sequence[Shape], a: Values) -> Shape:

@@ -9,9 +9,9 @@ from egraph.tensor.ops.sizes import refuse
 FLOATS = frozenset({"float32", "float64"})
 BOOLEANS = frozenset({"bool"})
 BYTES = frozenset({"int8", "uint8"})
-"""What quantised numbers are; their products add up in int32."""
+"""Types of quantised numbers; their products are summed in int32."""
 RING = FLOATS | {"int32"}
-"""Types that sums and products are taken in; those of int32 wrap around, and are right wherever the last of them fits."""
+"""Types of sums and products; int32 wraps around, and a sum is right if its final value fits."""
 INDICES = frozenset({"int32", "int64"})
 INTEGERS = frozenset({f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
 RANGES = {
@@ -32,7 +32,7 @@ def same_dtype(dtypes: Sequence[str]) -> str:
 
 
 def contracted(dtypes: Sequence[str]) -> str:
-    """Return the type of sums of products: int32 of bytes, signed or not on either side, else the operands' own."""
+    """Return the type of sums of products: int32 for bytes, signed or unsigned on either side, else the operands' own type."""
     if dtypes[0] not in BYTES:
         return same_dtype(dtypes)
     if dtypes[1] not in BYTES:
@@ -41,7 +41,7 @@ def contracted(dtypes: Sequence[str]) -> str:
 
 
 def boolean(dtypes: Sequence[str]) -> str:
-    """Compare operands of one type."""
+    """Return ``bool``, the type of a comparison of operands of one type."""
     same_dtype(dtypes)
     return "bool"
 

@@ -1,7 +1,7 @@
-"""Expression: any tensor-algebra scope over its operands, as an operator; it is made by derivations and has no library kernel.
+"""Expression: any tensor-algebra scope over its operands, as an operator; derivations make it, and it has no library kernel.
 
-Its one attribute is the scope's canonical text, so that alpha-equivalent expressions are one node. The text holds no
-operand's shape: the operands' types do. An inner scope is an operand of its own, computed by another node.
+Its one attribute is the scope's canonical text, so that alpha-equivalent expressions are one node. The text contains no
+shapes of operands; their types do. An inner scope is an operand of its own, computed by another node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from egraph.tensor.ops.sizes import refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 MOST_POINTS = 1 << 22
-"""The most positions at which one read is checked to lie inside its operand, where intervals do not decide."""
+"""The most positions at which one read is checked to lie inside its operand, if intervals do not decide."""
 
 
 def text_of(scope: Scope) -> str:
@@ -91,7 +91,7 @@ def _iterators(value: Index) -> set[Iterator]:
 
 
 def _check_place(coordinate: Index, size: object, conditions: tuple[Compare, ...]) -> None:
-    """Refuse an index that leaves [0, size) somewhere where the conditions over its own iterators hold."""
+    """Refuse an index that leaves [0, size) at a position where the conditions over its own iterators hold."""
     if any(isinstance(atom, DataIndex) for atom in atoms(coordinate)):
         refuse("an index that is read from a tensor")
     iterators = sorted(_iterators(coordinate), key=lambda i: i.name)
@@ -114,7 +114,7 @@ def _flops(shapes: Sequence[tuple[int, ...]], a: Values) -> int:
 
 
 def _sample(random: Random) -> Sample:
-    """A shifted, strided, padded read times a table or a second operand, summed; or a read through divisions."""
+    """Return a shifted, strided, padded read times a table or a second operand, summed; or a read through divisions."""
     if random.random() < 0.3:
         n, d = random.choice((2, 3, 4)), random.choice((2, 3))
         (i, j), at = grid("i", (n, d))

@@ -16,7 +16,7 @@ from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 
 def _place(chosen: Tensor, at: Sequence[Size], size: Size) -> Index:
-    """The integer at these indices, counted from the end where it is negative: -size <= integer < size"""
+    """Return the integer at these indices, counted from the end if it is negative: -size <= integer < size"""
     return index(DataIndex(read(chosen, at))) % size
 
 
@@ -49,7 +49,7 @@ def _elements_sample(random: Random) -> Sample:
 
 
 def _rows_shape(shapes: Sequence[Shape], a: Values) -> Shape:
-    """The batch axes and places of the indices, and the axes of the data behind those that are indexed"""
+    """Return the batch axes and places of the indices, then the axes of the data after those that are indexed."""
     data, chosen = shapes
     batches, depth = a["batch_dims"], known(chosen[-1]) if chosen else None
     if depth is None or not 0 <= batches < len(chosen) or batches + depth > len(data):
@@ -79,7 +79,7 @@ def _rows_sample(random: Random) -> Sample:
 
 
 def fewest_entries(node: Node) -> int | None:
-    """Return how many entries the shortest axis has that an operator reads at computed places; None where it reads at no such places."""
+    """Return the size of the shortest axis that an operator reads at computed places; None if it reads at no such places."""
     if node.op not in READ_AT_COMPUTED_PLACES:
         return None
     sizes = node.inputs[0].type.sizes

@@ -28,7 +28,7 @@ def _pad_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 
 def _admits_border(dtypes: Sequence[str], a: Values) -> None:
-    """Refuse a border value that the elements cannot have; what a proof knows by name alone is checked at each match."""
+    """Refuse a border value that the elements cannot have; a value that a proof knows only by name is checked at each match."""
     value = a.get("value")
     if dtypes[0] in RANGES and isinstance(value, float):
         low, high = RANGES[dtypes[0]]

@@ -1,7 +1,7 @@
-"""The reference interpreter for results that are too large to hold: part by part, along one axis.
+"""The reference interpreter for results that are too large for memory: it evaluates part by part, along one axis.
 
-A part of a result needs those parts of its operands that its indices reach: its own entry of a batch, a window and what is around it. So
-an operand that only a fragment makes and reads, as gathered rows are, is never there as a whole; one that is read everywhere is.
+A part of a result needs only the parts of its operands that its indices reach, such as its own entry of a batch, or a window and its
+surroundings. So a value that only a fragment makes and reads, such as gathered rows, exists as a whole only if a part reads all of it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import meaning
 
 MOST_PLACES = 1 << 25
-"""Places that a part is evaluated at, at most, where one step along the axis has fewer."""
+"""The most places at which a part is evaluated, if one step along the axis has fewer."""
 Part: TypeAlias = tuple[range, ...]
 """The places along each axis of a value."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """How a value is divided: along which axis, None where it is not; the places of each part along it; how many places a part takes."""
+    """How a value is divided: the axis (None if it is not divided) and the places of each part along it."""
 
     axis: int | None
     parts: tuple[range, ...]
     step_elements: int
     """Elements of the value at one place along the axis."""
     part_places: int
-    """Places that a part is evaluated at, at most."""
+    """The most places at which a part is evaluated."""
 
     def elements(self, number: int) -> range:
         """Return the positions of a part's elements in row-major order."""
@@ -46,14 +46,14 @@ class Division:
 
 
 def divided(root: Node, most_places: int = MOST_PLACES) -> Division:
-    """Return how the value of a fragment is divided: along its first axis that has several places, whose parts follow each other."""
+    """Return how the value of a fragment is divided: along its first axis that has several places, so that parts are contiguous."""
     elements = math.prod(root.type.sizes)
     axis = next((axis for axis, size in enumerate(root.type.sizes) if size > 1), None) if _is_by_meaning(root) and elements else None
     if axis is None:
         return Division(None, (range(1),), elements, elements)
     size, most = root.type.sizes[axis], max(_places(node) for node in walk((root,)) if _is_by_meaning(node))
     step = max(1, min(size, most_places * size // most))
-    step = next((k for k in range(step, step // 2, -1) if size % k == 0), step)  # parts of what was merged lie on one side of a border
+    step = next((k for k in range(step, step // 2, -1) if size % k == 0), step)  # parts of merged values lie on one side of a border
     return Division(axis, tuple(range(k, min(k + step, size)) for k in range(0, size, step)), elements // size, -(-most * step // size))
 
 
@@ -69,7 +69,7 @@ def evaluate_in_parts(
 
 @dataclass
 class _Evaluation:
-    """One evaluation; ``wholes`` are the values that parts need as wholes."""
+    """One evaluation; ``wholes`` are the values that parts need as a whole."""
 
     leaves: Mapping[Node, np.ndarray]
     most_places: int
@@ -104,7 +104,7 @@ class _Evaluation:
         return _Widening({str(i): operand for i, operand in enumerate(operands)}, "float64", {}).tensor(meaning(node))
 
     def _part(self, node: Node, part: Part, made: dict[tuple[Node, Part], Array]) -> Array:
-        """Return a node's value at some places; ``made``: those of the present part of the root."""
+        """Return a node's value at some places; ``made``: the values computed so far for the current part of the root."""
         if node in self.leaves or node in self.wholes or not _is_by_meaning(node):
             return self._whole(node)[tuple(slice(places.start, places.stop) for places in part)]
         if (node, part) not in made:
@@ -121,7 +121,7 @@ class _Evaluation:
 
 
 class _Widening(Evaluator):
-    """Widens what is read from operands to float64, no more of them than is read."""
+    """Widens to float64 only the elements that are read from operands."""
 
     def read(self, read: Read, env: Mapping[Place, Array], mask: Array | None) -> Array:
         return np.asarray(super().read(read, env, mask), np.float64)
@@ -132,12 +132,12 @@ def _is_by_meaning(node: Node) -> bool:
 
 
 def _places(node: Node) -> int:
-    """Return how many places the largest array has that is made where a meaning is evaluated."""
+    """Return the number of places of the largest array that evaluating a node's meaning makes."""
     return max(max(math.prod(map(length, scope.traversal)), _factor_places(scope)) for scope in _scopes(meaning(node)))
 
 
 def _factor_places(scope: Scope) -> int:
-    """Return the places of the largest factor of a sum of products, which are contracted factor by factor, else of the body."""
+    """Return the places of the largest factor of a sum of products, which is contracted factor by factor, else those of the body."""
     if not scope.summation or scope.reduction != Reduction.SUM:
         return math.prod(map(length, scope.traversal + scope.summation))
     most, bodies = 1, [scope.body]
@@ -161,18 +161,18 @@ def _scopes(scope: Scope) -> Iterator[Scope]:
 
 @dataclass
 class _Narrowing:
-    """Narrows a scope to some places, and what it reads to the places that it reads there."""
+    """Narrows a scope to some places, and its sources to the places that it reads there."""
 
     spans: dict[Tensor | Scope, Part] = field(default_factory=dict)
     """The part of each source that is read."""
 
     def scope(self, scope: Scope, part: Part) -> Scope:
-        """Return a scope at some places alone."""
+        """Return a scope at some places only."""
         self._note(scope, part)
         return self._narrowed(scope, part)
 
     def _note(self, scope: Scope, part: Part) -> None:
-        """Note what is read, directly or not, for a part of a scope."""
+        """Record what is read, directly or indirectly, for a part of a scope."""
         body, before = _moved(scope, part), dict(self.spans)
         for read in _reads(body):
             self._add(read.source, tuple(_span(value, size) for value, size in zip(read.indices, _shape(read.source), strict=True)))
@@ -219,7 +219,7 @@ def _shape(source: Tensor | Scope) -> tuple[int, ...]:
 
 
 def _span(value: Index, size: int) -> range:
-    """Return the places of an axis that an index may be at; where it is outside, a guard forbids the read."""
+    """Return the places of an axis that an index may take; a guard forbids reads outside of the axis."""
     limits = bounds(value)
     if limits is None or size == 0:
         return range(size)

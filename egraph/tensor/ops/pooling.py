@@ -85,7 +85,7 @@ def _pool_sample(random: Random) -> Sample:
         data = layout.join(random.choice((1, 2)), random.choice((1, 3)), space)
         try:
             _pool_shape([data], values)
-        except TypeMismatch:  # a window lies in the padding alone
+        except TypeMismatch:  # a window lies only in the padding
             continue
         return (data,), values
 
@@ -106,7 +106,7 @@ def _lrn_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 
 def _share(alpha: float | Scalar, count: Size) -> Scalar:
-    """alpha / count, as one number where both are known"""
+    """alpha / count, as one number if both are known"""
     if isinstance(alpha, float) and isinstance(count, int):
         return number(Fraction(alpha) / count)
     return call("div", number(alpha), as_number(count))
@@ -136,7 +136,7 @@ def _lrn_sample(random: Random) -> Sample:
 
 
 def _max_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
-    """The largest element of a window; of bytes a byte again"""
+    """Return the largest element of a window; for bytes, the result is a byte."""
     data = operands[0]
     largest = _pooled(data, a, Reduction.MAX, Number(-math.inf), "i" if data.dtype not in BYTES else "s")
     if data.dtype not in BYTES:

@@ -1,7 +1,8 @@
-"""Between numbers and integers: Cast, Truncate, Saturate, Quantize and Dequantize. Integer products are MatMul and Conv of bytes.
+"""Conversions between numbers and integers: Cast, Truncate, Saturate, Quantize and Dequantize.
 
-Quantize and Dequantize are operators and not quotients and products, so that no rule for these moves a number to the
-other side of a rounding: what ONNX fixes to the bit stays so, unless a rule about quantisation itself says otherwise.
+Integer products are MatMul and Conv of bytes. Quantize and Dequantize are operators and not quotients and products, so
+that no rule for these moves a number to the other side of a rounding. Results that ONNX fixes to the bit stay fixed
+unless a rule about quantisation itself changes them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _truncate_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 
 def _truncated(a: Values, x: Scalar) -> Scalar:
-    """The whole number next to x on the way to 0"""
+    """Return x rounded toward 0."""
     return call(f"to_{a['to']}", call("where", call("less", x, number(0)), call("ceil", x), call("floor", x)))
 
 
@@ -55,7 +56,7 @@ def _scaled_shape(shapes: Sequence[Shape], _: Values) -> Shape:
 
 
 def _saturated(x: Scalar, to: str) -> Scalar:
-    """The whole number x, or the nearest one that there is"""
+    """Return the whole number x, or the nearest number that the type holds."""
     low, high = LIMITS[to]
     return call(f"to_{to}", call("min", call("max", x, number(low)), number(high)))
 

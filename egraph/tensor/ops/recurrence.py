@@ -1,9 +1,9 @@
-"""LSTM, GRU and RNN over the products of all inputs with their weights: what is left to fold along time.
+"""LSTM, GRU and RNN: the fold along time that is left once all inputs are multiplied by their weights.
 
 The operands are ``products[t, b, d * G * H + g * H + j]`` of gate g of unit j in direction d, biases added, the recurrent weights
 ``weights[d, j // L, i, g, j % L]`` (panels of L units, which a kernel reads one after the other; L is ``UNITS``), and the initial states
-``hidden[d, b, j]``. Gates and their order are ONNX's, activations its defaults. The result holds the hidden states [t, d, b, j], and
-behind them the last cells where ``keeps_cell`` says so. A GRU's ``bias[d, j]`` is added to what the reset gate scales.
+``hidden[d, b, j]``. Gates and their order are ONNX's; activations are ONNX's defaults. The result holds the hidden states [t, d, b, j],
+followed by the last cells if ``keeps_cell`` is set. A GRU's ``bias[d, j]`` is added to the value that the reset gate scales.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 ACTIVATIONS = ("tanh", "relu")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 MOST_UNROLLED = 4
-"""Steps of a fold whose meaning is written down as an expression: its size grows with a power of them."""
+"""The most steps of a fold whose meaning is written as an expression; its size grows with a power of the steps."""
 
 
 def panels(units: int) -> int:
-    """Return how many panels hold so many hidden units."""
+    """Return the number of panels that hold this many hidden units."""
     return -(-units // UNITS)
 
 
@@ -67,7 +67,7 @@ def _shape_of(name: str) -> Callable[[Sequence[Shape], Values], Shape]:
 
 
 class _Fold:
-    """What the steps of a fold read, as expressions."""
+    """The values that the steps of a fold read, as expressions."""
 
     def __init__(self, name: str, operands: Sequence[Tensor], a: Values) -> None:
         self.products, self.weights, self.hidden = operands[:3]
@@ -75,7 +75,7 @@ class _Fold:
         (self.steps, _, _), self.state = plain(self.products.shape), plain(self.hidden.shape)
 
     def time(self, step: int, direction: Index) -> Index:
-        """Return at which time a direction takes a step."""
+        """Return the time at which a direction takes a step."""
         last = self.steps - 1 - step
         return {"forward": index(step), "reverse": index(last)}.get(self.direction, step + direction * (last - step))
 
@@ -99,7 +99,7 @@ class _Fold:
         return self.pointwise(lambda at: function(add(self.projected(step, gate, at), read(total, at))))
 
     def along_time(self, states: Sequence[Scope], cell: Tensor | Scope | None) -> Scope:
-        """Put the states of each direction at their times, and the last cells behind them."""
+        """Return the states of each direction at their times, followed by the last cells."""
         count = self.steps + (cell is not None)
         iterators = tuple(Iterator(f"y{axis}", 0, size) for axis, size in enumerate((count, *self.state)))
         t, *at = (index(iterator) for iterator in iterators)
@@ -126,7 +126,7 @@ def _lstm_step(fold: _Fold, step: int, hidden: Tensor | Scope, cell: Tensor | Sc
 
 
 def _gru_step(fold: _Fold, step: int, hidden: Tensor | Scope, bias: Tensor, a: Values) -> Scope:
-    """h' = (1 - z) n + z h, with n = tanh(.. + r (h R + bias)), or tanh(.. + (r h) R + bias) where the product comes after the reset"""
+    """h' = (1 - z) n + z h, with n = tanh(.. + r (h R + bias)), or tanh(.. + (r h) R + bias) if the product comes after the reset"""
     z, r = (fold.gate(sigmoid, step, gate, hidden) for gate in range(2))
     if a["linear_before_reset"]:
         total = fold.summed(hidden, 2)
@@ -165,7 +165,7 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 
 def _evaluated(name: str) -> Callable[[Sequence[np.ndarray], Values], np.ndarray]:
-    """Return what computes the meaning step by step, for folds that are too long to be written as an expression."""
+    """Return a function that computes the meaning step by step, for folds that are too long to be written as an expression."""
 
     def evaluated(operands: Sequence[np.ndarray], a: Values) -> np.ndarray:
         products, packed, hidden = operands[:3]
@@ -215,7 +215,7 @@ def _sample_of(name: str) -> Callable[[Random], Sample]:
 
 
 def _flops(shapes: Sequence[tuple[int, ...]], _: Values) -> int:
-    """Two a weight of every unit, and the functions of the gates."""
+    """Return two operations per weight of every unit, plus those of the gates' functions."""
     units = shapes[2][-1]
     return math.prod(shapes[0]) * (2 * units + 8)
 

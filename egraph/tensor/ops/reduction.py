@@ -1,4 +1,4 @@
-"""ReduceSum and its kin: whole axes are reduced, their sizes kept as 1."""
+"""ReduceSum and related operators: whole axes are reduced, their sizes kept as 1."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _reduce_spec(name: str, meaning: Callable[[Sequence[Tensor], Values], Scope]
 
 
 LARGEST_PLACE = 1 << 24
-"""Up to here every whole number is one of float32, in which places are compared."""
+"""The largest size of an axis: places are compared in float32, which holds every whole number up to here."""
 
 
 def _place_shape(shapes: Sequence[Shape], a: Values) -> Shape:
@@ -75,7 +75,7 @@ def _place_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 
 def _place(kind: Reduction) -> Callable[[Sequence[Tensor], Values], Scope]:
-    """Return the meaning: the least (greatest) k where x_k is the extreme, and 0 where none is, as NaN equals nothing."""
+    """Return the meaning: the least (greatest) k where x_k is the extreme, and 0 if none is, because NaN equals nothing."""
 
     def meaning(operands: Sequence[Tensor], a: Values) -> Scope:
         data, axis = operands[0], a["axis"]

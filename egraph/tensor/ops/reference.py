@@ -34,12 +34,12 @@ def _meaning(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> 
 
 @lru_cache(maxsize=1 << 10)
 def _cached_meaning(op: str, types: tuple[TensorType, ...], attributes: Attributes, written: str) -> Scope:
-    """Return a meaning; ``written`` tells 1, 1.0 and True apart, and 0.0 and -0.0."""
+    """Return a meaning; ``written`` distinguishes 1, 1.0 and True, and 0.0 and -0.0."""
     return _meaning(op, types, attributes)
 
 
 def fragment_expression(root: Node, numbers: Mapping[int, float] = MappingProxyType({})) -> Scope:
-    """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i), or everywhere ``numbers[i]``."""
+    """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i), or ``numbers[i]`` everywhere."""
     scopes: dict[Node, Scope | Tensor] = {}
     placed = Placed()
     for node in walk((root,)):
@@ -66,8 +66,8 @@ def evaluate(
 ) -> list[np.ndarray]:
     """Return the values of ``roots`` given its leaves' (Input, Constant, Placeholder) values.
 
-    float64: leaves of any real type; prime: integer leaves, taken modulo p. Raises EinsatError at opaque nodes, and OutOfTime where
-    ``goes_on``, asked before each operator, says no.
+    float64: leaves of any real type; prime: integer leaves, taken modulo p. Raises EinsatError at opaque nodes, and OutOfTime if
+    ``goes_on``, called before each operator, returns False.
     """
     roots = tuple(roots)
     values: dict[Node, np.ndarray] = {}

@@ -110,7 +110,7 @@ def _floor_ratio(step: Size, shift: Size, divisor: Size, x: Any) -> Any:
 
 
 def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> None:
-    """Refuse where the rounding of float32 coordinates, which implementations use, may pick another neighbour."""
+    """Refuse a resize if the rounding of float32 coordinates, which implementations use, may pick another neighbour."""
     length, count = known(size), known(result)
     if length is None or count is None:
         return
@@ -129,7 +129,7 @@ def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> Non
             source_coordinate = offset + ((x + half) / factor - half)
         case _:
             source_coordinate = (x + half) / factor - half
-    # A centre computed from the scale is exact only where the scale is; elsewhere both neighbours must agree.
+    # A centre computed from the scale is exact only if the scale is; otherwise both neighbours must agree.
     inexact = mode == "half_pixel_symmetric" and Fraction(float(factor)) * length != count
     doubt = np.float32(2**-20 * (length + 1) if inexact else 0)
     step, shift, divisor = coordinate(mode, scale, size, result)
@@ -168,7 +168,7 @@ def _meaning(operands: Sequence[Tensor], a: Values) -> Scope:
 
 
 def _stays_inside(a: Values, transform: tuple[Size, Size, Size], size: Size, result: Size) -> bool:
-    """Return whether every position reads inside the tensor without a clamp, by its range."""
+    """Return whether ranges show that every position reads inside the tensor without a clamp."""
     position = index(_nearest(a["nearest_mode"], *transform, index(Iterator("i", 0, result))))
     return all(truth(condition) for condition in inside(position, 0, size))
 

@@ -37,7 +37,7 @@ def read_broadcast(source: Tensor | Scope, indices: Sequence[Index]) -> Read:
 
 
 def broadcast_places(shape: Sequence[Size], indices: Sequence[Index]) -> tuple[Index, ...]:
-    """Return where broadcasting reads an operand at an output position.
+    """Return the position at which broadcasting reads an operand for an output position.
 
     A symbolic size that may be 1 or the output's size n is read at i % size, which is 0 or i.
     """
@@ -72,7 +72,7 @@ def clamped_read(source: Tensor | Scope, indices: Sequence[Index], axis: int) ->
 
 
 def factor(source: Tensor | Scope, indices: Sequence[Size]) -> Scalar:
-    """source[indices], which a sum of products takes: a byte as an int32"""
+    """source[indices] as a factor of a sum of products; a byte becomes an int32"""
     element = read(source, indices)
     return call("to_int32", element) if isinstance(source, Tensor) and source.dtype in BYTES else element
 

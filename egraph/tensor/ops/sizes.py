@@ -1,8 +1,8 @@
-"""Size arithmetic of shape rules: over plain integers it decides, over symbolic sizes it proves or refuses.
+"""Size arithmetic of shape rules: it decides over plain integers, and proves or refuses over symbolic sizes.
 
 Symbolic sizes are equal when their polynomials are, and a size broadcasts when it is the literal 1. An inequality
-(``at_least``) decides over known sizes only; over symbolic ones it is left to who proves that reads stay inside.
-A ``Reasoned`` size answers by itself: a proof runs the same shape rules over sizes that know what has been assumed.
+(``at_least``) is decided for known sizes only; for symbolic ones it is left to the proof that reads stay inside.
+A ``Reasoned`` size answers by itself: a proof runs the same shape rules over sizes that know the assumptions made.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ Shape = tuple[Size, ...]
 class Reasoned:
     """A size that answers the questions of shape rules by itself, with arithmetic and comparisons like an integer's.
 
-    No abstract class: to tell whether a size is one is asked millions of times, and that of an abstract class runs Python.
+    It is not an abstract class, because ``isinstance`` is asked millions of times, and for an abstract class it runs Python code.
     """
 
     __slots__ = ()
 
     @property
     def constant(self) -> int | None:
-        """Return the value where it is one number, else None."""
+        """Return the value if it is one number, else None."""
         raise NotImplementedError
 
     def must_equal(self, other: Any) -> bool:
-        """Return whether this is the other size, as a shape rule demands."""
+        """Return whether this equals the other size, as a shape rule requires."""
         raise NotImplementedError
 
     def must_reach(self, minimum: int) -> bool:
-        """Return whether this is at least the minimum, as a shape rule demands."""
+        """Return whether this is at least the minimum, as a shape rule requires."""
         raise NotImplementedError
 
     def divided(self, total: Any, divisor: Any, *, signed: bool = False) -> Any | None:
-        """Return total / divisor (one of them is this size) where it divides, as a shape rule demands, else None.
+        """Return total / divisor (one of them is this size) if it divides, as a shape rule requires, else None.
 
-        The divisor is positive; where it is ``signed``, not zero.
+        The divisor is positive; if it is ``signed``, not zero.
         """
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ _broadcasting: ContextVar[Callable[[Size, Size], Size | None] | None] = ContextV
 
 @contextmanager
 def broadcasting_by(broadcast_size: Callable[[Size, Size], Size | None]) -> Iterator[None]:
-    """Ask ``broadcast_size`` for the broadcast of two symbolic sizes of which either may be 1, while a meaning is written out."""
+    """Use ``broadcast_size`` for the broadcast of two symbolic sizes of which either may be 1, while a meaning is written out."""
     token = _broadcasting.set(broadcast_size)
     try:
         yield
@@ -65,12 +65,12 @@ def broadcasting_by(broadcast_size: Callable[[Size, Size], Size | None]) -> Iter
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raise ``TypeMismatch`` with the reason; the caller of the shape rule adds where."""
+    """Raise ``TypeMismatch`` with the reason; the caller of the shape rule adds the location."""
     raise TypeMismatch(reason)
 
 
 def known(size: Size) -> int | None:
-    """Return a size as a plain integer where it is one, else None."""
+    """Return a size as a plain integer if it is one, else None."""
     return size if isinstance(size, int) else size.constant
 
 
@@ -96,7 +96,7 @@ def is_zero(size: Size) -> bool:
 
 
 def is_negative(size: Size) -> bool:
-    """size < 0, for a symbolic size never"""
+    """size < 0; never true for a symbolic size"""
     value = known(size)
     return value is not None and value < 0
 
@@ -140,9 +140,9 @@ def product(sizes: Sequence[Size]) -> Size:
 
 
 def divide(total: Size, divisor: Size, reason: str, *, signed: bool = False) -> Size:
-    """Return total / divisor; refuse with the reason unless the divisor divides (as polynomials where symbolic).
+    """Return total / divisor; refuse with the reason unless the divisor divides (as polynomials if symbolic).
 
-    The divisor has to be positive; where it is ``signed``, not zero.
+    The divisor must be positive; if it is ``signed``, not zero.
     """
     if isinstance(total, Reasoned) or isinstance(divisor, Reasoned):
         reasoned: Any = total if isinstance(total, Reasoned) else divisor
@@ -176,7 +176,7 @@ def divide(total: Size, divisor: Size, reason: str, *, signed: bool = False) -> 
 
 
 def quotient(total: Size, divisor: Size) -> Size:
-    """total / divisor, where a shape rule has found that it divides: as polynomials where that shows, else rounded down"""
+    """total / divisor, if a shape rule has found that it divides: as polynomials if they show it, else rounded down"""
     try:
         return divide(total, divisor, "")
     except TypeMismatch:

@@ -1,7 +1,7 @@
-"""What an operator is: one ``OpSpec`` holds every fact about it.
+"""The specification of an operator: one ``OpSpec`` holds every fact about it.
 
 Shape rules and meanings are written once over sizes that may be plain integers or symbolic ``Index`` values,
-so that the same text types a model, evaluates a reference, generates a kernel and states a proof.
+so that the same code types a model, evaluates a reference, generates a kernel and states a proof.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Category: TypeAlias = Literal["elementwise", "view", "movement", "contraction", 
 """elementwise: output[i] depends on the operands' (broadcast) element i alone · view: a reshape of the same bytes ·
 movement: elements are only moved, dropped, repeated or padded · contraction: products summed ·
 reduction, normalization: windows or axes are reduced · recurrence: a fold along an axis ·
-unpacking: numbers are taken out of bytes that hold several."""
+unpacking: numbers are extracted from bytes that hold several."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,23 @@ class OpSpec:
     sample: Callable[[Any], tuple[tuple[tuple[int, ...], ...], dict[str, Any]]]
     attributes: tuple[str, ...] = ()
     dtype: Callable[[Sequence[str]], str] = lambda dtypes: dtypes[0]
-    """The result's element type without an attribute ``to``; raises ``TypeMismatch`` where the operands' types do not go together."""
+    """The result's element type without an attribute ``to``; raises ``TypeMismatch`` if the operands' types do not fit together."""
     dtypes: frozenset[str] = frozenset({"float32", "float64"})
     """Element types of operand 0 that the core operator accepts; a node of another type is imported opaque."""
     admits: Callable[[Sequence[str], Values], None] = lambda dtypes, attributes: None
-    """Raises ``TypeMismatch`` where attributes, those that are given, do not go with the operands' element types."""
+    """Raises ``TypeMismatch`` if the given attributes do not fit the operands' element types."""
     sample_dtypes: tuple[str, ...] = ()
-    """Element types of a sample's operands where they are not all float32 (a condition, indices)."""
+    """Element types of a sample's operands if they are not all float32 (a condition, indices)."""
     flops: Callable[[Sequence[tuple[int, ...]], Values], int] | None = None
     evaluate: Callable[[Sequence[Any], Values], Any] | None = None
-    """Computes float64 operands step by step, where the meaning of many steps is too large an expression."""
+    """Computes the result of float64 operands step by step, if the meaning of many steps is too large an expression."""
     commutative: bool = False
     onnx: tuple[str, ...] = ()
     """ONNX operators (default domain) that import one-to-one onto this one; compositions are in ``onnx_import``."""
     notes: str = ""
 
     def element_type(self, dtypes: Sequence[str], attributes: Values) -> str:
-        """Return the result's element type: what the attribute ``to`` says where there is one, else what follows from the operands."""
+        """Return the result's element type: the attribute ``to`` if there is one, else the type that follows from the operands."""
         dtype = self.dtype(dtypes)
         self.admits(dtypes, attributes)
         return str(attributes.get("to", dtype))

@@ -1,4 +1,4 @@
-"""Stitches: a value that is one tensor but for boxes, which others fill; no kernel is needed where these are written into the first.
+"""Stitches: a value that is one tensor except in boxes, which others fill; no kernel is needed if these are written into the first.
 
 {i} if i lies in a box: P[(i - start) / step], else M[i]
 """
@@ -23,7 +23,7 @@ MOST_STITCHED = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operand (by its position) that stands in a box; ``is_entire``: all of it, one element after the other as the box has positions."""
+    """An operand (by its position) that fills a box; ``is_entire``: whether the box holds all of its elements, in order."""
 
     operand: int
     box: Box
@@ -32,16 +32,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stitch:
-    """The operand (by number) that is the background, and those that fill disjoint boxes of it."""
+    """The operand (by number) that is the background, and the operands that fill disjoint boxes of it."""
 
     background: int
     parts: tuple[tuple[int, Box], ...]
 
 
 def parts_of(node: Node) -> tuple[Part, ...] | None:
-    """Return what a choice by boxes puts together; None for what is no such choice.
+    """Return the parts that a choice by boxes puts together; None if the node is not such a choice.
 
-    Where boxes meet, the first part counts; the last one is everywhere else, and its box is all of the result.
+    Where boxes overlap, the first part counts. The last part fills all other positions, and its box is all of the result.
     """
     if node.op != "Expression" or not node.type.sizes or max(node.type.sizes) > MOST_STITCHED:
         return None
@@ -61,9 +61,9 @@ def parts_of(node: Node) -> tuple[Part, ...] | None:
 
 
 def boxes_by_choice(scope: Scope) -> tuple[Box, ...]:
-    """Return disjoint boxes that together hold all positions, on each of which one operand of a choice by boxes counts.
+    """Return disjoint boxes that together hold all positions, in each of which one operand of a choice by boxes counts.
 
-    None where the body is no such choice, an axis has no size or too many positions.
+    There are none if the body is not such a choice, or an axis has no known size or too many positions.
     """
     sizes = [iterator.high for iterator in scope.traversal if isinstance(iterator.high, int)]
     if len(sizes) < len(scope.traversal) or max(sizes, default=0) > MOST_STITCHED or prod(sizes) > MOST_CELLS:
@@ -82,7 +82,7 @@ def boxes_by_choice(scope: Scope) -> tuple[Box, ...]:
 
 @lru_cache(maxsize=1 << 10)
 def stitch_of(fragment: Node) -> Stitch | None:
-    """Return what a kernel puts together that does nothing else, and that needs no kernel; None of any other."""
+    """Return the stitch of a fragment that only puts whole operands into disjoint boxes and needs no kernel; None for any other."""
     leaves = [_reshaped(operand) for operand in fragment.inputs]
     if any(leaf.op != "Placeholder" for leaf in leaves) or len(set(leaves)) != len(leaves):
         return None
@@ -94,7 +94,7 @@ def stitch_of(fragment: Node) -> Stitch | None:
 
 
 def _reshaped(node: Node) -> Node:
-    """Return what a node is a reshape of: the same elements one after the other."""
+    """Return the value of which a node is a reshape: the same elements in order."""
     while node.op == "Reshape":
         node = node.inputs[0]
     return node
@@ -129,7 +129,7 @@ def _range(positions: Sequence[int]) -> range | None:
 
 
 def _part(body: Scalar, iterators: Sequence[Iterator], box: Box) -> Part | None:
-    """Return the operand that a scalar reads in a box; None where it is no read of one."""
+    """Return the operand that a scalar reads in a box; None if it does not read one."""
     if not isinstance(body, Read) or not isinstance(body.source, Tensor):
         return None
     is_entire = body.source.shape == tuple(map(len, box)) and all(

@@ -17,7 +17,7 @@ LAYOUTS = ("NCHW", "NHWC")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the channel axis stands among ``spatial`` other axes: ``NCHW`` [n,c,...] or ``NHWC`` [n,...,c]."""
+    """The position of the channel axis among ``spatial`` other axes: ``NCHW`` [n,c,...] or ``NHWC`` [n,...,c]."""
 
     name: str
     spatial: int
@@ -84,7 +84,7 @@ class Window:
 
 
 def window_of(sizes: Sequence[Size], a: Values) -> Window:
-    """Read strides, pads and dilations; refuse what no window has."""
+    """Read strides, pads and dilations; refuse values that no window has."""
     count = len(sizes)
     strides, dilations = entries(a["strides"], count, "strides"), entries(a["dilations"], count, "dilations")
     pads = entries(a["pads"], 2 * count, "pads (all begins, then all ends)")
@@ -95,7 +95,7 @@ def window_of(sizes: Sequence[Size], a: Values) -> Window:
 
 
 def every_window_reads(window: Window, space: Sequence[Size]) -> None:
-    """Refuse a pool with a window that lies in the padding alone: its maximum or mean does not exist.
+    """Refuse a pool with a window that lies only in the padding, because its maximum or mean does not exist.
 
     Also refuse padding that reaches the window's size, which no ONNX runtime accepts.
     """

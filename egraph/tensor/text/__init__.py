@@ -1,6 +1,6 @@
 """The language as text that prints and parses: ``format_x(parse_x(text)) == text``, and parsing gives back the same values.
 
-Operators, values and types look alike everywhere: ``Conv{group=1,...}(%0, %1) : float32[1,8,4,4]``, attributes as Python writes
+Operators, values and types have one notation everywhere: ``Conv{group=1,...}(%0, %1) : float32[1,8,4,4]``, attributes as Python writes
 them. A fragment is one term over placeholders; graphs, programs, e-graphs and selections are blocks of lines.
 """
 

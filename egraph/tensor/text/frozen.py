@@ -1,4 +1,4 @@
-"""Frozen e-graphs and selections as text: a class a line, with its e-nodes below it.
+"""Frozen e-graphs and selections as text: one line per class, with its e-nodes below it.
 
     egraph roots=(@0,) {
       @0 : float32[4] source=%2
@@ -13,8 +13,8 @@
       @0 = Relu(%0:float32[4])(@1) by='onednn.eltwise' cost_us=3.5
     }
 
-A class names the value of the graph above that it has; a selection says which kernel computes a class. Which e-nodes a kernel
-covers is not written: they are found in the e-graph again, so that no text brings in what the e-graph does not say.
+A class names its value in the graph above; a selection states which kernel computes a class. The e-nodes that a kernel covers are
+not written. They are looked up in the e-graph, so that no text adds anything that the e-graph does not contain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from egraph.tensor.types import TensorType
 
 
 def format_egraph(frozen: FrozenEGraph, graph: Graph | None = None) -> str:
-    """Return an e-graph as text; ``graph`` is the one whose values its classes name."""
+    """Return an e-graph as text; ``graph`` is the graph whose values its classes name."""
     names = value_names(graph) if graph else {}
     root_rules = f" root_rules={frozen.root_rules!r}" if frozen.root_rules else ""
     lines = [f"egraph roots={_classes(frozen.roots)}{root_rules} {{"]
@@ -72,7 +72,7 @@ def parse_egraph(text: str, graph: Graph | None = None, name: str = "") -> Froze
 
 
 def parse_selections(text: str, frozen: FrozenEGraph) -> tuple[Selection, ...]:
-    """Return the selections of a text; every kernel must consist of e-nodes of ``frozen``, and every class be computed that is read."""
+    """Return the selections of a text; kernels must consist of e-nodes of ``frozen``, and every class that is read must be computed."""
     reader = Reader(text)
     selections = []
     while not reader.at_end():
@@ -81,7 +81,7 @@ def parse_selections(text: str, frozen: FrozenEGraph) -> tuple[Selection, ...]:
 
 
 def read_egraph(reader: Reader) -> FrozenEGraph:
-    """Read an e-graph; every core e-node must make a value of its class's type."""
+    """Read an e-graph; every core e-node must produce a value of its class's type."""
     classes: dict[int, tuple[ENode, ...]] = {}
     types: dict[int, TensorType] = {}
     source: dict[int, Node] = {}
@@ -169,7 +169,7 @@ def read_selection(reader: Reader, frozen: FrozenEGraph) -> Selection:
 
 
 def covered_by(fragment: Node, operands: Sequence[int], number: int, frozen: FrozenEGraph) -> tuple[ENode, ...]:
-    """Return the e-nodes of class ``number`` and below that a fragment over classes consists of, root first; none where it does not."""
+    """Return the e-nodes, of class ``number`` and below, that make up a fragment over classes, root first; empty if none do."""
     made: dict[tuple[Node, int], ENode | None] = {}
 
     def fits(node: Node, at: int) -> bool:
@@ -203,7 +203,7 @@ def covered_by(fragment: Node, operands: Sequence[int], number: int, frozen: Fro
 
 
 def _uncomputed(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> int | None:
-    """Return a class that the roots need and that no kernel computes, or only from itself; None where there is none."""
+    """Return a class that the roots need and that no kernel computes, or only from itself; None if there is none."""
     order: TopologicalSorter[int] = TopologicalSorter()
     needed = list(frozen.roots)
     for number in needed:

@@ -1,4 +1,4 @@
-"""Graphs and programs as text: one line a value, in the order in which values are computed.
+"""Graphs and programs as text: one line per value, in the order in which values are computed.
 
     graph 'small' ir_version=10 opsets=(('', 20),) {
       %0 = input 'x' : float32[1,8]
@@ -7,11 +7,11 @@
       output 'y' = %2
     }
 
-A program is written alike, as ``program``, with a line for each kernel, in running order:
+A program has the same form, headed ``program``, with a line for each kernel, in execution order:
 
       kernel %2 = Relu(%0:float32[1,2])(%1) by='onednn.eltwise' cost_us=3.5 rules=('relu_twice',)
 
-Constants of a few elements carry their data; that of others comes from elsewhere, by the digest that names it.
+Constants of a few elements carry their data; the data of others is supplied separately, by digest.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from egraph.tensor.text.reader import NAME, WORD, Reader
 from egraph.tensor.types import TensorType, numpy_dtype
 
 INLINE_ELEMENTS = 16
-"""Constants of so many elements or fewer are written with their data."""
+"""The most elements of a constant that is written with its data."""
 
 
 def format_graph(graph: Graph) -> str:
-    """Return a graph as text; data of large constants is left out."""
+    """Return a graph as text, without the data of large constants."""
     names = value_names(graph)
     return "\n".join([_head("graph", graph), *_values(graph, names), *_outputs(graph, names), "}"]) + "\n"
 
 
 def format_program(program: Program) -> str:
-    """Return a program as text; data of large constants is left out."""
+    """Return a program as text, without the data of large constants."""
     graph, kernels = program.graph, program.kernels
     names = value_names(graph, (node for kernel in kernels for node in (*kernel.inputs, kernel.output)))
     rules = f"rules={program.rules!r} " if program.rules else ""
@@ -55,7 +55,7 @@ def format_program(program: Program) -> str:
 def value_names(graph: Graph, more: Iterable[Node] = ()) -> dict[Node, str]:
     """Return a name for every value of a graph, ``%0`` and so on: inputs first, operands before users.
 
-    Values that only have a name or an origin come last, in an order that depends on nothing but them.
+    Values that only have a name or an origin come last, in an order that depends only on them.
     """
     used = dict.fromkeys(walk([*graph.inputs, *more, *graph.roots]))
     unused = sorted({*graph.origins, *graph.names}.difference(used), key=lambda node: node.digest)
@@ -63,7 +63,7 @@ def value_names(graph: Graph, more: Iterable[Node] = ()) -> dict[Node, str]:
 
 
 def format_reasons(reasoned: Kernel | ENode) -> str:
-    """Return the rules that a kernel or an e-node rests on, and the steps that lead to it, where there are any."""
+    """Return the rules that justify a kernel or an e-node, and the steps that lead to it, if there are any."""
     return "".join(f" {name}={value!r}" for name in ("rules", "steps") if (value := getattr(reasoned, name)))
 
 
@@ -95,7 +95,7 @@ def _value(node: Node, graph: Graph, names: Mapping[Node, str]) -> str:
 
 
 def _data(array: np.ndarray | None, type: TensorType) -> str:
-    """Return `` data=(...)`` where an array is small and its text gives the same bits again."""
+    """Return `` data=(...)`` if an array is small and its text gives the same bits again."""
     if array is None or array.size > INLINE_ELEMENTS:
         return ""
     try:
@@ -108,7 +108,7 @@ def _data(array: np.ndarray | None, type: TensorType) -> str:
 
 
 def _plain(element: Any) -> Any:
-    """Return an element as a Python value whose text is short: of a float32, that of ``0.1``."""
+    """Return an element as a Python value with a short text, such as ``0.1`` for a float32."""
     if isinstance(element, np.floating):
         return float(str(element))
     value = element.item() if isinstance(element, np.generic) else element
@@ -122,7 +122,7 @@ def _array(values: Sequence[Any], type: TensorType) -> np.ndarray:
 
 
 def parse_graph(text: str, tensors: Mapping[str, np.ndarray] | None = None, name: str = "") -> Graph:
-    """Return the graph of a text; ``tensors``: data of constants by digest. What has none there and in the text, has none."""
+    """Return the graph of a text; ``tensors``: data of constants by digest. A constant without data there or in the text has none."""
     reader = Reader(text, name)
     graph = read_graph(reader, tensors or {})
     reader.end()
@@ -130,7 +130,7 @@ def parse_graph(text: str, tensors: Mapping[str, np.ndarray] | None = None, name
 
 
 def parse_program(text: str, tensors: Mapping[str, np.ndarray] | None = None, name: str = "") -> Program:
-    """Return the program of a text, as :func:`parse_graph` does a graph's."""
+    """Return the program of a text, as :func:`parse_graph` returns a graph."""
     reader = Reader(text, name)
     program = read_program(reader, tensors or {})
     reader.end()
@@ -138,7 +138,7 @@ def parse_program(text: str, tensors: Mapping[str, np.ndarray] | None = None, na
 
 
 def read_graph(reader: Reader, tensors: Mapping[str, np.ndarray]) -> Graph:
-    """Read a graph; its values can be named by what follows."""
+    """Read a graph; the text that follows can name its values."""
     reader.expect("graph")
     return _Block(reader, tensors).read(may_have_kernels=False).graph
 
@@ -149,7 +149,7 @@ def read_program(reader: Reader, tensors: Mapping[str, np.ndarray]) -> Program:
 
 
 class _Block:
-    """What was read of a graph or program so far."""
+    """The part of a graph or program that has been read so far."""
 
     def __init__(self, reader: Reader, tensors: Mapping[str, np.ndarray]) -> None:
         self.reader, self.available = reader, tensors

@@ -1,4 +1,4 @@
-"""Read words, values, types and operator terms from a text; every refusal names line, column and what was expected."""
+"""Read words, values, types and operator terms from a text; every error names the line, the column and what was expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from egraph.tensor.types import PLAIN_DIM, Attributes, AttributeValue, Dim, Tens
 
 T = TypeVar("T")
 OTHERS = (*LEAVES, *STORAGE, "Opaque", "OpaqueOutput")
-"""Operators that have no shape rule: their types are written, but that of ``Opaque``, which is always ``tuple[?]``."""
+"""Operators without a shape rule: their types are written, except that of ``Opaque``, which is always ``tuple[?]``."""
 WORD = re.compile(r"[^\W\d]\w*")
 NAME = re.compile(r"\w+")
 INTEGER = re.compile(r"-?\d+")
@@ -30,11 +30,11 @@ _VALUE = re.compile(
 )  # fmt: skip
 _FIELD = re.compile(r"([^\W\d]\w*)=")
 SHOWN = 30
-"""Characters of the text that a refusal quotes."""
+"""The most characters of the text that an error quotes."""
 
 
 class TextError(EinsatError):
-    """A text does not follow the notation, or says what cannot be."""
+    """A text does not follow the notation, or states something impossible."""
 
 
 class Reader:
@@ -121,7 +121,7 @@ class Reader:
         raise self.error("expected bytes, as b'...'", start)
 
     def listed(self, end: str, read: Callable[[], T]) -> list[T]:
-        """Read values with commas between them, up to ``end``; one comma before the end is read over."""
+        """Read values with commas between them, up to ``end``; a trailing comma is allowed."""
         items: list[T] = []
         while not self.accept(end):
             items.append(read())
@@ -169,7 +169,7 @@ class Reader:
         return elements
 
     def fields(self, **readers: Callable[[], object]) -> dict[str, Any]:
-        """Read ``name=value`` as long as some follow, each name at most once; ``readers`` say which there may be."""
+        """Read all ``name=value`` that follow, each name at most once; ``readers``: the allowed names and how to read their values."""
         values: dict[str, Any] = {}
         while (match := self.match(_FIELD)) is not None:
             word = match[1]
@@ -181,7 +181,7 @@ class Reader:
         return values
 
     def type(self) -> TensorType:
-        """Read ``float32[1,batch,'a size']``; ``[?]`` where the rank is not known."""
+        """Read ``float32[1,batch,'a size']``; ``[?]`` if the rank is not known."""
         dtype = self.take(_DTYPE, "an element type")
         self.expect("[")
         if self.accept("?"):
@@ -195,7 +195,7 @@ class Reader:
         return self.take(PLAIN_DIM, "a size or a name") if self.peek(PLAIN_DIM) else self.integer("a size or a name")
 
     def attributes(self) -> Attributes:
-        """Read ``{name=value,...}``, or nothing where there is none."""
+        """Read ``{name=value,...}``, or nothing if there is none."""
         if not self.accept("{"):
             return ()
 
@@ -219,9 +219,9 @@ class Reader:
         return op
 
     def term(self, type: TensorType | None = None) -> Node:
-        """Read a value: a name of one, a placeholder with its type, or an operator applied to values, as ``Relu(%0) : type``.
+        """Read a value: its name, a placeholder with its type, or an operator applied to values, as ``Relu(%0) : type``.
 
-        The type of a core operator follows from its operands and may be left out; ``type`` is known from elsewhere.
+        The type of a core operator follows from its operands and may be omitted; ``type``: the type, if known from elsewhere.
         """
         self.skip()
         start, sign = self.position, self.text[self.position : self.position + 1]
