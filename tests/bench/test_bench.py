@@ -1,4 +1,4 @@
-"""The benchmark: what its rows and pages say, how it goes on after failures, and that its models tell inputs apart."""
+"""The benchmark's rows and pages are right, it continues after failures, and its models distinguish inputs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_row_says_what_was_measured(measured: dict[str, Any]) -> None:
 
 
 def test_an_engine_s_last_words_are_awaited(tmp_path: Path) -> None:
-    """Its answers end before the text of its error is written."""
+    """An engine may close its answers before it writes the text of its error."""
     late = "import os, sys, time; os.close(1); time.sleep(0.5); sys.stderr.write('ValueError: late')"
     engine = EngineProcess("late", tmp_path, tmp_path, 1)
     with (tmp_path / "late.log").open("w+") as engine.errors:
@@ -132,7 +132,7 @@ def test_a_model_that_rounds_to_bytes_moves_with_the_last_bit_of_its_inputs(tmp_
 
 
 def test_last_bits_of_weights_are_noise_too(tmp_path: Path) -> None:
-    """Halves of odd integers lie between two bytes, and integers have no last bit to move."""
+    """The noise includes last bits of weights: halves of odd integers lie between two bytes, and integers have no last bit to move."""
     text = """<ir_version: 9, opset_import: ["": 21]> halves (int64[99] x) => (float[99] y)
     <float half = {0.5}, float s = {1}, uint8 z = {0}> {
     f = Cast<to = 1>(x) h = Mul(f, half) q = QuantizeLinear(h, s, z) y = DequantizeLinear(q, s, z) }"""
@@ -315,7 +315,7 @@ def test_an_interrupt_keeps_rows_and_ends_the_optimizer(tmp_path: Path) -> None:
     assert process.stderr is not None
     while not (tmp_path / "cpu.json").exists() and process.poll() is None:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGTERM)  # as Ctrl-C, which a shell's background jobs ignore
+    os.kill(process.pid, signal.SIGTERM)  # like Ctrl-C, which a shell's background jobs ignore
     _, told = process.communicate(timeout=60)
     rows = json.loads((tmp_path / "cpu.json").read_text())["rows"]
     assert [row["model"] for row in rows][:1] == ["fsrcnn"] and "is not a time" in rows[0]["error"]
@@ -330,7 +330,7 @@ def test_the_reason_of_a_failure_is_its_error() -> None:
 
 @pytest.mark.parametrize("name", ["shufflenet", "dcgan", "fsrcnn"])
 def test_models_with_random_weights_tell_inputs_apart(name: str) -> None:
-    """Weights of their fan-in's scale alone made ShuffleNet's output a one and zeros for every input."""
+    """Regression: with weights scaled only by their fan-in, ShuffleNet's output was a one and zeros for every input."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(MODELS[name].make(1).SerializeToString())
@@ -363,7 +363,7 @@ def test_unit_scale_gives_every_layer_unit_results() -> None:
 
 def test_the_spread_of_outputs_is_shown() -> None:
     (told,) = spread(TINY)
-    assert told.startswith("tiny ") and "of       8" in told and "changed 100.0%" not in told  # half of it is below relu's zero
+    assert told.startswith("tiny ") and "of       8" in told and "changed 100.0%" not in told  # relu clips half of it to zero
 
 
 def test_the_largest_value_is_found(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_the_largest_value_is_found(tmp_path: Path) -> None:
 
 
 class SlowEngine:
-    """An engine whose every run takes so long."""
+    """An engine whose every run takes ``run_ns`` nanoseconds."""
 
     def __init__(self, run_ns: int, fails_after: int = 10**9) -> None:
         self.warm_up_ns, self.fails_after = run_ns, fails_after

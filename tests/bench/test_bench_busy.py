@@ -1,4 +1,4 @@
-"""Engines beside other work: every condition has times of every engine, pages say who is ahead, and rows that failed are measured again."""
+"""Engines beside other work: each condition has each engine's times, pages name the fastest, and failed rows are measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is swept is found again: verdicts are of the code that was executed."""
+"""Verdicts of a sweep are found again, and only for the code that was executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of generated CUDA kernels: strides, what is wrong, and what is left out."""
+"""The table of generated CUDA kernels lists strides, errors and omissions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_attention_is_judged_with_its_operands_where_they_lie() -> None:
-    """Heads are read out of one product's result, and written side by side."""
+    """Attention heads are read in place from one product's result, and written side by side."""
     m = Model()
     wide = m.input(1, 37, 3 * 40)
     q, k, v = (heads(cut(wide, 2, part * 40, (part + 1) * 40), 2) for part in range(3))
@@ -94,7 +94,7 @@ def test_attention_is_judged_with_its_operands_where_they_lie() -> None:
 
 
 def test_scores_of_attention_are_of_a_size_that_exponentials_bear() -> None:
-    """A divisor that is drawn near 0 makes them as large as it is small; what does not shrink with the operands stays."""
+    """A divisor drawn near 0 makes scores large, so operands are scaled down, unless the scores do not shrink with them."""
     q, k, divisor = leaf(0, 8, 16), leaf(1, 16, 8), leaf(2)
     values = {q: np.full((8, 16), 4.0), k: np.full((16, 8), 4.0), divisor: np.array(0.25)}
     scores = apply("Div", apply("MatMul", q, k), divisor)
@@ -123,7 +123,7 @@ def test_a_barrier_that_nothing_needs_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_kernels_are_added_to_those_on_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is on record is not judged again, and is said to be needed by one more model; a model that was left out no longer is."""
+    """A recorded kernel is not judged again but gains one more model; a model that was omitted before no longer counts as omitted."""
     given: list[tuple[str, list[KernelRequest] | str]] = [("first", [STRIDED]), ("second", "there was no time")]
     monkeypatch.setattr(cuda_kernels, "gather", lambda *_: iter(given))
     monkeypatch.setattr(cuda_kernels, "RESULTS", tmp_path)
@@ -145,7 +145,7 @@ def test_kernels_are_added_to_those_on_record(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_another_text_or_another_judge_judges_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A kernel on record is taken as it was judged, unless its text is another one; so it is where the judge changes."""
+    """A recorded verdict is reused unless the kernel's text or the judge changes."""
     monkeypatch.setattr(cuda_kernels, "gather", lambda *_: iter([("model", [SOFTMAX])]))
     monkeypatch.setattr(cuda_kernels, "RESULTS", tmp_path)
     judged_texts: list[str] = []
@@ -173,7 +173,7 @@ def test_another_text_or_another_judge_judges_anew(monkeypatch: pytest.MonkeyPat
 
 @needs_compiler
 def test_a_kernel_that_the_compiler_refuses_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of a model are compiled for a GPU as one text; what is no CUDA there is C++ for the processor."""
+    """A model's kernels are compiled for a GPU as one text; here, one of them is invalid as CUDA but valid C++ for the CPU."""
 
     def refused(request: KernelRequest) -> GeneratedKernel:
         kernel = write(request)
@@ -188,7 +188,7 @@ def test_a_kernel_that_the_compiler_refuses_costs_itself_alone(monkeypatch: pyte
 
 
 def test_a_missing_barrier_is_looked_for_in_a_few_blocks_first() -> None:
-    """What the first blocks do not show is looked for in all of them."""
+    """All blocks are searched only if the first ones show no difference."""
     request = KernelRequest(apply("Softmax", leaf(0, FEW_BLOCKS + 5, 1100), axis=1))
     kernel = write(request)
     ((text, removed), *_) = without_barriers(kernel)
@@ -207,7 +207,7 @@ def test_a_missing_barrier_is_looked_for_in_a_few_blocks_first() -> None:
 
 
 def test_roots_and_powers_are_judged_on_numbers() -> None:
-    """A negative number below a root, or an exponent that is no whole number, would leave nothing to compare."""
+    """A negative number below a root, or a fractional exponent, would give NaN and leave nothing to compare."""
     x, exponent, epsilon = leaf(0, 6, 300), leaf(1), leaf(2)
     mean = apply("Reshape", apply("ReduceMean", apply("Pow", x, exponent), axes=(1,)), shape=(6, 1))
     request = KernelRequest(apply("Div", x, apply("Sqrt", apply("Add", mean, epsilon))))

@@ -1,4 +1,4 @@
-"""Rows of networks on the recorded device: new ones join those that are on record."""
+"""New rows of networks on the recorded device are added to the recorded rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row(name: str, batch: int, target: str = "cuda:h100", *_: object) -> Row:
 
 
 def test_rows_are_added_to_those_on_record_and_say_their_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured again takes its row's place; rows of a file that says its commit once are of that commit."""
+    """A repeated measurement replaces its row; if a file names its commit once, all its rows have that commit."""
     monkeypatch.setattr(cuda_networks, "measured", row)
 
     def record(*arguments: str) -> dict[tuple[str, int], str]:

@@ -1,4 +1,4 @@
-"""The table of cuDNN's plans: equal convolutions once, and what has no plan with the library's words."""
+"""The table of cuDNN's plans lists equal convolutions once, and the library's message for those without a plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_plans_are_built_in_each_layout_and_precision() -> None:
 
 
 def test_what_has_no_plan_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strict float32 alone lacks a plan: its cells say so, and the reason stands below; what is on record is not planned again."""
+    """Only strict float32 lacks a plan: its cells and the reason below the table show that; recorded convolutions are not planned again."""
     asked: list[str] = []
 
     def without_strict(convolution: Convolution) -> Sequence[Cell]:

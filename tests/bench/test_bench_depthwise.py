@@ -1,4 +1,4 @@
-"""Depthwise convolutions by every implementation: rows, and the table that is recorded."""
+"""Depthwise convolutions are timed for every implementation, and their rows are recorded in a table."""
 
 from __future__ import annotations
 

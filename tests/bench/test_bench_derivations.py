@@ -1,4 +1,4 @@
-"""The bench of derived programs: each beside the direct one, and the page of them."""
+"""The benchmark times each derived program next to the direct one, and writes a page of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What translators are given: a model without computed shapes, and torch functions for its nodes."""
+"""Translators get a model without computed shapes, and torch functions for its nodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_torch_computes_what_onnxruntime_computes(model: Path, monkeypatch: pyte
 
 
 def test_torch_rounds_products_under_autocast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its results are float32 again, and off by what bf16 rounds: 2^-9 an operand, less in sums of many."""
+    """Results are float32 with bf16's rounding error: 2^-9 per operand, less in sums of many terms."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch, "compile", lambda module: module)
     text = '<ir_version: 8, opset_import: ["" : 13]> g (float[8,64] x, float[64,8] w) => (float[8,8] y) { y = MatMul(x, w) }'
@@ -70,7 +70,7 @@ def test_torch_rounds_products_under_autocast(tmp_path: Path, monkeypatch: pytes
 
 
 def test_onnxruntime_sums_products_of_bytes_exactly(tmp_path: Path) -> None:
-    """By default it saturates pairs of products in 16 bits where the processor has no instructions for bytes."""
+    """By default, onnxruntime saturates pairs of products to 16 bits if the processor has no instructions for bytes."""
     x = helper.make_tensor_value_info("x", TensorProto.UINT8, (4, 64))
     y = helper.make_tensor_value_info("y", TensorProto.INT32, (4, 16))
     weights = numpy_helper.from_array(np.full((64, 16), 127, np.int8), "w")

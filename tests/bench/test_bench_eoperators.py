@@ -1,4 +1,4 @@
-"""The bench of generated kernels: a line for each kernel beside its copy, and the page of all of them."""
+"""The benchmark of generated kernels has a line for each kernel and its copy, and a page for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.fragments import leaf
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the cases by two that take no time."""
+    """Replace the cases by two that take little time."""
     known = {"relu": apply("Relu", leaf(0, 64, 64)), "softmax": apply("Softmax", leaf(0, 64, 64), axis=1)}
     monkeypatch.setattr(bench, "cases", lambda: known)
     monkeypatch.setattr(bench, "large_cases", lambda: known)

@@ -1,4 +1,4 @@
-"""The list of models of other exporters, known without their packages."""
+"""The list of other exporters' models is known without their packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is generated is compared with a list of rules that others found."""
+"""Generated rules are compared with a list of rules that others found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _listed(name: str, verdict: str, left: object, right: object, ranks: dict[st
 
 
 def test_comparison_with_a_list(tmp_path: Path) -> None:
-    """What is true and within reach follows; a concatenation of convolutions that only grouped ones allow is set apart."""
+    """True rules within reach are derived; a concatenation that is right only for grouped convolutions is set apart."""
     conv = ["conv2d", 1, 1, 0, 0]
     a, b, c, d = ("?a", "?b", "?c", "?d")
     matrices, images = dict.fromkeys("abc", 2), dict.fromkeys("abcd", 4)

@@ -1,4 +1,4 @@
-"""The benchmark's inputs: drawn from a seed alone, masks of ragged rows, pictures that trained models find something in."""
+"""The benchmark's inputs depend only on a seed: masks of ragged rows, and pictures in which trained models find something."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWN = tuple(entry for entry in MODELS.values() if entry.draw)
 
 
 def opened(entry: BenchModel) -> tuple[onnx.ModelProto, Any]:
-    """Return a model and its session in onnxruntime; skip the test where the package that brings it is not installed."""
+    """Return a model and its session in onnxruntime; skip the test if the package that provides the model is not installed."""
     import onnxruntime
 
     try:
@@ -31,7 +31,7 @@ def opened(entry: BenchModel) -> tuple[onnx.ModelProto, Any]:
 
 
 def lengths(mask: np.ndarray) -> list[int]:
-    """Return how many ones each row begins with; there must be zeros alone behind them."""
+    """Return how many ones each row begins with; only zeros may follow."""
     counts = mask.sum(-1)
     assert (mask == (np.arange(mask.shape[-1]) < counts[..., None])).all()
     return [int(count) for count in np.ravel(counts)]
@@ -73,7 +73,7 @@ def test_pictures_are_drawn_from_the_seed_and_normalised(picture: Picture) -> No
 
 @pytest.mark.parametrize("name", ["ppocr_det", "ppocr_rec", "ppocr_cls"])
 def test_text_is_found_and_read(name: str) -> None:
-    """On noise the detector's largest probability was 4e-3, beside which every rounding is large."""
+    """Regression: on noise, the detector's largest probability was 4e-3, compared with which every rounding error is large."""
     pytest.importorskip("PIL")
     model, session = opened(MODELS[name])
     assert all(np.max(session.run(None, MODELS[name].feeds(model, seed))[0]) > 0.9 for seed in range(3))

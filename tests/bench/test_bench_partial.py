@@ -1,4 +1,4 @@
-"""The bench of partial rewrites: mutants alone, corrected and exact beside the operator itself, and the page of them."""
+"""The benchmark of partial rewrites times mutants alone, corrected and exact next to the operator itself, and writes their page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_recording_writes_the_best_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_borders_of_mirrored_elements_are_timed_corrected(capsys: pytest.CaptureFixture[str]) -> None:
-    """The operator reads a tensor that another one makes."""
+    """The operator reads a tensor that another operator produces."""
     bench.main(["2@8 g2 s2 reflect", *QUICK])
     corrected = [line for line in capsys.readouterr().out.splitlines() if " corrected " in line]
     assert corrected and any("zeros for reflect padding" in line for line in corrected)

@@ -1,4 +1,4 @@
-"""The table of what partial rewrites are estimated to gain: what is selected with and without them, and why nothing is gained."""
+"""The table of estimated gains of partial rewrites shows the selections with and without them, and why there is no gain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lower.roofline import DeviceSpeed
 
 
 def dilated(batch: int) -> onnx.ModelProto:
-    """Two convolutions, of which the first one, dilated, takes most of the arithmetic."""
+    """Return two convolutions; the first one, which is dilated, takes most of the arithmetic."""
     b = Builder("dilated")
     x = b.input("x", (batch, 64, 14, 14), TensorProto.FLOAT)
     y = b.node("Conv", x, b.weight(64, 64, 3, 3), dilations=[9, 9], pads=[9] * 4)

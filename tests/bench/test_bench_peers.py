@@ -1,4 +1,4 @@
-"""Peers beside each other: a row times those that are right, and says why others have no time."""
+"""A row has times of the peers that are right, and the reasons why others have none."""
 
 from __future__ import annotations
 

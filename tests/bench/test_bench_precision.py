@@ -1,4 +1,4 @@
-"""Time and error by precision: a row has both for all that ran, and says why others have none."""
+"""Time and error by precision: a row has both for each engine that ran, and the reason for each that did not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_model_that_cannot_be_made_says_why() -> None:
 
 
 def test_peers_beyond_the_tolerance_are_counted_apart() -> None:
-    """OpenVINO's bf16 gives no numbers for a MiniLM, and is off by 0.23 of the largest output of a ResNet."""
+    """For example, OpenVINO's bf16 gives NaN for a MiniLM, and its error on a ResNet is 0.23 of the largest output."""
     times = {"onnxruntime": 8.0, "openvino": 2.0, "einsat auto": 4.0}
     errors = (("right", 5e-3), ("far", 0.2), ("broken", float("nan")))
     rows = [precision.Row(name, times, {"openvino": error, "einsat auto": 1e-3}) for name, error in errors]

@@ -1,4 +1,4 @@
-"""The list of published models: known without their packages, with inputs that they take."""
+"""The list of published models is known without their packages, and has inputs that the models accept."""
 
 from __future__ import annotations
 

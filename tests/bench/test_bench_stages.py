@@ -1,4 +1,4 @@
-"""Where the seconds of a search go: what counts as work, and which part of the program a stack is in."""
+"""The seconds of a search are attributed: what counts as work, and which part of the program a stack belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of unseen networks: known without torch, exported where torch is."""
+"""The list of unseen networks is known without torch; the networks are exported if torch is installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_network_that_is_not_listed_is_refused_with_the_list(module: str, list
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch, transformers and onnxscript are not installed")
 def test_a_network_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With parameters that are not constant."""
+    """A network is exported once and then cached; its constant parameters are replaced by drawn ones."""
     drawn = Mock(wraps=draw_constants)
     monkeypatch.setattr("bench.unseen.draw_constants", drawn)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -31,7 +31,7 @@ def test_the_list_names_other_networks_than_the_others_and_needs_no_torch() -> N
 
 
 def test_a_network_is_built_untrained_for_export_and_gets_a_picture_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for timm, which need not be installed."""
+    """The test uses a stand-in for timm, which need not be installed."""
     timm = Mock()
     module = timm.create_model.return_value.eval.return_value
     module.default_cfg = {"input_size": (3, 288, 288)}
@@ -50,7 +50,7 @@ def test_a_network_of_the_zoo_is_exported() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A model with a size that it leaves open."""
+    """Write a model with an open (symbolic) size."""
     ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 3]) for name in "xy"]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "relu", ports[:1], ports[1:])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "mine.onnx")

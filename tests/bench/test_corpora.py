@@ -1,4 +1,4 @@
-"""Rule corpora of other systems: what they state is read, and judged as it deserves."""
+"""Rule corpora of other systems are read, and each statement is judged correctly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_same_padding_is_symmetric(size: int, kernel: int, stride: int, pad: int
 
 
 def test_linear_systems_are_solved_at_random() -> None:
-    """Every draw meets the equations, and different draws solve them differently."""
+    """Every draw satisfies the equations, and different draws give different solutions."""
     kinds = set()
     for seed in range(40):
         system = System(Random(seed))
@@ -77,7 +77,7 @@ def test_linear_systems_are_solved_at_random() -> None:
 
 @pytest.mark.parametrize("name", ["taso", "tensat"])
 def test_false_entries_are_refuted_and_no_other(name: str) -> None:
-    """With random tests alone: false rules have counterexamples and preconditions, true ones have none."""
+    """With random tests alone, false rules have counterexamples and preconditions, and true ones have none."""
     decisions = set()
     for entry in read_corpus(DATA / f"{name}.json"):
         if "axiom" in entry.name:
@@ -110,7 +110,7 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_ill_typed_term_is_refused() -> None:
-    """The sides of a statement follow TASO's typing, which is narrower than ours: nothing broadcasts."""
+    """The sides of a statement follow TASO's typing, which is narrower than Einsat's because nothing broadcasts."""
     entry = next(e for e in read_corpus(DATA / "taso.json") if e.name == "taso-121")
     (rule,) = entry.readings[0].rules(False, ())
     assert rule.draw is not None
@@ -143,7 +143,7 @@ def judged(name: str, *entries: str) -> dict[str, Judgement]:
 
 
 def test_true_entries_are_proved() -> None:
-    """Multi-output rules, constants, splits, average pools as convolutions, identity kernels."""
+    """Entries with several outputs, constants, splits, average pools as convolutions and identity kernels are proved."""
     judgements = judged("taso", "taso-000", "taso-063", "taso-070", "taso-121")
     judgements |= judged("tensat", "taso-full-090", "taso-full-101", "taso-full-880")
     decisions = {name: judgement.decision for name, judgement in judgements.items()}
@@ -158,7 +158,7 @@ def test_false_entries_are_proved_under_their_precondition() -> None:
 
 
 def test_what_must_be_rejected_is_rejected() -> None:
-    """What is not refuted is accepted under a stated precondition alone."""
+    """An entry that is not refuted is accepted only under a stated precondition."""
     judgements = judged("rejected")
     assert len(judgements) > 8
     for judgement in judgements.values():
@@ -167,7 +167,7 @@ def test_what_must_be_rejected_is_rejected() -> None:
 
 
 def test_informal_statements_are_read() -> None:
-    """Attributes that a statement leaves out may be anything; the precondition that makes it true is found."""
+    """Attributes that a statement omits are arbitrary; the precondition that makes the statement true is found."""
     judgements = judged("xla")
     inexpressible = {name for name, judgement in judgements.items() if judgement.decision == "not expressible"}
     assert inexpressible == {"tr-xla-divmod-rule06"}
@@ -177,7 +177,7 @@ def test_informal_statements_are_read() -> None:
 
 
 def test_what_a_statement_leaves_out_is_not_judged(tmp_path: Path) -> None:
-    """Nothing says what the right side pads: the statement is not expressible, rather than false."""
+    """If a statement does not define its right side, it is not expressible rather than false."""
     corpus = tmp_path / "c.json"
     rules = [
         {"id": "padded", "lhs": "Add(A, B)", "rhs": "Slice(Add(A, B))", "status": "proven"},
@@ -192,7 +192,7 @@ def test_what_a_statement_leaves_out_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_operands_of_a_convolution_are_exchanged(tmp_path: Path) -> None:
-    """Weights that are convolved with their input are both reversed, and their batch is the channels out; false with a relu on one side."""
+    """Exchanged operands of a convolution are both reversed, and batch and output channels swap; a relu on one side makes this false."""
     corpus = tmp_path / "c.json"
     left = "Conv(input, weights, ...)"
     rules = [
@@ -214,7 +214,7 @@ def test_the_command_compares_with_the_corpus(capsys: pytest.CaptureFixture[str]
 
 
 def test_what_is_said_twice_is_judged_once() -> None:
-    """An entry in the words of an earlier one has its verdict and says so; the prover is asked for the others alone."""
+    """An entry that repeats an earlier one takes its verdict and names it; the prover runs only for the others."""
     first, second = read_corpus(DATA / "taso.json")[:2]
     again = replace(first, name="again")
     asked: list[str] = []
@@ -242,7 +242,7 @@ def equations(tmp_path: Path, *pairs: tuple[str, str]) -> tuple[Entry, ...]:
 
 
 def test_entries_that_differ_by_names_say_the_same(tmp_path: Path) -> None:
-    """Other names of one rank in the same places are no other rule; one name in two places, or another rank, is."""
+    """Renaming operands of equal rank gives the same rule; one name in two places, or another rank, gives a different rule."""
 
     def pair(left: str, right: str) -> tuple[str, str]:
         a, b, c, d, e, f = (*left, *right)
@@ -259,7 +259,7 @@ def test_entries_that_differ_by_names_say_the_same(tmp_path: Path) -> None:
 
 
 def test_names_in_a_precondition_are_those_of_its_entry() -> None:
-    """Two rules that differ by the names of their operands: the guard that was found for one is told of the other in its names."""
+    """If two rules differ only in operand names, the guard found for one is reported for the other in the other's names."""
     first = next(entry for entry in read_corpus(DATA / "taso.json") if entry.name == "taso-127")
     names = {"?v7": "?x", "?v8": "?y"}
     assert renamed("(conv2d ?v7 ?v8), ?v77 have equal sizes", names) == "(conv2d ?x ?y), ?v77 have equal sizes"
@@ -267,7 +267,7 @@ def test_names_in_a_precondition_are_those_of_its_entry() -> None:
 
 
 def test_padding_is_any_function_of_the_sizes_where_that_is_enough(tmp_path: Path) -> None:
-    """What needs what the padding is, is proved by its definition; what is false is refuted; the rest forks no path for it."""
+    """Rules that depend on the padding are proved by its definition, false ones are refuted, and all others fork no path for it."""
     merged = ("(conv2d 2 2 0 0 a b)", "(conv2d 2 2 0 0 a (merge b 2))")
     of_one = ("(poolmax 1 1 2 2 0 a)", "(poolmax 1 1 2 2 1 a)")
     false = ("(poolmax 3 3 2 2 0 a)", "(poolmax 3 3 2 2 1 a)"), ("(poolmax 3 3 2 2 0 a)", "(poolavg 3 3 2 2 0 a)")

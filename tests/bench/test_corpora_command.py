@@ -1,4 +1,4 @@
-"""The command that judges corpora: what it prints and writes, also where it is stopped."""
+"""The command that judges corpora prints and writes its results, even if it is stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = CORPORA
 
 
 def test_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Several corpora in one table, an entry a line in the JSON, no folder in the command that made them."""
+    """Several corpora share one table; the JSON has one entry per line, and the recorded command names no folder."""
     corpora = [str(DATA / f"{name}.json") for name in ("taso", "tensat")]
     assert main([*corpora, "--only", "-12", "--results", str(tmp_path)]) == 0
     assert " 1/2 taso-121" in " " + capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Laws of tensor operators, true and false, in the statement forms of rule corpora: none that is false is proved."""
+"""True and false laws of tensor operators, in the statement forms of rule corpora: no false one is proved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def judged(name: str) -> list[Judgement]:
 
 
 def test_laws_are_told_from_what_only_looks_like_one() -> None:
-    """Slices, paddings, logic, selections, extrema, exponentials, roots, floors, products: what is true is proved, what is false is not."""
+    """Laws of slices, paddings, logic, selections, extrema, exponentials, roots, floors and products are proved if true, else refuted."""
     judgements = judged("laws")
     assert len(judgements) > 100
     for judgement in judgements:
@@ -26,7 +26,7 @@ def test_laws_are_told_from_what_only_looks_like_one() -> None:
 
 
 def test_informal_rewrites_are_judged() -> None:
-    """Windows, layouts, activations, reductions: a false rewrite is refuted, or proved where a guard leaves its true cases."""
+    """A false rewrite of windows, layouts, activations or reductions is refuted, or proved under a guard that leaves its true cases."""
     judgements = judged("rewrites")
     assert len(judgements) > 60
     for judgement in judgements:

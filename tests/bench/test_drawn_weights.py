@@ -1,4 +1,4 @@
-"""Artefacts travel without their random weights, which are drawn anew; what has a structure is kept to the bit."""
+"""Artefacts travel without their random weights, which are drawn again; weights with structure are kept to the bit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_random_weights_are_left_out_and_others_kept(artefact: Path) -> None:
 
 
 def test_zeros_of_random_weights_stay_where_they_are(artefact: Path) -> None:
-    """Weights that a transform has padded hold a block of zeros: they travel as a bit an element."""
+    """Weights padded by a transform hold a block of zeros, whose positions travel as one bit per element."""
     weights = {name: array.copy() for name, array in Artefact.open(artefact).weights.items()}
     name = next(name for name, array in weights.items() if looks_random(array))
     weights[name].reshape(-1)[: weights[name].size // 3] = 0
@@ -80,7 +80,7 @@ def test_zeros_of_random_weights_stay_where_they_are(artefact: Path) -> None:
 
 
 def test_other_draws_are_refused(artefact: Path) -> None:
-    """Where numpy draws other numbers, expected outputs would be of other weights."""
+    """If numpy draws other numbers, the expected outputs would belong to other weights."""
     leave_out(artefact)
     described = json.loads((artefact / DRAWN).read_text())
     (artefact / DRAWN).write_text(json.dumps({**described, "seed": 1}))
@@ -100,7 +100,7 @@ def test_what_is_small_or_has_a_structure_is_kept() -> None:
 
 
 def test_a_hollow_model_is_filled_with_weights_of_the_same_sizes() -> None:
-    """Random weights are gone from the file; what has a structure is kept, and what is drawn has the scale of its fan-in."""
+    """Random weights are removed from the file; weights with structure are kept, and drawn ones have the scale of their fan-in."""
     random = np.random.default_rng(0).standard_normal((64, 128), dtype=np.float32)
     table = np.arange(64 * 128, dtype=np.float32).reshape(64, 128) // 8
     tensors = [numpy_helper.from_array(random, "random"), numpy_helper.from_array(table, "table")]
@@ -113,7 +113,7 @@ def test_a_hollow_model_is_filled_with_weights_of_the_same_sizes() -> None:
 
 
 def test_random_inputs_are_drawn_where_they_are_read(tmp_path: Path) -> None:
-    """What travels is small; token ids and masks are kept to the bit."""
+    """The file stays small because random inputs are drawn when read; token ids and masks are kept to the bit."""
     noise = np.random.default_rng(3).standard_normal((16, 3, 224, 224), dtype=np.float32)
     ids, mask = np.arange(9000), np.tri(200, dtype=np.float32)
     feeds = write_feeds(tmp_path / "feeds.npz", {"x": noise, "ids": ids, "mask": mask})

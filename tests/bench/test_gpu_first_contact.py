@@ -1,4 +1,4 @@
-"""The first contact's questions that need no GPU, asked of the recorded device; wrong outputs and broken artefacts are answers."""
+"""The first contact's questions that need no GPU run on the recorded device; wrong outputs and broken artefacts are reported."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_wrong_output_is_an_answer(folder: Path) -> None:
 
 
 def test_programs_for_tensor_cores_are_asked_beside_the_others_and_peers_once(folder: Path) -> None:
-    """What rounds operands is held to a tolerance of its own."""
+    """Programs that round operands have their own tolerance."""
     rounded = folder / f"small.16{gpu_first_contact.MARK}tf32"
     shutil.copytree(folder / "small", rounded)
     shutil.copytree(folder / "small", folder / "small.16")
@@ -103,7 +103,7 @@ def test_programs_for_tensor_cores_are_asked_beside_the_others_and_peers_once(fo
 
 
 def test_what_is_compared_of_a_large_output_lies_everywhere() -> None:
-    """In each tile of each row: a distance of a power of two would see the same column of all tiles."""
+    """Samples cover each tile of each row, because a stride of a power of two would sample the same column of all tiles."""
     elements = 1 << 22
     found = gpu_first_contact.compared(np.arange(elements, dtype=np.int64).reshape(-1, 4096))
     assert gpu_first_contact.MOST_COMPARED / 2 < found.size <= gpu_first_contact.MOST_COMPARED
@@ -136,7 +136,7 @@ def test_a_question_that_crashes_or_hangs_costs_its_own_answer(
 
 
 def test_kernels_are_timed_as_long_as_there_is_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question that measures may take longer than others, and longer than what is left after it."""
+    """A question that measures may run longer than other questions, and longer than the time that remains after it."""
     monkeypatch.setattr(gpu_first_contact, "PATIENCE_SECONDS", 0.2)
 
     def measure() -> gpu_first_contact.Answer:
@@ -160,7 +160,7 @@ def test_packages_that_travel_as_wheels_can_be_imported(tmp_path: Path, monkeypa
 
 
 def test_on_a_bare_machine_without_a_gpu_it_is_said_once_what_is_missing(folder: Path) -> None:
-    """Nothing but numpy and the runtime can be imported: all that a GPU is asked is skipped, and the exit code is 2."""
+    """If only numpy and the runtime can be imported, all questions to a GPU are skipped, and the exit code is 2."""
     done = subprocess.run(
         [sys.executable, "-c", ALONE, str(folder), "-o", str(folder / "out.jsonl")], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -177,7 +177,7 @@ def test_on_a_bare_machine_without_a_gpu_it_is_said_once_what_is_missing(folder:
 def test_artefacts_and_kernels_are_prepared_through_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kernels of several networks and batches are one archive; a second call makes nothing anew; what is too large to travel is said."""
+    """Kernels of several networks and batches form one archive; a second call remakes nothing; files too large to travel are reported."""
     from bench.models import MODELS, BenchModel
 
     made: list[str] = []
@@ -186,7 +186,7 @@ def test_artefacts_and_kernels_are_prepared_through_the_command_line(
         def make(batch: int) -> onnx.ModelProto:
             made.append(f"{name} {batch}")
             network = model()
-            network.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"  # the bench's models say what it is
+            network.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"  # the benchmark's models name this size
             return network
 
         return make
@@ -231,7 +231,7 @@ def test_plans_that_this_version_does_not_have_are_left_to_the_library(folder: P
 
 
 def test_a_whole_network_is_timed_in_each_precision_of_pytorch(tmp_path: Path) -> None:
-    """A stand-in for the clock calls what would be captured; a precision that PyTorch refuses costs its own time alone."""
+    """A stand-in for the clock calls the function to capture; if PyTorch refuses a precision, only that precision has no time."""
     torch = pytest.importorskip("torch")
     write_network(dcgan(1), tmp_path)
     assert (tmp_path / gpu_first_contact.NETWORK).stat().st_size < 100_000
@@ -249,7 +249,7 @@ def test_a_whole_network_is_timed_in_each_precision_of_pytorch(tmp_path: Path) -
 
 
 def test_torch_forgets_what_it_compiled_before_each_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After eight networks in one process it would compute eagerly, and that would be timed as compiled."""
+    """Without a reset, PyTorch would run eagerly after eight networks in one process, and eager times would be recorded as compiled."""
     torch = pytest.importorskip("torch")
     write_network(dcgan(1), tmp_path)
     calls: list[str] = []
@@ -281,7 +281,7 @@ def write_network(network: onnx.ModelProto, folder: Path) -> None:
 
 
 def test_what_a_network_takes_at_least_is_a_share_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bound by arithmetic or by memory; of a device that nobody described, and of what has no time, there is no share."""
+    """The least time is bound by arithmetic or by memory; an unknown device or a missing time gives no share."""
     work = gpu_first_contact.work_of(dcgan(1), ())
     assert work["flops"] > 1e8 and work["size_bytes"] > 1e7
     written = tmp_path / gpu_first_contact.WORK
@@ -324,7 +324,7 @@ def test_xla_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mobilenet_v2", "vit", "gpt2"])
 @pytest.mark.parametrize("peer", ["jax", "torch"])
 def test_peers_compute_networks_that_torch_exports(name: str, peer: str) -> None:
-    """In halves, too, all floats are of that type, as casts to floats are."""
+    """In half precision, all floats have that type, including results of casts to float."""
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
     from bench.jax_model import JaxModel
     from bench.torch_model import TorchModel
@@ -356,7 +356,7 @@ def test_a_network_is_timed_as_xla_compiles_it_in_each_precision(tmp_path: Path)
 
 
 def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_before_all_else(tmp_path: Path) -> None:
-    """Compiling takes minutes: what the time does not suffice for are the large networks, and what computes something else."""
+    """Compiling takes minutes, so if time runs out, large networks and precisions other than float32 are dropped first."""
     for name, flops in (("large", 1e9), ("small", 1e6)):
         (tmp_path / name / f"{name}.einsat").mkdir(parents=True)
         (tmp_path / name / gpu_first_contact.WANTED).touch()
@@ -374,7 +374,7 @@ def test_compiled_peers_are_asked_for_small_networks_first_and_for_float32_befor
 
 
 def drawn_artefact(path: Path, deviation: float, operator: str = "Sin") -> Path:
-    """Write the artefact of y = sin(x w), of which the last bits of large weights decide, or of softmax(x w), which they saturate."""
+    """Write the artefact of y = sin(x w), which depends on the last bits of large weights, or of softmax(x w), which they saturate."""
     size, port = 256, onnx.helper.make_tensor_value_info
     weights = (np.random.default_rng(1).standard_normal((size, size)) * deviation).astype(np.float32)
     nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["t"]), onnx.helper.make_node(operator, ["t"], ["y"])]

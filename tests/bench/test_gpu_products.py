@@ -1,4 +1,4 @@
-"""Products that a library and a generated kernel were timed for are compared, whatever is fused to them."""
+"""Products with times for both a library and a generated kernel are compared, whatever is fused to them."""
 
 from __future__ import annotations
 

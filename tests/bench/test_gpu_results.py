@@ -1,4 +1,4 @@
-"""What a GPU answered becomes a page: ours beside the fastest peer that computes in the same precision."""
+"""A GPU's answers become a page that compares Einsat with the fastest peer of the same precision."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ours_are_compared_with_the_fastest_peer_of_the_same_precision(tmp_path:
 
 
 def test_what_was_not_asked_for_again_stays_on_record(tmp_path: Path) -> None:
-    """Of a network that is asked for again, peers' times are kept where there are no later ones."""
+    """If a network is measured again, earlier peers' times are kept unless there are later ones."""
     by_xla = {"question": "net.16: XLA, tf32", "status": "ok", "queued_us": {"tf32": 25.0}}
     first = written(tmp_path / "a.jsonl", [VERSIONS, OUTPUTS, TIMES, *ROUNDED, EAGER, COMPILED, by_xla, FAILED])
     faster: list[dict[str, Any]] = [OUTPUTS, {**TIMES, "replay_us": 25.0, "replay_on_streams_us": {}}]

@@ -1,4 +1,4 @@
-"""Mutants of rules: what the prover calls proved is right, and it is not because it proves nothing."""
+"""Mutants of rules that the prover proves are right, and the prover does prove some."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_a_rule_is_made_of_is_changed_too(name: str, changes: set[str]) -> 
 
 
 def test_a_change_of_a_function_that_a_rule_calls_reaches_the_rule() -> None:
-    """A merge whose results are cut at other places is false, though its own text is as it was."""
+    """A merge becomes false if a helper cuts its results at other places, although the rule's own text is unchanged."""
     merge = named("merge_matmuls")
     for site in sites(merge):
         if site.function.name == "split" and (mutant := made(merge, site)) is not None and mutant.change == "statement dropped":
@@ -101,7 +101,7 @@ def test_a_change_of_a_function_that_a_rule_calls_reaches_the_rule() -> None:
 
 
 def test_a_limit_on_memory_ends_with_its_block() -> None:
-    """What is judged later in the same process may map as much as before."""
+    """The limit ends with its block: later judgements in the same process may map as much memory as before."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(MemoryError), judging.limited_memory(64 << 20):
         np.empty(256 << 20, np.uint8)
@@ -110,7 +110,7 @@ def test_a_limit_on_memory_ends_with_its_block() -> None:
 
 
 def test_the_left_side_stays_what_its_pattern_says() -> None:
-    """Attributes are changed on the right side alone."""
+    """Attributes are changed on the right side only."""
     changed = [mutant.rule for mutant in mutants(transposed_sum) if mutant is not None and mutant.change == "permutation changed"]
     assert len(changed) == 4
     for tried in changed:
@@ -126,7 +126,7 @@ def test_nothing_wrong_is_proved() -> None:
 
 
 def test_every_rule_has_its_turn() -> None:
-    """One mutant of every rule comes before a second of any; how many of all are false is told."""
+    """Every rule gets one mutant before any gets a second; the number of false mutants is reported."""
     tally = run(RULES, len(RULES), seed=1, cases=4)
     assert tally.mutated == tally.mutants == len(RULES)
     assert not tally.without
@@ -137,7 +137,7 @@ def test_every_rule_has_its_turn() -> None:
 
 
 def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without work nothing is proved, and what is given up does not depend on the clock."""
+    """With too little work nothing is proved, and the mutants that are abandoned do not depend on the clock."""
     monkeypatch.setattr(judging, "UNITS", 60)
     first, second = (run(RULES, 12, seed=0, cases=4) for _ in range(2))
     assert first == second
@@ -152,7 +152,7 @@ def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytes
         spend(2)
     with at_most(math.inf):
         spend(2)
-    with pytest.raises(Exhausted), at_most(5):  # no limit before it takes a limit away
+    with pytest.raises(Exhausted), at_most(5):  # an earlier infinite limit must not remove a later limit
         spend(6)
 
 
@@ -165,7 +165,7 @@ def test_an_interrupt_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_campaign_that_was_ended_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the file holds is not done again, by the same rules and prover alone; a line that was cut off is."""
+    """Results in the file are reused only for the same rules and prover; a line that was cut off is judged again."""
     few, path = (RULES[0], RULES[1]), tmp_path / "kept" / "progress.jsonl"
     monkeypatch.setattr(campaign, "CHUNK", 2)
     whole = run(few, 4, seed=0, cases=4)
@@ -177,13 +177,13 @@ def test_a_campaign_that_was_ended_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(kept.judged) == 2 and len(kept.chosen) == 2 and kept.seconds > 0
     with path.open("a") as file:
         file.write('{"campaign": "' + key)
-    monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))  # once, for the other two
+    monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))  # one more call, for the other two
     assert run(few, 4, seed=0, cases=4, progress=Progress.read(path, key)) == whole
     assert not Progress.read(path, campaign_key(few, 4, 0, 5)).judged
 
 
 def interrupted(judge: Callable[..., list[judging.Judged]]) -> Callable[..., list[judging.Judged]]:
-    """Return a function that does what another does, once."""
+    """Return a function that calls another once, and raises KeyboardInterrupt afterwards."""
     calls: list[object] = []
 
     def once(*arguments: object) -> list[judging.Judged]:

@@ -1,4 +1,4 @@
-"""Attention in blocks of rows: any sizes, views, factors, masks and guards, against the operators' meanings."""
+"""Test attention in blocks of rows for any sizes, views, factors, masks and guards, against the meaning of the operators."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def attended(m: Model, q: Node, k: Node, v: Node, mask: str, factor: str, *, gua
         scores = apply("Div", scores, constant(m, [[[4.1]]]))
     *batch, rows, columns = scores.type.sizes
     hidden = np.where(m.random.random((rows, columns)) < 0.3, -np.inf, 0.0)
-    hidden[:, 0] = 0.0  # a row of nothing is no number
+    hidden[:, 0] = 0.0  # a fully masked row would be NaN
     if mask == "rows and columns":
         scores = apply("Add", scores, constant(m, hidden))
     if mask == "columns":
@@ -118,7 +118,7 @@ def test_attention_over_whole_operands(
 
 
 def run_rounded(graph: Graph, feeds: dict[str, np.ndarray], folder: Path, *, threads: int, processor: str) -> np.ndarray:
-    """Run attention in bf16 by the code for a processor."""
+    """Run attention in bf16 with the code for the given processor."""
     program = is_one_kernel(graph)
     kernels = (
         each if each.implementation.is_free else replace(each, implementation=each.implementation.in_precision("bf16"))
@@ -140,7 +140,10 @@ def in_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def rounded(m: Model, y: Node, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return attention whose products have rounded operands, and by how much results may be off where few numbers go the other way."""
+    """Return attention whose products have rounded operands, and the error bound.
+
+    The bound allows a few numbers to be rounded to the other neighbour.
+    """
     leaves = {node: feeds[node.string("name")] for node in m.inputs}
     leaves |= {node: m.tensors[node.string("digest")] for node in walk((y,)) if node.op == "Constant"}
     (product,) = (node for node in walk((y.inputs[0],)) if node.op == "MatMul")
@@ -162,7 +165,7 @@ def test_attention_of_rounded_operands(
     batch: tuple[int, ...], sizes: tuple[int, int, int, int], mask: str, factor: str, guarded: bool, after: str, threads: int,
     processor: str,
 ) -> None:  # fmt: skip
-    """bf16(g(softmax(f(bf16(a q) bf16(b k)^T)))) bf16(v): a few numbers may lie so that others of their neighbours are nearest."""
+    """bf16(g(softmax(f(bf16(a q) bf16(b k)^T)))) bf16(v), where a few numbers may be rounded to the other neighbour."""
     rows, columns, depth, width = sizes
     m = Model()
     if factor == "scores" and len(batch) < 1:
@@ -180,7 +183,7 @@ def test_attention_of_rounded_operands(
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize(("rows", "columns"), [(40, 33), (33, 40)])
 def test_rounded_operands_are_read_where_they_lie(tmp_path: Path, processor: str, rows: int, columns: int) -> None:
-    """Numbers of queries and keys that lie apart, of two whole vectors, and values as a part of something wider."""
+    """Elements of queries and keys are strided, over two whole vectors; values are a part of a wider tensor."""
     m = Model()
     q, k = transposed(m.input(3, 40, rows)), transposed(m.input(3, 40, columns))
     y = attended(m, q, k, cut(m.input(3, columns, 50), 2, 7, 42), "", "queries", guarded=False)
@@ -192,9 +195,10 @@ def test_rounded_operands_are_read_where_they_lie(tmp_path: Path, processor: str
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_operands_are_rounded_to_the_nearest(tmp_path: Path, processor: str) -> None:
-    """Of one key, values are the result; of two, scores that differ by what only rounding makes equal give the mean.
+    """Operands are rounded to the nearest number.
 
-    Of three equal keys, probabilities are thirds, which are rounded up.
+    With one key, the result is the rounded values. With two keys, scores that only rounding makes equal give the mean. With three equal
+    keys, probabilities are thirds, which are rounded up.
     """
     m = Model()
     graph = m.graph(attended(m, m.input(3, 1), m.input(1, 1), m.input(1, 4), "", "", guarded=False))
@@ -240,7 +244,7 @@ def test_rounding_is_offered_where_the_processor_has_tiles(monkeypatch: pytest.M
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("rows", "count", "depth"), [(1, 1, 1), (5, 3, 7), (49, 6, 32), (67, 2, 64), (300, 2, 20)])
 def test_attention_over_parts_of_one_product(tmp_path: Path, mask: str, rows: int, count: int, depth: int) -> None:
-    """It is read out of the wide product, and written with the heads side by side."""
+    """Attention reads its operands in place from the wide product, and writes the heads interleaved."""
     m = Model()
     width = count * depth
     wide = m.input(2, rows, 3 * width)
@@ -287,7 +291,7 @@ def run(m: Model, y: Node, feeds: dict[str, np.ndarray], folder: Path) -> np.nda
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("lies", ["along the keys", "once a row"])
 def test_conditions_choose_numbers_wherever_they_lie(tmp_path: Path, lies: str, keeps: bool) -> None:
-    """In place of a score, or of what is in the score's place: vectors of conditions and of numbers, and what is left of a row."""
+    """A condition may replace a score, or select the score over another number. The sizes cover whole vectors and the rest of a row."""
     m = Model()
     q, k, v = m.input(30, 8), m.input(37, 8), m.input(37, 5)
     scores = apply("MatMul", q, transposed(k))
@@ -300,7 +304,7 @@ def test_conditions_choose_numbers_wherever_they_lie(tmp_path: Path, lies: str, 
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_what_is_no_number_stays_in_its_row(tmp_path: Path, guarded: bool) -> None:
-    """As the operators say: one such score makes a row no number, and so do scores that are all minus infinity, or one that is infinite."""
+    """A score that is NaN or infinity, or scores that are all minus infinity, make their row NaN, and no other row."""
     m = Model()
     q, k, v, mask = m.input(30, 8), m.input(21, 8), m.input(21, 5), m.input(30, 21)
     p = apply("Softmax", apply("Add", apply("MatMul", q, transposed(k)), mask), axis=1)
@@ -336,7 +340,7 @@ def test_large_scores_neither_overflow_nor_vanish(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", ["bool[9,9]", "float[9,9]", "bool[2,1,1,9]"])
 def test_the_standards_attention_with_a_mask_that_is_given(tmp_path: Path, mask: str) -> None:
-    """Its function replaces the rows whose keys are all masked after the softmax."""
+    """The function of the standard's operator replaces, after the softmax, the rows whose keys are all masked."""
     from egraph.onnx.importer import load
 
     model = onnx.parser.parse_model(

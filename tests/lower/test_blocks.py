@@ -1,4 +1,4 @@
-"""Products by weights of four or eight bits that become numbers in registers, against the reference."""
+"""Compare products by weights of four or eight bits, which become numbers in registers, with the reference."""
 
 from __future__ import annotations
 

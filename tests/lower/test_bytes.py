@@ -1,4 +1,4 @@
-"""Products and convolutions of bytes: their sums are exact, and what follows them is the reference's."""
+"""Test products and convolutions of bytes: their sums are exact, and their epilogues agree with the reference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def activated(x: Node, name: str) -> Node:
 
 
 class Bytes:
-    """A small graph of bytes in the making; all bytes are drawn whole, so that sums in 16 bits would saturate."""
+    """Builder of a small graph of bytes. Bytes are drawn from their whole range, so that 16-bit sums would saturate."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, np.ndarray] = {}
@@ -70,7 +70,7 @@ class Bytes:
         return self.constant(self.drawn(dtype, *shape))
 
     def ended(self, sums: Node, end: str) -> Node:
-        """Return what becomes of sums."""
+        """Return the epilogue ``end`` applied to the sums."""
         columns = sums.type.sizes[-1]
         if end == "int32":
             return sums
@@ -93,13 +93,13 @@ class Bytes:
 
 
 def without_vectors(folder: Path) -> None:
-    """Give an artefact the functions as processors without vector instructions run them."""
+    """Replace the library of an artefact by the code for processors without vector instructions."""
     (step,) = (step for step in json.loads((folder / "plan.json").read_text())["steps"] if step["kind"] == "function")
     shutil.copyfile(build(Path(cpu.__file__).with_name("bytes") / "bytes.c", ("-U__x86_64__",)), folder / step["spec"]["library"])
 
 
 def compare(model: Bytes, y: Node, folder: Path, threads: int, implementation: str = PRODUCT, *, is_plain: bool = False) -> None:
-    """Compute in one call; all numbers are exact in float32, so that every bit is the reference's."""
+    """Check that one call computes ``y``. All numbers are exact in float32, so every bit must equal the reference."""
     graph = model.graph(y)
     program = choose(graph, implementation)
     assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [implementation]
@@ -149,7 +149,7 @@ def test_windows_of_single_channels_agree_with_the_reference(
     tmp_path: Path, images: int, height: int, width: int, channels: int, taps: tuple[int, int], stride: tuple[int, int],
     pads: tuple[int, ...], step: int, kinds: tuple[str, str], end: str, threads: int, is_plain: bool,
 ) -> None:  # fmt: skip
-    """Pairs of taps may begin at every line, at every second one, or at none that a stride leaves out; blocks have 4, 2 and 1 vectors."""
+    """Pairs of taps may begin at every line, at every second line, or at none that the stride skips. Blocks have 4, 2 or 1 vectors."""
     if height + pads[0] + pads[2] <= step * (taps[0] - 1) or width + pads[1] + pads[3] <= step * (taps[1] - 1):
         return
     model = Bytes()
@@ -210,7 +210,7 @@ def test_convolutions_in_tiles_agree_with_the_reference(
 
 @pytest.mark.parametrize(("x", "w"), [(255, -128), (255, 127)])
 def test_the_largest_sums_of_tiles_are_exact(tmp_path: Path, x: int, w: int) -> None:
-    """Transformed sums wrap around in between: four times the result just fits."""
+    """Intermediate transformed sums wrap around. Four times the result just fits."""
     model, channels = Bytes(), 1820
     weights = model.constant(np.full((3, channels, 3, 3), w, np.int8))
     y = apply(
@@ -250,7 +250,7 @@ def test_functions_of_sums_are_close_to_the_reference(tmp_path: Path, name: str)
 def test_constants_of_signed_bytes_are_packed_once(
     tmp_path: Path, kind: str, shape: tuple[int, ...], group: int, bytes_packed: int
 ) -> None:
-    """On processors without vector instructions, too."""
+    """This also holds on processors without vector instructions."""
     model = Bytes()
     if len(shape) == 2:
         y = apply("MatMul", model.input("uint8", 50, shape[0]), model.weight(kind, *shape))

@@ -1,4 +1,4 @@
-"""Candidates of one e-class: which tiles give way to others, and how many of a library's are kept."""
+"""Test the candidates of one e-class: which tiles others replace, and how many of a library's are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are compared with what is selected from them are computed once, whatever kernels cost."""
+"""Values that are compared with a selection from them are computed once, whatever kernels cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def peaks(heat: Node) -> Node:
 
 
 def moved(function: str) -> Node:
-    """Return values that the model moves before it compares them."""
+    """Return values that the model transposes before it compares them."""
     total = apply("Add", apply("Transpose", X, perm=LAST), apply("Transpose", Y, perm=LAST))
     return apply("Transpose", apply(function, total), perm=(0, 3, 1, 2))
 
@@ -35,7 +35,7 @@ def moved(function: str) -> Node:
 SUM = apply("Add", X, Y)
 HEATS = {
     "Mish": apply("Mish", SUM),
-    "Sigmoid": apply("Sigmoid", SUM),  # a rule takes the maximum before it
+    "Sigmoid": apply("Sigmoid", SUM),  # a rule takes the maximum before the function
     "Softplus": moved("Softplus"),
 }
 
@@ -72,7 +72,7 @@ def test_peaks_are_those_of_the_values_that_the_program_shows() -> None:
 
 
 def test_a_row_and_its_maximum_behind_other_operators() -> None:
-    """As a threshold is: the least of some of a row's values."""
+    """A threshold is such a case: the minimum of some of a row's values."""
     row = apply("Tanh", SUM)
     some = apply("Slice", row, starts=(0, 0, 0, 0), ends=(2, 5, 13, 4), steps=(1,) * 4)
     least = apply("Expand", apply("ReduceMin", some, axes=(3,)), shape=X.type.sizes)
@@ -83,7 +83,7 @@ def test_a_row_and_its_maximum_behind_other_operators() -> None:
 
 @pytest.mark.parametrize("root", [apply("Less", SUM, apply("Mul", X, Y)), apply("MaxPool", SUM, **WINDOW), peaks(X)])
 def test_other_values_stay_free(root: Node) -> None:
-    """Those of different sums, those that nothing compares, and inputs, which have one set of bits."""
+    """Values of different sums, values that are not compared, and inputs, which have only one set of bits, are not restricted."""
     frozen = grown(graph_of(root), shipped_rules())
     same, stored = compared_once(frozen)
     assert same is frozen and not stored

@@ -1,4 +1,4 @@
-"""The compiling process: kept while a run lasts, replaced when it dies, left behind by nobody."""
+"""Test that the compiling process is reused during a run, replaced when it dies, and never left behind."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_process_compiles_everything_while_it_is_kept(tmp_path: Path) -> Non
 
 
 def test_a_full_disk_is_no_failure_of_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Filed as one, it would keep kernels from being used after there is space again."""
+    """If a full disk were recorded as a kernel's failure, the kernel would stay unused after there is space again."""
     said = "the compiler died (exit code 1): LLVM ERROR: IO failure on output stream: No space left on device"
     monkeypatch.setattr(Compiler, "compile", lambda self, jobs, threads, limit_seconds: ([], said))
     with pytest.raises(LowerError, match=r"No space left on device\n  at: .*cache(.|\n)*fix: set EINSAT_CACHE to a writable folder"):
@@ -101,7 +101,7 @@ def test_answers_that_come_at_once_are_all_read() -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_an_error_elsewhere_ends_all_that_compile() -> None:
-    """Ctrl-C arrives in the main thread while others wait for their compilers."""
+    """Ctrl-C interrupts the main thread while other threads wait for their compilers."""
     used: list[Compiler] = []
     answers: list[Future[tuple[list[str], str]]] = []
 
@@ -132,7 +132,7 @@ def test_many_kernels_are_compiled_side_by_side(tmp_path: Path, monkeypatch: pyt
 
 
 def test_processes_that_run_share_few_kernels_and_none_waits_for_a_slow_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first compiler is not done before the second has answered for all that is left."""
+    """The first compiler finishes only after the second has compiled everything that is left."""
     others_done = Semaphore(0)
     counts = [0, 0]
 

@@ -1,4 +1,4 @@
-"""Concatenations are free where the planner writes the parts in place, and only there."""
+"""Concatenations are free if the planner writes the parts in place, and only then."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_inputs_views_and_shared_parts_are_copied() -> None:
     assert not joined_for_free({1: (PART,), 3: (join,)})  # 2 is an input
     assert not joined_for_free({1: (PART,), 2: (VIEWED,), 3: (join,)})
     other = _join((2, 4))
-    assert not joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (join,), 5: (other,)})  # 2 cannot stand in both
+    assert not joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (join,), 5: (other,)})  # 2 cannot be stored in both results
 
 
 def test_nested_concatenations_are_free_as_long_as_they_are_read_as_a_whole() -> None:

@@ -1,4 +1,4 @@
-"""What unmeasured kernels are believed to cost, which are measured first, and what happens to those that hang."""
+"""Test the estimates of unmeasured kernels, the order in which kernels are measured, and the treatment of kernels that hang."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_family_is_one_operator_over_what_it_reads() -> None:
     assert family(PLAIN) == family(FUSED) != family(WIDE)
     assert family(_candidate(PLAIN.fragment, Implementation.parse("onednn.other"))) != family(PLAIN)
     assert family(_candidate(apply("Transpose", _product(), perm=(1, 0)))) != family(PLAIN)
-    assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither decides
+    assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither determines the family
     assert family(_candidate(apply("Relu", leaf(0, 4)))) is None
 
 
@@ -71,7 +71,7 @@ def _attention(q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
 
 
 def test_attention_of_the_same_sizes_and_steps_is_a_family() -> None:
-    """Whatever views operands are read through, the result is written through, and whatever scales queries and keys."""
+    """The views through which operands are read or the result is written do not matter, nor do factors of queries and keys."""
 
     def part(at: int) -> Node:
         cut = apply("Slice", leaf(0, 1, 9, 36), starts=(0, 0, 12 * at), ends=(1, 9, 12 * at + 12), steps=(1, 1, 1))
@@ -96,7 +96,10 @@ def test_attention_of_the_same_sizes_and_steps_is_a_family() -> None:
 
 
 def test_a_kernel_that_rounds_is_estimated_by_its_twin_in_float32() -> None:
-    """By an expected part of its time, or of a relative's; once some are measured in the precision, by the part that they took."""
+    """The estimate is an expected share of the time of the float32 kernel or of a relative.
+
+    Once some kernels are measured in the precision, their share is used.
+    """
     shapes = [_candidate(_product(columns=columns)) for columns in (32, 64, 96, 128)]
     lowered = [replace(one, implementation=one.implementation.in_precision("int8")) for one in shapes]
     model = _model()
@@ -136,11 +139,11 @@ def test_a_measured_relative_tells_more_than_arithmetic() -> None:
 def test_the_plainest_of_each_family_is_measured_first_and_only_where_none_is() -> None:
     assert jobs(_model(), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE, PLAIN]
     assert jobs(_model(fused=70.0), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE]
-    assert jobs(_model(wide=1e-3), {1: (FUSED, PLAIN, WIDE)}) == []  # hopeless beside it
+    assert jobs(_model(wide=1e-3), {1: (FUSED, PLAIN, WIDE)}) == []  # too slow to compete with the wide one
 
 
 def test_onnxruntime_s_own_kernels_are_met_like_a_library_s() -> None:
-    """Estimated like generated ones, they were chosen in place of a library's whenever time ended, and took 50 times as long."""
+    """Regression: estimated like generated kernels, they were preferred to a library's whenever time ran out, and took 50 times as long."""
     model, opaque = CostModel(Database.in_memory(), "here", DeviceSpeed()), replace(PLAIN, implementation=OPAQUE)
     roofline_us = model.speed.kernel_us(PLAIN, model.work(PLAIN.fragment))
     assert model.cost_us(opaque) == CostPolicy.opaque * roofline_us > roofline_us
@@ -206,7 +209,7 @@ def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> Non
 
 
 def test_of_kernels_that_run_alike_the_plainest_stays() -> None:
-    """Alike: of the same operands, in any order, by the same implementation."""
+    """Kernels run alike if they have the same operands, in any order, and the same implementation."""
     turned = _candidate(apply("Transpose", apply("Transpose", _product(), perm=(1, 0)), perm=(1, 0)), covered=3)
     generated = _candidate(PLAIN.fragment, GENERATED)
     other = Candidate(PLAIN.fragment, (0, 2), PLAIN.covered, PRODUCT)
@@ -227,7 +230,7 @@ def test_times_of_generated_kernels_hold_for_equal_code_and_those_of_libraries_f
 
 
 def test_the_code_of_a_kernel_that_has_no_time_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On some targets the digest of a kernel's code is that of its text, which has to be made."""
+    """On some targets the digest of a kernel's code is the digest of its text, which has to be generated first."""
     asked: list[Node] = []
 
     def asking(_: object, fragment: Node, __: Implementation) -> str:
@@ -242,7 +245,7 @@ def test_the_code_of_a_kernel_that_has_no_time_is_not_looked_at(monkeypatch: pyt
 
 
 def test_of_an_operand_counts_what_is_read() -> None:
-    """Three rows of 112, and where the first stands for the one before it; a sum reads all of them."""
+    """Only the three rows of 112 that are read count, once per read if the first row is mirrored. A sum reads all rows."""
     x, row_bytes = leaf(0, 112, 112, 32), 112 * 32 * 4
     rows = apply("Slice", x, starts=(2, 0, 0), ends=(5, 112, 32), steps=(1, 1, 1))
     mirrored = apply("Expression", x, text="{i0<3,i1<112,i2<32} [0<=i0-1 ? $0[i0-1,i1,i2] : $0[-i0+1,i1,i2]]")

@@ -1,4 +1,4 @@
-"""Attention as one CUDA kernel against its meaning, in three orders of its threads; and what the compiler says of it."""
+"""Compare attention in one CUDA kernel with its meaning, in three thread orders; check what the compiler reports."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def drawn(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def in_every_order(graph: Graph, program: Program, folder: Path, feeds: dict[str, np.ndarray]) -> None:
-    """Hold what runs on the recorded device to the meaning, with equal bits in every order."""
+    """Compare the result of the recorded device with the meaning; the bits must be equal in every order."""
     leaves = {node: feeds[node.string("name")] for node in graph.inputs} | constants(program)
     with np.errstate(all="ignore"):
         (meant,) = evaluate(graph.roots, leaves)
@@ -93,7 +93,7 @@ Compiled = Callable[[Case], tuple[Graph, Program, Path]]
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Return what compiles a case once for all tests; whoever changes the folder copies it."""
+    """Return a function that compiles each case once for all tests. A test that changes the folder must copy it."""
 
     @cache
     def compile_case(case: Case) -> tuple[Graph, Program, Path]:
@@ -120,7 +120,7 @@ def test_heads_are_read_out_of_one_product_and_written_side_by_side(tmp_path: Pa
 
 @pytest.mark.parametrize("replacement", [None, 0.5, np.inf])
 def test_rows_without_keys_infinities_and_what_is_no_number(replacement: float | None, tmp_path: Path) -> None:
-    """The first keys, and all keys of a row, may be hidden; scores may be infinite or no numbers."""
+    """The first keys of a row, or all of them, may be masked. Scores may be infinite or NaN."""
     m = Model()
     q, k, v = m.input(1, 40, 16), m.input(1, 70, 16), m.input(1, 70, 8)
     hidden = np.zeros((40, 70))
@@ -131,12 +131,12 @@ def test_rows_without_keys_infinities_and_what_is_no_number(replacement: float |
     graph = m.graph(apply("MatMul", p, v))
     feeds = drawn(graph)
     if replacement == np.inf:
-        feeds[v.string("name")] = np.abs(feeds[v.string("name")])  # sums are infinite, and none of them is no number
+        feeds[v.string("name")] = np.abs(feeds[v.string("name")])  # sums are infinite, but none is NaN
     in_every_order(graph, one_kernel(graph, tmp_path), tmp_path, feeds)
 
 
 def test_neighbouring_threads_stage_neighbouring_numbers(tmp_path: Path) -> None:
-    """Keys lie side by side where they come as columns."""
+    """If keys come as columns, their neighbours in memory are the columns, so neighbouring threads load neighbouring columns."""
     m = Model()
     q, k, v = m.input(2, 40, 16), m.input(2, 16, 70), m.input(2, 70, 8)
     graph = m.graph(apply("MatMul", apply("Softmax", apply("MatMul", q, k), axis=2), v))
@@ -167,7 +167,7 @@ def test_each_barrier_is_needed(case: Case, count: int, compiled: Compiled, tmp_
 
 
 def test_a_warp_has_as_many_rows_as_leave_blocks_for_a_whole_gpu(compiled: Compiled) -> None:
-    """Twelve heads of 128 rows are 48 blocks of 32 rows: a third of an H100."""
+    """Twelve heads of 128 rows are only 48 blocks of 32 rows, a third of an H100, so a warp takes fewer rows."""
     def block_rows(*shape: int) -> int:
         m = Model()
         q, k, v = m.input(*shape, 16), m.input(shape[0], 40, 16), m.input(shape[0], 40, 16)

@@ -1,4 +1,4 @@
-"""What a GPU is estimated to take: floors, bandwidth by size, waves of tiles; nothing is timed."""
+"""Test the estimated times of GPU kernels: floors, bandwidth by size, waves of tiles. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_kernels_have_a_floor_and_large_products_reach_what_libraries_do() -> No
 
 
 def test_a_sum_that_libraries_do_not_cut_costs_less_in_generated_parts() -> None:
-    """A convolution of few positions and many channels leaves most multiprocessors without a tile, or each with a part of the sum."""
+    """A convolution of few positions and many channels leaves most multiprocessors idle unless its sum is cut into parts."""
     window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
     few = apply("Conv", placeholder(0, float32(1, 512, 7, 7)), placeholder(1, float32(512, 512, 3, 3)), **window)
     many = apply("Conv", placeholder(0, float32(16, 64, 112, 112)), placeholder(1, float32(64, 64, 3, 3)), **window)
@@ -82,7 +82,7 @@ def test_a_sum_that_libraries_do_not_cut_costs_less_in_generated_parts() -> None
 
 @pytest.mark.parametrize(("padding", "tiled"), [((0, 0), Product(4, 64, 32, 64 * 4)), ((1, 0), Product(2, 136, 32, 64 * 4 * 2))])
 def test_a_generated_transposed_convolution_is_charged_for_the_taps_of_its_phases(padding: tuple[int, int], tiled: Product) -> None:
-    """Sixteen rows are of two phases, seventeen of none: each of them adds up all four taps."""
+    """With 16 rows, the sum of each phase has its own taps. With 17 rows there are no phases in rows, and each row adds all four taps."""
     values: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": padding}
     node = apply("ConvTranspose", placeholder(0, float32(1, 64, 8, 8)), placeholder(1, float32(64, 32, 4, 4)), layout="NCHW", **values)
     assert product_of(node) == Product(1, 64, 32 * 16, 64)
@@ -97,7 +97,7 @@ def test_cublas_cuts_long_sums_of_few_tiles() -> None:
 
 
 def test_reductions_that_follow_each_other_wait() -> None:
-    """Of a row's sum and its layer norm, which move few bytes."""
+    """Test a row's sum and its layer norm, which move few bytes: the second reduction waits for the first."""
     x, scale = placeholder(0, float32(128, 768)), placeholder(1, float32(768))
     moved = cost_us(apply("Neg", x), "cuda")
     normalized = cost_us(apply("LayerNormalization", x, scale, scale, axis=1, epsilon=1e-5), "cuda")
@@ -123,7 +123,7 @@ def attended(batch: int, rows: int, keys: int, depth: int, width: int, *, is_gua
 def test_attention_in_one_kernel_is_estimated_at_what_an_h100_took(
     sizes: tuple[int, int, int, int, int], is_guarded: bool, measured_us: float
 ) -> None:
-    """Times of bench/results/cuda_h100.jsonl.gz; with a pass more for what replaces rows, estimates were 1.4 times these."""
+    """Regression: with one pass too many for replacing rows, estimates were 1.4 times the times in bench/results/cuda_h100.jsonl.gz."""
     assert cost_us(attended(*sizes, is_guarded=is_guarded), "attention.blocks") == pytest.approx(measured_us, rel=0.1)
 
 
@@ -148,7 +148,7 @@ def test_every_described_target_has_its_own_speed(name: str) -> None:
 
 
 def test_nvidia_s_model_is_not_taken_for_a_launch_where_a_product_computes() -> None:
-    """The model's times of the smallest products are longer than those of larger ones: none of them may be what a launch takes."""
+    """The model predicts longer times for the smallest products than for larger ones, so none of them may be taken as the launch time."""
     pytest.importorskip("nvMatmulHeuristics")
     times_us = [NVIDIA_S_MODEL("h100", Product(1, size, size, size), "tf32") for size in (512, 1024, 2048)]
     assert times_us == sorted(times_us, key=lambda time_us: time_us or 0.0)
@@ -156,14 +156,14 @@ def test_nvidia_s_model_is_not_taken_for_a_launch_where_a_product_computes() -> 
 
 
 def pooled(tokens: int, channels: int) -> Node:
-    """Return the sum over tokens of what a layer norm over channels gives."""
+    """Return the sum over tokens of a layer norm over channels."""
     scale, shift = placeholder(1, float32(channels)), placeholder(2, float32(channels))
     normal = apply("LayerNormalization", placeholder(0, float32(1, tokens, channels)), scale, shift, axis=2, epsilon=1e-5)
     return apply("ReduceSum", normal, axes=(1,))
 
 
 def test_what_one_kernel_computes_again_is_counted() -> None:
-    """Every channel's sum computes the mean and the deviation of every token once more than one of them would have to."""
+    """The sum of each channel computes the mean and the deviation of every token again, although once would suffice."""
     each = {
         repeated_operations(pooled(tokens, channels)) / (tokens * (channels - 1) * channels)
         for tokens, channels in ((4, 8), (128, 384), (7, 33))

@@ -1,4 +1,4 @@
-"""Generated CUDA kernels against the float64 reference, on the processor, in three orders of their threads; and what compilers say."""
+"""Compare generated CUDA kernels, run on the processor in three thread orders, with the float64 reference; check what compilers report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WEIGHED = apply("MatMul", apply("Softmax", leaf(0, 2050, 1, 9), axis=2), leaf(1,
 
 
 def products() -> list[Node]:
-    """Return what is computed in tiles: products with a prologue and an epilogue, batched, transposed; convolutions."""
+    """Return fragments computed in tiles: products (with prologue and epilogue, batched, transposed) and convolutions."""
     taps: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
     tokens = apply("Add", apply("MatMul", apply("Relu", leaf(0, 3, 70, 50)), leaf(1, 50, 67)), leaf(2, 67))
     return [
@@ -61,7 +61,7 @@ def products() -> list[Node]:
 
 
 def in_parts() -> list[Node]:
-    """Return products of few rows and columns and long sums, which are cut into parts."""
+    """Return products with few rows and columns and long sums, which are cut into parts."""
     taps: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NCHW"}
     convolution = apply("Conv", leaf(0, 1, 100, 13, 13), leaf(1, 36, 100, 3, 3), **taps)
     return [
@@ -72,12 +72,12 @@ def in_parts() -> list[Node]:
 
 
 def multiplied(precision: str) -> dict[Node, GeneratedKernel]:
-    """Return products on tensor cores; a prologue comes before their operands are rounded."""
+    """Return products on tensor cores; the prologue is computed before the operands are rounded."""
     return {fragment: write(KernelRequest(fragment, precision=precision)) for fragment in products()}
 
 
 def with_rounded_operands(fragment: Node, arrays: Sequence[np.ndarray], precision: str) -> np.ndarray:
-    """Return what a fragment means where the operands of its product are rounded."""
+    """Return the value of a fragment whose product has rounded operands."""
     leaves = dict(zip(placeholders(fragment), arrays, strict=True))
     (product,) = (node for node in walk((fragment,)) if node.op in ROUNDED_OPERATORS)
     values = evaluate(product.inputs, leaves)
@@ -95,7 +95,7 @@ def with_rounded_operands(fragment: Node, arrays: Sequence[np.ndarray], precisio
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_products_on_tensor_cores_round_their_operands_and_nothing_else(precision: str) -> None:
-    """In every order of threads the bits are equal; the error is that of rounding operands, within its bound."""
+    """All thread orders give equal bits. The only error is that of rounding the operands, and it stays within its bound."""
     kernels = multiplied(precision)
     module = compiled(list(kernels.values()))
     for fragment, kernel in kernels.items():
@@ -143,7 +143,7 @@ def test_products_on_tensor_cores_compile_and_spill_nothing(precision: str, arch
 
 
 def fragments() -> list[Node]:
-    """Return what the processor's generator is tested with, and what takes other ways here."""
+    """Return the fragments of the processor's generator tests, and those that the CUDA generator compiles in other ways."""
     found = [fragment for fragment in [*samples(list(OPS), 1), *chains()] if supports(fragment) is None]
     ways = [
         apply("Transpose", leaf(0, 2, 40, 71), perm=(0, 2, 1)),
@@ -183,7 +183,7 @@ def test_every_operator_and_chains_agree_with_the_reference_in_every_order(kerne
 @pytest.mark.parametrize("fragment", WITH_NAN, ids=str)
 def test_what_is_no_number_stays_none(fragment: Node, kernels: Kernels, module: HostModule) -> None:
     random, arrays = np.random.default_rng(5), []
-    huge = 0.0 if fragment.op == "ReduceSum" else 0.05  # whether a sum overflows on its way depends on its order
+    huge = 0.0 if fragment.op == "ReduceSum" else 0.05  # whether a partial sum overflows depends on the order of the terms
     for operand in feeds(fragment):
         x = random.standard_normal(operand.shape).astype(np.float32)
         for value, chance in ((np.nan, 0.02), (np.inf, 0.05), (-np.inf, 0.05), (-0.0, 0.1), (0.0, 0.1), (1e-42, 0.05), (-3e38, huge)):
@@ -204,7 +204,7 @@ def test_long_sums_do_not_round_as_often_as_they_have_terms(fragment: Node, kern
 
 
 def test_a_row_s_softmax_is_computed_once_for_all_its_places(kernels: Kernels) -> None:
-    """Its largest score and its sum are reduced by a warp, and each lane weighs the values of its own places."""
+    """A warp reduces the row's maximum and sum once. Each lane then weighs the values of its own places."""
     text = kernels[WEIGHED].text
     assert text.count("__shfl_xor_sync") == 2 and "place < 33" in text
     few = write(KernelRequest(apply("MatMul", apply("Softmax", leaf(0, 20, 1, 33), axis=2), leaf(1, 20, 33, 33))))
@@ -220,7 +220,10 @@ def test_a_row_s_softmax_is_computed_once_for_all_its_places(kernels: Kernels) -
     ],
 )  # fmt: skip
 def test_rows_are_shared_by_as_many_threads_as_load_terms_together(rows: int, terms: int, block: tuple[int, int]) -> None:
-    """A lane loads eight terms at once, four where rows are few. Threads of a last block that have no row compute another again."""
+    """A lane loads eight terms at once, or four if there are few rows.
+
+    Threads of the last block without a row of their own repeat another row.
+    """
     fragment = apply("Softmax", leaf(0, rows, terms), axis=1)
     kernel = write(KernelRequest(fragment))
     assert kernel.launches[0].block[:2] == block
@@ -228,7 +231,10 @@ def test_rows_are_shared_by_as_many_threads_as_load_terms_together(rows: int, te
 
 
 def test_a_row_is_divided_by_its_root_once() -> None:
-    """Its reciprocal is a number wherever the root is one; a quotient by what each element has of its own stays."""
+    """The division becomes a product by the reciprocal if the root is one number per row.
+
+    A divisor that differs per element stays a division.
+    """
     x = leaf(0, 9, 40)
     squares = apply("Reshape", apply("ReduceSum", apply("Mul", x, x), axes=(1,)), shape=(9, 1))
     fragment = apply("Div", x, apply("Sqrt", squares))
@@ -292,7 +298,10 @@ def test_text_is_stable(name: str, golden: Callable[[str, str], None]) -> None:
 
 
 def test_long_sums_of_few_results_are_cut_into_parts(kernels: Kernels, module: HostModule) -> None:
-    """What one launch leaves to the next one is as large as it says; what no thread wrote would be NaN."""
+    """The first launch writes a scratch buffer of the declared size, which the next one reads.
+
+    An element that no thread wrote would be NaN.
+    """
     for fragment in in_parts():
         kernel = kernels[fragment]
         first, last = kernel.launches
@@ -305,7 +314,7 @@ def test_long_sums_of_few_results_are_cut_into_parts(kernels: Kernels, module: H
 
 
 def drawn_product(random: Random) -> Node:
-    """Return a product or a convolution of drawn sizes, windows, groups, layout and epilogue."""
+    """Return a random product or convolution: sizes, windows, groups, layout and epilogue are drawn."""
     if random.random() < 0.4:
         rows, terms, columns = (random.randint(*sizes) for sizes in ((8, 80), (32, 400), (8, 80)))
         batch = random.choice([(), (random.randint(2, 5),)])
@@ -328,7 +337,7 @@ def test_drawn_products_agree_with_the_reference_in_every_order() -> None:
     random = Random(0)
     fragments_of_products: list[Node] = []
     while len(fragments_of_products) < 30:
-        with suppress(TypeMismatch):  # of a window that is larger than what it looks at
+        with suppress(TypeMismatch):  # the window may be larger than the image
             if multiplies_in(fragment := drawn_product(random), "float32"):
                 fragments_of_products.append(fragment)
     kernels = {fragment: write(KernelRequest(fragment)) for fragment in fragments_of_products}
@@ -349,7 +358,7 @@ WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": 
     ],
 )
 def test_constants_of_products_lie_as_tiles_read_them(order: tuple[int, ...], fragment: Node) -> None:
-    """Neighbouring rows, or columns, are neighbours in memory, and places of a window lie outermost."""
+    """Neighbouring rows (or columns) of a tile are adjacent in memory. The positions of a window are the outermost axes."""
     assert constant_orders(fragment) == {1: order}
     weights = next(each for each in placeholders(fragment) if each.integer("index") == 1).type.sizes
     strides, step = [0] * len(order), 1
@@ -377,7 +386,7 @@ print(hashlib.sha256("".join(f"{kernel.text}{kernel.launches}" for kernel in ker
 
 
 def test_the_same_request_gives_the_same_text_in_every_process(kernels: Kernels) -> None:
-    """Hashes of texts differ between processes, and sets with them."""
+    """Hash seeds differ between processes, and so does the order of sets; the text must depend on neither."""
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run([sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True)
     texts = "".join(f"{kernel.text}{kernel.launches}" for kernel in kernels.values())
@@ -397,14 +406,14 @@ def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
     launches = [launch for kernel in kernels.values() for launch in kernel.launches]
     compiled_code = compile_text("\n".join(kernel.text for kernel in kernels.values()), launches, architecture)
     assert compiled_code is not None
-    code, report = compiled_code  # of many kernels, the most of each
+    code, report = compiled_code  # the maximum of each figure over many kernels
     assert code.startswith(b"\x7fELF") and report.architecture == architecture
     assert report.spill_bytes == 0 and 0 < report.registers <= 255
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
 def test_whole_numbers_are_multiplied_as_the_floats_that_they_are_cast_to(dtype: str) -> None:
-    """A step of a quantised network: what has been cast does not go on as a whole number."""
+    """Quantised networks contain this step: after a cast to float32, the arithmetic must not continue in integers."""
     numbers = placeholder(0, TensorType(dtype, (5, 7)))
     fragment = apply("Mul", apply("Cast", numbers, to="float32"), leaf(1, 1, 7))
     kernel = write(KernelRequest(fragment))
@@ -422,7 +431,10 @@ def test_kernels_that_are_compiled_together_are_reported_as_alone(architecture: 
 
 
 def test_what_the_compiler_spills_left_to_itself_is_compiled_with_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of texts that spill equally little, the one that occupies a device most. What ptxas spills differs from version to version."""
+    """Among the texts that spill least, the one with the highest occupancy is chosen.
+
+    The compiler is faked: spills depend on the ptxas version.
+    """
     spilled_bytes = {"256": 8, "256, 8": 4, "256, 4": 0, "256, 2": 0}
     tried: list[str] = []
 
@@ -443,7 +455,7 @@ def test_what_the_compiler_spills_left_to_itself_is_compiled_with_bounds(monkeyp
 
 @needs_compiler
 def test_products_that_spill_leave_room_for_fewer_blocks() -> None:
-    """Bounds that let several blocks lie on a multiprocessor leave some texts too few registers."""
+    """Launch bounds that allow several blocks on a multiprocessor leave some kernels too few registers; these get room for fewer blocks."""
     fragment = apply("Relu", apply("MatMul", leaf(0, 5, 79, 400), leaf(1, 400, 82)))
     kernel = write(KernelRequest(apply("Transpose", fragment, perm=(0, 2, 1))))
     alone = compile_text(kernel.text, kernel.launches, "sm_80")
@@ -477,6 +489,6 @@ def test_the_report_tells_shared_memory() -> None:
 def test_occupancy_is_bounded_by_what_runs_out_first() -> None:
     processor = MULTIPROCESSORS["sm_90"]
     assert occupancy(processor, 256, 32, 0) == 1.0
-    assert occupancy(processor, 256, 64, 0) == 0.5  # registers: 1024 threads of 64
-    assert occupancy(processor, 64, 16, 48 * 1024) == 4 * 64 / 2048  # shared memory: four blocks of 49 KB
-    assert occupancy(processor, 32, 16, 0) == 0.5  # 32 blocks
+    assert occupancy(processor, 256, 64, 0) == 0.5  # limited by registers: 1024 threads of 64
+    assert occupancy(processor, 64, 16, 48 * 1024) == 4 * 64 / 2048  # limited by shared memory: four blocks of 49 KB
+    assert occupancy(processor, 32, 16, 0) == 0.5  # limited to 32 blocks

@@ -1,4 +1,4 @@
-"""cuDNN and cuBLASLt without a GPU: which fragments become calls, that recipes mean what the fragments do, and which plans there are."""
+"""Test cuDNN and cuBLASLt without a GPU: which fragments become calls, whether a recipe computes its fragment, and which plans exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ needs_cudnn = pytest.mark.skipif(not device_cudnn.is_installed(), reason="cuDNN 
 
 
 def random_epilogue(random: Random, node: Node) -> Node:
-    """Return the node below a summand, a bias and an activation, each of which may be missing, or in another order."""
+    """Return the node under a summand, a bias and an activation, each of which may be missing or in another order."""
     sizes, parts = node.type.sizes, random.choice((["bias"], ["bias", "act"], ["sum", "bias", "act"], ["bias", "sum"], ["act"], []))
     if random.random() < 0.2:
         random.shuffle(parts)
@@ -52,7 +52,7 @@ def random_epilogue(random: Random, node: Node) -> Node:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0]}-{way[1]}")
 def test_random_calls_agree_with_the_reference(way: tuple[str, str, object]) -> None:
-    """The recipe of a step, evaluated over its windows, is what the fragment means."""
+    """The recipe of a step, evaluated over its windows, computes the fragment."""
     implementation, op, match = way
     ran, epilogues = 0, set()
     for seed in range(4000):
@@ -172,7 +172,7 @@ def test_calls_are_offered_in_the_precisions_that_the_libraries_round_to() -> No
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_rounded_operands_are_what_the_recorded_device_multiplies(precision: str) -> None:
-    """Float32's own arithmetic, and numpy's types, round as the bits are cut; the error of a sum is within its bound."""
+    """Rounding by bits equals rounding by float32 arithmetic or by narrower numpy types. The error of a sum is within its bound."""
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     cut = rounded(values, precision)
     if precision == "tf32":
@@ -224,7 +224,7 @@ def test_every_matched_convolution_has_a_strict_plan_that_is_built_again(
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_no_strict_plan_is_one_that_the_library_says_uses_tensor_cores(layout: str, gpu: str) -> None:
-    """Asked the other way round, for what has tensor cores, the library names none of the strict plans."""
+    """Cross-check: of the plans that the library lists for tensor cores, none is a strict plan."""
     call = cudnn.match(conv(layout, channels=64)[0], "cudnn.convolution")
     assert isinstance(call, LibraryCall)
     operands = [Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments]
@@ -248,7 +248,7 @@ def test_no_strict_plan_is_one_that_the_library_says_uses_tensor_cores(layout: s
 @needs_cudnn
 @pytest.mark.parametrize("way", WAYS[:2], ids=lambda way: way[0])
 def test_random_matched_convolutions_have_plans(way: tuple[str, str, object]) -> None:
-    """What is laid over the e-graph where cuDNN is installed are calls that it has a plan for; few others match."""
+    """If cuDNN is installed, only calls that it has a plan for become candidates. Few other calls match."""
     implementation, op, _ = way
     matched = planned = 0
     for seed in range(300):

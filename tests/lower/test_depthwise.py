@@ -1,4 +1,4 @@
-"""Depthwise convolutions: sums over windows, what follows them, and where they read and write."""
+"""Test depthwise convolutions: sums over windows, their epilogues, and the layouts that they read and write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENDS = ("nothing", "bias", "bias and function", "residual", "number a position")
 
 
 def ended(model: Model, y: Node, end: str) -> Node:
-    """Return what becomes of sums."""
+    """Return the epilogue ``end`` applied to the sums ``y``."""
     sizes = y.type.sizes
     if "bias" in end:
         y = apply("Add", y, model.weight(sizes[-1]))
@@ -42,14 +42,14 @@ def ended(model: Model, y: Node, end: str) -> Node:
 
 
 def compare(model: Model, y: Node, folder: Path, threads: int = 1) -> None:
-    """Compute in one call, and compare with the reference."""
+    """Check that one call computes ``y``, and compare it with the reference."""
     program = choose(model.graph(y), CONV)
     assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [CONV]
     check(model.graph(y), program, folder, threads)
 
 
 def convolution(model: Model, x: Node, taps: tuple[int, ...], **attributes: Any) -> Node:
-    """Return a convolution of each channel by itself; attributes are those of an unpadded one by default."""
+    """Return a depthwise convolution; by default, its attributes are those of an unpadded one."""
     usual: dict[str, Any] = {"strides": (1,) * len(taps), "pads": (0,) * (2 * len(taps)), "dilations": (1,) * len(taps)}
     channels = x.type.sizes[-1]
     return apply("Conv", x, model.weight(channels, 1, *taps), group=channels, layout="NHWC", **{**usual, **attributes})
@@ -74,7 +74,7 @@ def convolution(model: Model, x: Node, taps: tuple[int, ...], **attributes: Any)
 def test_convolutions_agree_with_the_reference(
     tmp_path: Path, images: int, channels: int, axes: list[tuple[int, int, int, int, int, int]], end: str, threads: int
 ) -> None:
-    """With one and two axes of positions; results that read nothing but padding are among them."""
+    """Test one and two axes of positions, including results that read only padding."""
     sizes, taps, strides, before, after, dilations = zip(*axes, strict=True)
     model = Model()
     y = convolution(
@@ -103,13 +103,13 @@ def test_processors_without_vectors_compute_the_same(tmp_path: Path, flags: tupl
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="masked stores are x86's")
 def test_steps_store_vectors_as_a_whole() -> None:
-    """Of relu in place, compilers store the lanes alone that become zero: about twenty cycles on AMD's processors before Zen 4."""
+    """Of relu in place, compilers store only the lanes that become zero: about twenty cycles on AMD processors before Zen 4."""
     text = build(Path(depthwise.__file__).with_name("depthwise.c"), ("-S",)).read_text()
     assert "vfmadd" in text and "vmaskmov" not in text
 
 
 def test_rows_are_read_and_written_where_they_lie(tmp_path: Path) -> None:
-    """Columns before rows, in the input and in the result: positions have no common distance. Many taps are computed another way."""
+    """Columns come before rows in the input and the result, so positions have no common stride. Many taps are computed in another way."""
     for taps, end in ((3, "bias and function"), (5, "bias"), (5, "bias and function")):
         model = Model()
         turned = apply("Transpose", model.input(1, 20, 18, 32), perm=(0, 2, 1, 3))

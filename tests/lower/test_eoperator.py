@@ -1,4 +1,4 @@
-"""Generated kernels against the float64 reference: every operator, chains, awkward sizes, strides, threads, caching."""
+"""Compare generated kernels with the float64 reference: every operator, chains, awkward sizes, strides, threads, caching."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ LOOKED_UP = tuple(
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
+    """Compile all single-threaded kernels of the tests at once, because starting the compiler takes most of the time."""
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
     own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
@@ -106,9 +106,9 @@ def test_large_kernels_run_in_parallel_for_any_number_of_tasks(tmp_path: Path) -
     fragments = [
         apply("Exp", leaf(0, 300_007)),
         apply("Transpose", apply("Relu", leaf(0, 2, 67, 40, 41)), perm=(0, 2, 3, 1)),
-        apply("Transpose", leaf(0, 1, 60, 71, 37), perm=(0, 3, 1, 2)),  # blocks of channels are too few to share out
+        apply("Transpose", leaf(0, 1, 60, 71, 37), perm=(0, 3, 1, 2)),  # too few blocks of channels to share among threads
         apply("Softmax", leaf(0, 301, 701), axis=1),
-        apply("ReduceMean", leaf(0, 1, 120, 71, 37), axes=(1, 2)),  # terms are shared out: results are too few
+        apply("ReduceMean", leaf(0, 1, 120, 71, 37), axes=(1, 2)),  # too few results, so the terms are shared among threads
         apply("ReduceMax", leaf(0, 640, 711), axes=(0, 1)),
         apply("Sub", leaf(0, 90, 71, 41), apply("ReduceSum", leaf(0, 90, 71, 41), axes=(0, 1))),
         apply("ReduceMean", leaf(0, 35, 61, 256), axes=(0, 1)),  # an odd number of terms
@@ -143,7 +143,7 @@ def test_a_place_beyond_the_data_reads_some_element_of_it(position: int, library
 
 
 def test_integers_become_the_nearest_numbers_whatever_their_size(library: Library) -> None:
-    """What also stands in indices is held in 31 bits there; as numbers, all bits count."""
+    """Integers that also occur in indices are held in 31 bits there. As numbers, all their bits count."""
     random, loaded = np.random.default_rng(3), Loaded(library.path)
     check(loaded, library[MASK], MASK)
     for fragment in WHOLE:
@@ -201,7 +201,7 @@ def test_exp_is_off_by_less_than_a_unit_in_the_last_place(library: Library) -> N
 
 
 def special(fragment: Node) -> np.ndarray:
-    """Return an operand whose rows hold, in turn, nothing special, NaN, infinities, only minus infinity, and huge numbers."""
+    """Return an operand whose rows contain, in turn, ordinary numbers, NaN, infinities, only minus infinity, and huge numbers."""
     x = np.random.default_rng(3).standard_normal(fragment.type.sizes).astype(np.float32)
     x.flat[[1, 5]] = np.inf, -np.inf
     rows = x.reshape(-1, x.shape[-1])
@@ -251,7 +251,7 @@ def test_zeros_and_infinities_have_the_signs_that_ieee_gives_them(fragment: Node
 
 
 def test_a_tanh_that_saturates_leaves_nothing_to_multiply(library: Library) -> None:
-    """1 + tanh(x) is 0 for large negative x: what were left would be multiplied by x."""
+    """1 + tanh(x) must be exactly 0 for large negative x, because any remainder would be multiplied by x."""
     x = np.full((23, 77), -1e30, np.float32)
     for fragment in (apply("Gelu", X, approximate="tanh"), apply("Gelu", X, approximate="none")):
         out = np.empty_like(x)
@@ -277,7 +277,7 @@ def test_one_failure_leaves_the_others(tmp_path: Path, monkeypatch: pytest.Monke
     assert "Opaque" in str(supports(foreign)) and "float32" in str(supports(double))
     refused = compile_library([foreign, good, double], tmp_path / "a.so", threads=1, cache=tmp_path)
     assert set(refused) == {good} and set(refused.failures) == {foreign, double}
-    monkeypatch.setattr(library_module, "supports", lambda _: None)  # so that the compiling process meets them
+    monkeypatch.setattr(library_module, "supports", lambda _: None)  # so that only the compiling process rejects them
     failed = compile_library([foreign, good, double], tmp_path / "b.so", threads=1, cache=tmp_path)
     assert set(failed) == {good} and set(failed.failures) == {foreign, double}
     with pytest.raises(LowerError, match="Opaque"):
@@ -304,7 +304,7 @@ def test_fragments_survive_the_way_to_the_compiling_process() -> None:
 
 
 def test_what_is_compared_with_its_largest_element_is_stored() -> None:
-    """Computed once for the maximum and once more to be compared with it, no element might be equal to it."""
+    """If elements were computed once for the maximum and again for the comparison with it, no element might equal the maximum."""
     x = make("Input", (), attributes(name="x"), TensorType("float32", (5, 7)))
     place = apply("ArgMax", apply("Exp", x), axis=1, select_last_index=0)
     assert supports(apply("ArgMax", leaf(0, 5, 7), axis=1, select_last_index=0)) is None

@@ -1,4 +1,4 @@
-"""Expressions in larger kernels: what joins a transform's kernel, what does not, and what is no kernel at all."""
+"""Test which expressions are fused into larger kernels, which are not, and which are no kernel at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.lowering import Model, check, choose, float32, freeze
 
 
 def fast_convolution(m: Model, x: Node) -> Node:
-    """A 3x3 convolution of an image with channels last, as transforms and a product, its weights transformed already."""
+    """Return a 3x3 convolution (channels last) as transforms and a product, with weights already transformed."""
     channels = x.type.sizes[3]
     window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
     operands = placeholder(0, x.type), placeholder(1, float32(channels, channels, 3, 3), constant=True)
@@ -36,7 +36,7 @@ def fast_convolution(m: Model, x: Node) -> Node:
 
 
 def block() -> Graph:
-    """relu(conv(relu(x)) + bias + x), and a second convolution of that"""
+    """relu(conv(relu(x)) + bias + x), followed by a second convolution"""
     m = Model()
     x = m.input(1, 8, 12, 16)
     y = apply("Add", apply("Add", fast_convolution(m, apply("Relu", x)), m.weight(16)), x)
@@ -54,9 +54,9 @@ def operators(one: Candidate) -> list[str]:
 
 def test_elementwise_operators_join_a_transform() -> None:
     found = [operators(one) for one in generated(block())]
-    assert ["Add", "Add", "Expression", "Relu"] in found  # after it
-    assert ["Expression", "Relu"] in found  # before it
-    assert not [each for each in found if each.count("Expression") > 1]  # each of a tile's reads would be a transform
+    assert ["Add", "Add", "Expression", "Relu"] in found  # fused after the expression
+    assert ["Expression", "Relu"] in found  # fused before the expression
+    assert not [each for each in found if each.count("Expression") > 1]  # each read of a tile would be a transform
 
 
 def test_a_program_of_transforms_computes_the_convolution(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_follows_a_product_is_one_kernel_although_the_product_could_be_comp
 
 
 def test_a_normalisation_by_the_root_mean_square_is_one_kernel_over_the_residual_sum(tmp_path: Path) -> None:
-    """Not over what the sum is of, which another kernel adds up for several readers."""
+    """The kernel starts at the residual sum, not at its operands: another kernel computes the sum for several readers."""
     m = Model()
     x = m.input(5, 16)
     y = apply("Add", apply("Sigmoid", x), m.input(5, 16))
@@ -110,12 +110,12 @@ def test_a_normalisation_by_the_root_mean_square_is_one_kernel_over_the_residual
     frozen = grown(graph, (square, multiply_by_reciprocal_root))
     found = [one for options in candidates(frozen).values() for one in options if one.implementation.is_generated]
     assert ["Add", "Div", "Mul", "ReduceMean", "Sqrt"] in map(operators, found)
-    assert not [one for one in found if "Pow" in operators(one) and "ReduceMean" in operators(one)]  # where a product does
+    assert not [one for one in found if "Pow" in operators(one) and "ReduceMean" in operators(one)]  # a product squares
     check(graph, estimated_program(graph, (square, multiply_by_reciprocal_root)), tmp_path)
 
 
 def normalised_by_groups(m: Model, groups: int, spatial: int) -> Node:
-    """Group normalisation as it is imported: of every group as one channel."""
+    """Return group normalisation as it is imported: each group is one channel."""
     x = m.input(1, 8, spatial, spatial)
     grouped = apply("Reshape", x, shape=(1, groups, 8 * spatial * spatial // groups))
     plain = apply("InstanceNormalization", grouped, m.weight(groups), m.weight(groups), epsilon=1e-5)
@@ -143,7 +143,10 @@ def test_sums_are_not_computed_for_each_tap_of_a_window() -> None:
 
 
 def test_windows_are_not_computed_for_each_tap_of_a_window() -> None:
-    """A decoder of depths adds maps and enlarges the sum, level by level: one kernel for three levels took 5 s to compile."""
+    """One kernel for several levels would compute a window again for each tap of the next.
+
+    For example, a depth decoder adds maps and enlarges the sum, level by level: one kernel for three levels took 5 s to compile.
+    """
     m = Model()
     ways: dict[str, Any] = {"nearest_mode": "round_prefer_floor", "cubic_coeff_a": -0.75, "exclude_outside": 0}
 
@@ -159,7 +162,7 @@ def test_windows_are_not_computed_for_each_tap_of_a_window() -> None:
 
 
 def residual() -> Graph:
-    """A residual sum of quantised pairs: dequantise both, add, rectify, quantise; every number in between is read by others, too."""
+    """Return a residual sum of quantised pairs: dequantise both, add, rectify, quantise. Others read the intermediate values, too."""
     m = Model()
     m.tensors |= {f"s{i}": np.array(0.1 * i, np.float32) for i in (1, 2, 3)} | {"z": np.array(119, np.uint8)}
     zero = make("Constant", (), attributes(digest="z"), TensorType("uint8", ()))

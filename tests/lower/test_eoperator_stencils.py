@@ -1,4 +1,4 @@
-"""Windows: rows that share what they read are computed together, and streamed by whole lines."""
+"""Test windows: rows that share their reads are computed together, and streamed by whole lines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_windows_agree_with_the_reference(kind: str, tmp_path: Path, monkeypatch
 
 
 def test_reductions_of_what_is_transposed_run_along_memory() -> None:
-    """And what is written beside them in tiles: reading each element alone, they took twenty times as long."""
+    """So do results written beside them in tiles. If each element was read alone, these kernels took twenty times as long."""
     for fragment in transposed():
         script = generate(KernelRequest(fragment), threads=1).script()
         assert not re.search(r"for i\w+(, i\w+)* in .*\n( +t\d+: T.float32 = in0.*\n)+", script), fragment
@@ -78,7 +78,7 @@ def test_reductions_of_what_is_transposed_run_along_memory() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_reductions_are_computed_before_the_tiles_that_read_them(threads: int) -> None:
-    """Mean and variance of a transposed image stand in loops of their own, which no other loop encloses."""
+    """Mean and variance of a transposed image are computed in loops of their own, outside all other loops."""
     lines = generate(KernelRequest(transposed()[2]), threads=threads).script().splitlines()
     enclosing: list[tuple[int, bool]] = []
     for line in lines:
@@ -93,7 +93,7 @@ def test_reductions_are_computed_before_the_tiles_that_read_them(threads: int) -
 
 
 def test_a_reduction_that_would_be_computed_for_every_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that begin within a row are found for each element alone."""
+    """If groups begin within a row, their statistics would be computed again for each element."""
     monkeypatch.setattr(generate_module, "QUICK_TERMS", 1)
     monkeypatch.setattr(generate_module, "REPEATED", 1)
     for groups, size in ((30, 12), (20, 18)):
@@ -108,7 +108,10 @@ def test_a_reduction_that_would_be_computed_for_every_element_is_refused(monkeyp
 
 
 def loads(operands: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1)) -> float:
-    """Return how many vectors of an operand a kernel without borders loads for each that it stores; the window is of their sum."""
+    """Return the vectors of an operand loaded per stored vector, in a kernel without borders.
+
+    The window is over the sum of the operands.
+    """
     shape = (1, 2, 15 * strides[0] + kernel[0], 64 + kernel[1] - 1)
     data = [leaf(k, *shape) for k in range(operands)]
     fragment = pool("AveragePool", data[0] if operands == 1 else apply("Add", *data), kernel, strides=strides, pads=(0, 0, 0, 0))
@@ -118,8 +121,8 @@ def loads(operands: int, kernel: tuple[int, int], strides: tuple[int, int] = (1,
 
 def test_rows_of_a_window_load_what_they_share_once() -> None:
     assert loads(1, (3, 3)) == 4.5  # six rows of three for four rows of results
-    assert loads(1, (3, 3), strides=(2, 1)) == 9.0  # too little is shared
-    assert loads(2, (3, 3)) == 9.0  # more than registers hold
+    assert loads(1, (3, 3), strides=(2, 1)) == 9.0  # too little is shared between rows
+    assert loads(2, (3, 3)) == 9.0  # more than the registers hold
 
 
 def test_rows_that_are_streamed_begin_at_a_line() -> None:
@@ -142,7 +145,7 @@ def test_threads_are_not_woken_for_what_is_left_of_a_row(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("processor", ["znver2", "znver3", "znver5"])
 def test_bytes_are_not_moved_by_instructions_that_are_slow_beside_avx(processor: str) -> None:
-    """SSE4a's, with which LLVM assembles the bytes at the borders of windows: five times as slow were windows of channels first."""
+    """Regression: LLVM assembled the bytes at the borders of windows with SSE4a; windows with channels first were five times as slow."""
     bytes_read = apply("Dequantize", leaf(0, 1, 8, 12, 56, dtype="uint8"), leaf(1), leaf(2, dtype="uint8"))
     values: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": 8, "layout": "NCHW"}
     sums = apply("Conv", bytes_read, leaf(3, 8, 1, 3, 3), **values)

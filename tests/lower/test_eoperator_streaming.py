@@ -1,4 +1,4 @@
-"""Kernels of results beyond the caches: stored past them where lines are whole, read ahead, correct at any address."""
+"""Test kernels whose results exceed the caches: whole lines are stored past the caches, reads are prefetched, any address works."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FRAGMENTS = (
 
 
 def compiled(folder: Path, threads: int) -> Path:
-    """Compile all fragments in this process, where the tests say from which size on a tensor is large."""
+    """Compile all fragments in this process, in which the tests lower the size of a large tensor."""
     from lower.targets.cpu.generator.generate import compile_object, generate
 
     objects = []
@@ -54,7 +54,7 @@ def compiled(folder: Path, threads: int) -> Path:
 
 
 def check(loaded: Loaded, fragment: Node, shift_bytes: int) -> None:
-    """Compare with the reference, at an address so many bytes after the start of a line."""
+    """Compare with the reference for an output that starts ``shift_bytes`` after the start of a line."""
     inputs = feeds(fragment)
     count = fragment.type.elements
     memory = np.full(count + 2 * GUARD, 7, np.float32)
@@ -81,7 +81,7 @@ def test_large_kernels_agree_with_the_reference_at_any_address(tmp_path: Path, m
 
 
 def test_windows_fetch_one_stream_and_again_what_follows_far_behind() -> None:
-    """Nine slices of a row of 4608 elements, each a tap of a window: rows of the image are 210 rows of the matrix."""
+    """The taps of a window are nine slices of a row of 4608 elements. A row of the image is 210 rows of the matrix."""
     k, i = index(Iterator("k", 0, 128)), index(Iterator("i", 0, 40_000))
     place = i * 4608 + k
     taps = [place + (r * 210 + s) * 4608 + (r * 3 + s) * 128 for r in (0, 1, 2) for s in (0, 1, 2)]
@@ -90,9 +90,9 @@ def test_windows_fetch_one_stream_and_again_what_follows_far_behind() -> None:
     lines = {place + foremost * 4608 + tap * 128 for tap in range(9)}
     again = {place + (r * 210 + s + streaming.STEPS_AHEAD) * 4608 + (r * 3 + s) * 128 for r in (0, 1) for s in (0, 1, 2)}
     assert set(found) == lines | again and len(found) == len(lines | again)
-    window = [place + (r * 300 + s) * 4608 for r in (0, 1, 2) for s in (0, 1, 2)]  # one place of a row: read on in its column alone
+    window = [place + (r * 300 + s) * 4608 for r in (0, 1, 2) for s in (0, 1, 2)]  # one position per row, read on only in its own column
     assert place + (600 + 2 + streaming.STEPS_AHEAD) * 4608 in streaming.prefetched(window, Iterator("k", 0, 128))
-    assert streaming.prefetched([k, k + 4], Iterator("k", 0, 128)) == []  # no loop but the vectors'
+    assert streaming.prefetched([k, k + 4], Iterator("k", 0, 128)) == []  # the only loop is that over vectors
 
 
 def test_places_too_far_apart_for_any_cache_are_streams_of_their_own() -> None:
@@ -108,7 +108,7 @@ def test_rows_of_large_tensors_are_fetched_while_those_before_are_reduced(monkey
     assert "einsat_fetch" not in generate(KernelRequest(fragment), threads=1).script()
     monkeypatch.setattr(streaming, "STREAMED_BYTES", 0)
     code = generate(KernelRequest(fragment), threads=1).script()
-    assert code.count("einsat_fetch") == 8  # a line of each of four rows, and where their powers are kept
+    assert code.count("einsat_fetch") == 8  # a line of each of four rows, and of the buffer of their powers
     assert "+ 640" in next(line for line in code.splitlines() if "einsat_fetch" in line)
 
 
@@ -131,4 +131,4 @@ def test_large_kernels_stream_whole_lines_and_wait_for_them(monkeypatch: pytest.
     window = generate(KernelRequest(FRAGMENTS[0]), threads=1).script()
     assert "einsat_fetch" in window
     kept = generate(KernelRequest(apply("Softmax", leaf(0, 19, 160), axis=1)), threads=1).script()
-    assert "einsat_stream" not in kept  # its row is read again while the caches have it
+    assert "einsat_stream" not in kept  # its row is read again while it is still in the caches

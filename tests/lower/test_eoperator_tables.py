@@ -1,4 +1,4 @@
-"""Kernels that read tables: transforms of fast convolutions, with ragged tiles and padding, against the float64 reference."""
+"""Compare kernels that read tables with the float64 reference: transforms of fast convolutions, with ragged tiles and padding."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def tabulated(size: int, *, unrollable: bool) -> Node:
 
 
 def epilogues() -> list[Node]:
-    """Transforms with elementwise operators before and after them."""
+    """Return transforms with elementwise operators before and after them."""
     v, *_, y = [f for f in transforms() if f.type.rank in (3, 4)][:2]
     x = apply("Relu", apply("Add", v.inputs[0], leaf(1, v.inputs[0].type.sizes[-1])))
     before = apply("Expression", x, text=v.string("text"))
@@ -92,14 +92,14 @@ def epilogues() -> list[Node]:
 
 
 def one_tile() -> Node:
-    """A transform of one tile of many channels: each thread computes some of its places."""
+    """Return a transform of one tile with many channels, where each thread computes some of the positions."""
     node = convolution((1, 4, 4, 2048), (4, 2048, 3, 3))
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
     return derived(node, what).inputs[0].inputs[0]
 
 
 def bordered() -> Node:
-    """A transform of 3 x 3 tiles, the last of which hang over."""
+    """Return a transform of 3 x 3 tiles, the last of which reach beyond the image."""
     node = convolution((1, 11, 10, 32), (4, 32, 3, 3))
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
     return derived(node, what).inputs[0].inputs[0]
@@ -125,7 +125,7 @@ def test_transforms_agree_with_the_reference(library: Library, tasks: int) -> No
 
 
 def spread(fragment: Node, steps: Sequence[int], gap: int) -> KernelRequest:
-    """A result whose positions stand so many apart, with more behind each row."""
+    """Return a request whose result has the given steps between positions, and a gap after each row."""
     strides, step = list[int](), 1
     for size, apart in zip(reversed(fragment.type.sizes), reversed(steps), strict=True):
         strides.append(step * apart)
@@ -135,7 +135,7 @@ def spread(fragment: Node, steps: Sequence[int], gap: int) -> KernelRequest:
 
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_transforms_write_into_strides(tasks: int, tmp_path: Path) -> None:
-    """Corrections of fast convolutions stand in boxes: what lies between their positions stays as it is."""
+    """Corrections of fast convolutions are written into boxes. Memory between their positions must not change."""
     chosen = [fragment for fragment in FRAGMENTS[::4] if not supports(fragment)]
     requests = [spread(each, steps, 3) for each in chosen for steps in ((1,) * each.type.rank, (2,) * each.type.rank)]
     made = compile_library(requests, tmp_path / "kernels.so", threads=tasks, cache=tmp_path)
@@ -160,7 +160,7 @@ def test_every_table_of_a_transform_is_unrolled(fragment: Node) -> None:
 
 
 def plain_tile(node: Node) -> tuple[Tile, tuple[Iterator, ...]]:
-    """Return the tile of a transform whose iterators are digits already, and the iterators that are left."""
+    """Return the tile of a transform whose iterators are digits already, and the remaining iterators."""
     kernel = kernel_of(KernelRequest(node))
     iterators, root, offset = split_digits(kernel.table, kernel.iterators, kernel.root, kernel.offset)
     iterators, replace, cuts = tabled_digits(kernel.table, iterators, root)
@@ -171,7 +171,7 @@ def plain_tile(node: Node) -> tuple[Tile, tuple[Iterator, ...]]:
 
 
 def test_regions_leave_nothing_to_ask(library: Library) -> None:
-    """Tiles of 4 over 11 rows and 10 columns: at the first, in the middle and at the last of each, it is known what is padding."""
+    """For tiles of 4 over 11 rows and 10 columns, the padding is known in the first, middle and last region of each axis."""
     from lower.targets.cpu.generator.generate import generate
 
     v = bordered()
@@ -208,7 +208,7 @@ def test_threads_share_planes_as_the_product_that_reads_them_does() -> None:
     assert {store.root for part in parts for store in part.stores} == {store.root for store in given.stores}
     planes = [sorted(int(str(store.offset - given.stores[0].offset)) for store in part.stores) for part in parts]
     assert planes[0][-1] < planes[1][0]
-    assert shares(given, outer, 6) == ()  # each would compute again much of what others do
+    assert shares(given, outer, 6) == ()  # each share would repeat much of the others' work
 
 
 def test_elements_that_lie_between_each_other_are_not_shared_out() -> None:
@@ -239,7 +239,7 @@ def test_a_linear_program_is_its_matrix() -> None:
 
 
 def test_rows_share_sums() -> None:
-    """Points in pairs of opposites: x[1] + x[3] and x[1] - x[3] serve two rows each."""
+    """The points are pairs of opposites: x[1] + x[3] and x[1] - x[3] are used by two rows each."""
     for algorithm, most in ((cook_toom(2, 3), 4), (cook_toom(4, 3), 12), (cook_toom(6, 3), 24)):
         built = linear_program(algorithm.b)
         assert sum(len(combination) - 1 for combination in (*built.steps, *built.rows)) <= most

@@ -1,4 +1,4 @@
-"""Kernels that are divided among threads, whatever their size: all operators, and reductions with few results."""
+"""Test kernels that are divided among threads, whatever their size: all operators, and reductions with few results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def few_results() -> list[Node]:
     x = leaf(0, 8, 5, 41)
     shapes = ((4, 6, 37), (6, 6, 120), (64, 10, 1), (2, 1, 33), (5, 7, 37), (6, 6, 128), (5, 7, 64))
     means = [apply("ReduceMean", leaf(0, *shape), axes=(0, 1)) for shape in shapes]
-    below = apply("Less", apply("ReduceMean", x, axes=(0, 1)), x)  # parts are no truth values
+    below = apply("Less", apply("ReduceMean", x, axes=(0, 1)), x)  # partial results are not truth values
     return [*means, apply("Sub", x, apply("ReduceMax", x, axes=(0, 1))), apply("ReduceSum", apply("Exp", x), axes=(0, 1, 2)), below]
 
 
@@ -61,7 +61,7 @@ def test_all_operators_divided_among_any_number_of_tasks(tasks: int, divided: tu
 
 
 def test_chunks_do_not_change_a_bit(divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
-    """Each number of tasks, from one to more than there are chunks, gives what one task gives."""
+    """Any number of tasks, from one to more than there are chunks, gives the result of one task."""
     path, requests, _ = divided
     results: dict[Node, set[bytes]] = {}
     for tasks in (1, 2, 3, 8, 11):
@@ -99,7 +99,7 @@ def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, 
     parts = ["T.parallel(8)" in scripts[fragment] and "a1[" in scripts[fragment] for fragment in few_results()]
     assert parts == [True, True, True, False, False, False, False, True, True, True]
     # two terms are too few, an odd number of terms gives threads unlike shares, 2 x 128 numbers are too many for the stack:
-    assert all("T.parallel(8)" in scripts[fragment] for fragment in few_results()[4:7])  # there, each has half of the results
+    assert all("T.parallel(8)" in scripts[fragment] for fragment in few_results()[4:7])  # there, each thread has half of the results
 
 
 def test_parts_of_terms_begin_where_the_reduction_does() -> None:
@@ -113,7 +113,7 @@ def test_parts_of_terms_begin_where_the_reduction_does() -> None:
 
 
 def test_parts_are_not_written_past_the_caches() -> None:
-    """What another thread has streamed is seen only once it has said that it is through."""
+    """Streamed data of another thread becomes visible only once that thread has signalled its end."""
     x = leaf(0, 300, 300, 64)
     script = generate(KernelRequest(apply("Sub", x, apply("ReduceMean", x, axes=(0, 1)))), threads=2).script()
     stored = [line for line in script.splitlines() if "einsat_stream" in line]

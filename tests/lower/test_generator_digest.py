@@ -1,4 +1,4 @@
-"""What is measured of generated code is filed under the sources that generated it; nobody has to raise a number."""
+"""Measurements of generated code are keyed by a digest of the generator's sources, so that nobody has to raise a version number."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ FOR_A_GPU = [
 def test_kernels_for_a_gpu_are_filed_under_the_text_that_is_timed(
     text: str, fragment: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the kernel alone, its constants as tiles read them; so that times hold where other kernels' texts change."""
+    """The text is that of the kernel alone, with constants ordered as tiles read them, so that changes to other kernels keep its times."""
     way = lowering("cuda:h100")
     implementation, written = Implementation.parse(text, way.target), list[GeneratedKernel]()
 

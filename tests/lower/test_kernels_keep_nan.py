@@ -1,4 +1,4 @@
-"""Every kernel that is offered for maxima and softmax keeps NaN: of the library, those that lose one are not offered, however fast."""
+"""Every kernel offered for maxima and softmax keeps NaN. Library kernels that lose a NaN are not offered, however fast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAXIMA = {
 
 
 def prefer(kernel: Implementation, laid: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-    """Price one implementation below all others."""
+    """Give one implementation a lower price than all others."""
     return {
         number: tuple(replace(each, cost_us=1.0 if each.implementation == kernel else 1000.0) for each in options)
         for number, options in laid.items()
@@ -36,7 +36,7 @@ def prefer(kernel: Implementation, laid: Mapping[int, tuple[Candidate, ...]]) ->
 
 @pytest.mark.parametrize("operator", MAXIMA)
 def test_every_kernel_that_is_offered_keeps_nan(operator: str) -> None:
-    """Rows hold a NaN, NaN alone, and -infinity alone, which has no softmax."""
+    """The rows contain one NaN, only NaN, or only -infinity, which has no softmax."""
     x = np.random.default_rng(0).standard_normal(IMAGE.type.sizes).astype(np.float32)
     x[0, 3, 4], x[1, 2, 1, 5], x[1, 7] = -np.inf, np.nan, np.nan
     graph = Graph("kernel", (IMAGE,), (("y", MAXIMA[operator]),), {})

@@ -1,4 +1,4 @@
-"""Fragments matched to calls of the vendor library: strides, post-operations, refusals; executed against the reference."""
+"""Match fragments to calls of the vendor library: strides, post-operations, refusals. Matched calls are compared with the reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POSITIVE = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish", "Abs", "Neg")
 
 
 def random_epilogue(random: Random, node: Node) -> Node:
-    """Return the node below a few random operators that the library may fuse."""
+    """Return the node under a few random operators that the library may fuse."""
     index = 10
     for _ in range(random.randrange(4)):
         sizes = node.type.sizes
@@ -93,7 +93,7 @@ def library_error(
 
 @pytest.mark.parametrize("family", IMPLEMENTATIONS, ids=lambda family: f"{family[0]}-{family[1][0]}")
 def test_random_library_calls_agree_with_the_reference(family: tuple[str, tuple[str, ...], object]) -> None:
-    """Every operator that the library runs, with random sizes, attributes, epilogues and layouts."""
+    """Test every operator that the library runs, with random sizes, attributes, epilogues and layouts."""
     implementation, operators, _ = family
     ran = 0
     for seed in range(600):
@@ -152,7 +152,7 @@ def test_operands_beside_a_product_are_whole_or_vary_along_the_columns(shape: tu
     ("slopes", "fits"), [((6, 1, 1), True), ((1, 1, 1), True), ((2, 6, 1, 1), False), ((2, 1, 1, 1), True), ((6, 2, 1), False)]
 )
 def test_slopes_vary_along_one_axis(slopes: tuple[int, ...], fits: bool) -> None:
-    """Along no two axes, however short: what is fused agrees with the reference, what is not says why."""
+    """Slopes along two axes are not fused, however short the axes. Fused fragments must agree with the reference."""
     conv = plain_conv(placeholder(0, float32(2, 4, 2, 7)), placeholder(1, float32(6, 4, 3, 3), constant=True), "NCHW")
     fragment = apply("PRelu", conv, placeholder(2, float32(*slopes), constant=True))
     found = match(fragment, "onednn.convolution")
@@ -183,7 +183,7 @@ def test_convolutions_of_groups_run_in_the_library(group: int, outputs: int, lay
      ("ReduceMean", {"axes": (2, 3)}), ("ReduceSum", {"axes": (0, 2, 3)})],
 )  # fmt: skip
 def test_long_sums_are_not_the_librarys(op: str, attributes: dict[str, Any]) -> None:
-    """It adds one number after the other: means of 25,600 numbers near 1000 were off by 2e-4."""
+    """The library adds numbers one after the other: for example, means of 25,600 numbers near 1000 were off by 2e-4."""
     node = apply(op, placeholder(0, float32(1, 2, 129, 128)), **attributes)
     implementations = [one for one in ("onednn.pooling", "onednn.reduction") if isinstance(match(node, one), LibraryCall)]
     assert implementations == []
@@ -251,7 +251,7 @@ def test_what_the_library_cannot_fuse_is_refused_with_the_reason(build: Callable
 
 
 def product(*, swapped: bool, epilogue: bool, step: int = 1) -> Node:
-    """Return a product over every ``step``-th element of its left operand, with a bias or without, transposed at the end or not."""
+    """Return a product over every ``step``-th element of its left operand, optionally with a bias, and transposed if ``swapped``."""
     left = placeholder(0, float32(8 * step, 5 * step))
     if step > 1:
         left = apply("Slice", left, starts=(0, 0), ends=(8 * step, 5 * step), steps=(step, step))
@@ -278,7 +278,7 @@ def test_products_that_only_the_reference_computes_are_refused(fragment: Node, p
 
 
 def heads(joined: tuple[int, ...] | None, *, perm: tuple[int, ...], lies: bool = False, op: str = "Add") -> Node:
-    """Return a batch of products whose axes are permuted, joined with another operand before that (after it where that ``lies`` so)."""
+    """Return a batch of products with permuted axes, joined with another operand before the permutation (after it if ``lies``)."""
     node = apply("MatMul", placeholder(0, float32(2, 5, 7)), placeholder(1, float32(2, 7, 6)))
     if lies:
         node = apply("Transpose", node, perm=perm)
@@ -301,7 +301,7 @@ def heads(joined: tuple[int, ...] | None, *, perm: tuple[int, ...], lies: bool =
         (heads((2, 5, 6), perm=(1, 0, 2)), False),
         (heads((6,), perm=(1, 0, 2)), True),
         (heads((1,), perm=(1, 0, 2), op="Mul"), True),
-        (heads((6,), perm=(1, 0, 2), op="Mul"), False),  # the library crashed
+        (heads((6,), perm=(1, 0, 2), op="Mul"), False),  # regression: the library crashed
     ],
 )
 def test_products_are_written_in_any_order_of_their_axes(fragment: Node, fits: bool) -> None:
@@ -345,7 +345,7 @@ def test_functions_join_convolutions_where_they_are_computed_in_vectors(layout: 
 
 
 def test_what_convolutions_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Source and weights of convolutions by constants, where these add up along one axis, on processors where that is fast."""
+    """Source and weights of convolutions by constants are split if they add up along one axis and the processor is fast at it."""
 
     def convolution(*, group: int = 1, constant: bool = True) -> Node:
         source, weights = placeholder(0, float32(1, 8, 6, 6)), placeholder(1, float32(8, 8 // group, 3, 3), constant=constant)

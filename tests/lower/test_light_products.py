@@ -1,4 +1,4 @@
-"""Products bound by memory: rows times matrices of their own are generated, fused with what makes their operands."""
+"""Products bound by memory are generated: rows times matrices of their own, fused with the computation of their operands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _operators(one: Candidate) -> set[str]:
 
 
 def test_banded_attention_gathers_its_band_inside_the_product() -> None:
-    """The gathered band (every key many times) need not be stored; a matrix with many rows stays with the library."""
+    """The gathered band contains every key many times and need not be stored. A matrix with many rows stays with the library."""
     graph = importer.load(MODEL).graph
     frozen = grown(graph, (), Limits())
     laid = {number: [one for one in options if one.implementation.is_generated] for number, options in candidates(frozen).items()}
@@ -33,7 +33,7 @@ def test_banded_attention_gathers_its_band_inside_the_product() -> None:
 
 
 def test_generated_products_compute_what_they_mean() -> None:
-    """Both forms of the product, the sum along and across the stored axis, with indices read from a constant."""
+    """Test both forms of the product, and the sum along and across the stored axis, with indices read from a constant."""
     graph = importer.load(MODEL).graph
     frozen = grown(graph, (), Limits())
     values, findings = class_values(frozen, graph, random_feeds(MODEL, 0))
@@ -46,7 +46,7 @@ def test_generated_products_compute_what_they_mean() -> None:
 
 
 def test_no_sum_stands_below_a_softmax() -> None:
-    """Scores of graph attention: summed anew for the largest and for the exponentials, they differed, and weights exceeded one."""
+    """Regression: in graph attention, scores summed separately for the maximum and the exponentials differed, and weights exceeded one."""
     x, z = (make("Input", (), attributes(name=name), TensorType("float32", (5, 3, 16))) for name in "xz")
     left, right = (apply("Reshape", apply("ReduceSum", each, axes=(2,)), shape=shape) for each, shape in ((x, (5, 1, 3)), (z, (1, 5, 3))))
     weights = apply("Softmax", apply("LeakyRelu", apply("Add", left, right), alpha=0.2), axis=1)
@@ -57,7 +57,7 @@ def test_no_sum_stands_below_a_softmax() -> None:
 
 
 def test_no_product_stands_below_a_softmax_inside_a_product() -> None:
-    """Scores that are scaled and biased: where they are large, weights that each pass rounded in its own way did not sum to one."""
+    """Regression: large scores, scaled and biased, were rounded differently in each pass, so the weights did not sum to one."""
     shapes = {"scores": (6, 1, 9), "bias": (6, 1, 9), "values": (6, 9, 4)}
     scores, bias, values = (make("Input", (), attributes(name=name), TensorType("float32", shape)) for name, shape in shapes.items())
     weights = apply("Softmax", apply("Add", apply("Mul", scores, scores), bias), axis=2)
@@ -68,7 +68,10 @@ def test_no_product_stands_below_a_softmax_inside_a_product() -> None:
 
 
 def test_what_differs_along_a_products_sum_is_not_summed_inside_it() -> None:
-    """A mean over an image before a squeezing product took 20 times as long, summed anew for every column; a row's sums are kept."""
+    """Regression: a mean over an image, summed again for every column of a product, took 20 times as long.
+
+    Sums of a row are still fused.
+    """
     image, row = (
         make("Input", (), attributes(name=name), TensorType("float32", shape)) for name, shape in (("x", (1, 7, 7, 8)), ("z", (3, 8)))
     )

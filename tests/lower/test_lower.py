@@ -1,4 +1,4 @@
-"""Lowering: candidates over an e-graph, and whole artefacts; compared with the float64 reference."""
+"""Compare candidates of an e-graph, and whole artefacts, with the float64 reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_nothing_else_runs_onnxruntime_runs(name: str, tmp_path: Path) -> N
     plan = check(graph, choose(graph, "opaque", lambda fragment: "nothing is generated here"), tmp_path / "artefact")
     assert {step.kind for step in plan.steps} <= {"onednn", "onnxruntime", "copy"}
     neighbours = [(a.kind, b.kind) for a, b in itertools.pairwise(plan.steps)]
-    assert ("onnxruntime", "onnxruntime") not in neighbours  # what follows each other is one model
+    assert ("onnxruntime", "onnxruntime") not in neighbours  # adjacent onnxruntime steps become one model
 
 
 def test_a_kernel_without_an_exporter_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_kernel_without_an_exporter_is_an_error_that_says_so(tmp_path: Path) -
     [("tvm", [("first",), ("last", "relu", "bias", "again")]), ("onednn", [("relu", "bias", "again", "first"), ("last",)])],
 )
 def test_every_step_names_the_nodes_that_it_computes(prefer: str, named: list[tuple[str, ...]], tmp_path: Path) -> None:
-    """Names in a fused kernel come from its result down to its operands, which other steps compute."""
+    """A fused kernel lists names from its result down to its operands. The operands belong to other steps."""
     m = Model()
     product = apply("MatMul", m.input(5, 7), m.weight(7, 9))
     sums = apply("Add", product, m.weight(9))

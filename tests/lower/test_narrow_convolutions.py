@@ -1,4 +1,4 @@
-"""Depthwise convolutions: generated kernels beside the library's, and taps that only ever read padding."""
+"""Test depthwise convolutions as generated kernels beside the library's, and taps that only read padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_depthwise_convolution_may_be_generated_with_what_follows(
     graph = m.graph(apply("Relu", m.conv(before, 6, kernel, layout=layout, stride=stride, group=6)))
     found = [operators(one) for one in generated(graph)]
     assert ["Conv"] in found and ["Add", "Conv", "Relu"] in found
-    assert not [each for each in found if {"Conv", "Sigmoid"} <= set(each)]  # it would be computed again for each window
+    assert not [each for each in found if {"Conv", "Sigmoid"} <= set(each)]  # the activation would be computed again for each window
     plan = check(graph, choose(graph, "tvm"), tmp_path)
     assert {step.kind for step in plan.steps} == {"tvm"}
 

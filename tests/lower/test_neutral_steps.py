@@ -1,4 +1,4 @@
-"""Steps after a product of bytes whose constants change nothing are left out of the library's call, and no bit changes."""
+"""Steps after a product of bytes whose constants change nothing are omitted from the library's call, and no bit changes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_changes_nothing_is_left_out() -> None:
 
 
 def test_constants_of_whole_numbers_are_read_as_float32() -> None:
-    """The library converts an operand for every vector of results; a constant is converted once, when a session is opened."""
+    """The library would convert an operand for every vector of results. A constant is converted once, when a session is opened."""
     plan, _ = plan_program(program(*constants(700, 0.37, True, 7)), CompileOptions())
     (step,) = plan.steps
     stored = [plan.buffers[i].dtype for i in step.inputs]

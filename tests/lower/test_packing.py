@@ -1,4 +1,4 @@
-"""Constants stored in the order that generated kernels read them in: the same values, at most twice in an artefact."""
+"""Constants are stored in the order in which generated kernels read them: with equal values, at most twice in an artefact."""
 
 from __future__ import annotations
 

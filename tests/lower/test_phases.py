@@ -1,4 +1,4 @@
-"""Strided scatters are split into phases: the same sums, of the terms that meet an element alone."""
+"""Strided scatters are split into phases: the sums stay the same, but contain only terms that reach the element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WINDOW: dict[str, Any] = {"dilations": (1, 1), "group": 1, "layout": "NCHW", "pa
 
 
 def transposed(sizes: tuple[int, int], taps: tuple[int, int], channels: tuple[int, int] = (1, 1), **changed: Any) -> Node:
-    """Return a transposed convolution of an image of these sizes."""
+    """Return a transposed convolution of an image with these sizes."""
     weights = leaf(1, *channels, *taps, constant=True)
     data = (2, channels[0], *sizes) if changed.get("layout", "NCHW") == "NCHW" else (2, *sizes, channels[0])
     return apply("ConvTranspose", leaf(0, *data), weights, **{**WINDOW, "output_padding": (0, 0), **changed})
@@ -45,7 +45,7 @@ def number(value: Index, at: dict[Iterator, int]) -> int:
 
 
 def computed(term: Term, at: dict[Iterator, int]) -> Fraction:
-    """Return a term's value on operands whose element n is n * n + 1."""
+    """Return a term's value for operands whose element n is n * n + 1."""
     match term.kind:
         case "number":
             return Fraction(term.data)
@@ -69,7 +69,7 @@ def condition_holds(condition: Compare, at: dict[Iterator, int]) -> bool:
 
 
 def elements(space: tuple[tuple[Iterator, ...], Term, Index]) -> dict[int, Fraction]:
-    """Return what is stored where."""
+    """Return the stored value of each element."""
     iterators, root, offset = space
     ranges = (range(length(i)) for i in iterators)
     places = [dict(zip(iterators, each, strict=True)) for each in itertools.product(*ranges)]
@@ -79,7 +79,7 @@ def elements(space: tuple[tuple[Iterator, ...], Term, Index]) -> dict[int, Fract
 
 
 def remainders(space: tuple[tuple[Iterator, ...], Term, Index]) -> int:
-    """Return how many conditions ask for a remainder."""
+    """Return the number of conditions that contain a remainder."""
     guards = [term for term in subterms((space[1],)) if term.kind == "guard"]
     return sum(isinstance(atom, Modulo) for term in guards for each in term.data for atom in (each.left - each.right).atoms)
 
@@ -102,7 +102,7 @@ def test_phases_are_the_same_sums(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("taps", "before", "dilation"), [(4, 1, 1), (2, 0, 1), (3, 1, 1), (6, 2, 1), (3, 1, 3)])
 def test_no_term_is_tested_for_its_phase(taps: int, before: int, dilation: int) -> None:
-    """Stride 2 of as many outputs: each sum has half of the terms, and no remainder is left to be asked for."""
+    """Stride 2 with an even number of outputs: each sum has half of the terms, and no condition contains a remainder."""
     reach = dilation * (taps - 1) + 1
     after = 2 * 4 + reach - 2 - before - 8  # so that eight elements are made of five
     pads, padding = (before, before, max(after, 0), max(after, 0)), max(-after, 0)
@@ -115,7 +115,7 @@ def test_no_term_is_tested_for_its_phase(taps: int, before: int, dilation: int) 
 
 
 def test_what_cannot_be_split_stays() -> None:
-    """Nine outputs at stride two; a convolution, whose terms all meet; one output a phase; a dilation that the stride divides."""
+    """Nine outputs at stride two, a convolution (all terms meet), one output per phase, or a dilation that the stride divides."""
     nodes = [
         transposed((5, 5), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
         apply("Conv", leaf(0, 1, 1, 8, 8), leaf(1, 1, 1, 3, 3), **WINDOW, strides=(2, 2)),
@@ -128,7 +128,7 @@ def test_what_cannot_be_split_stays() -> None:
 
 
 def test_kernels_of_transposed_convolutions_multiply_what_meets() -> None:
-    """Products of phases beside each other, few channels, channels last, a stride that does not divide the taps, what is fused."""
+    """Test phase products, few channels, channels last, a stride that does not divide the taps, and fused epilogues."""
     nodes = [
         transposed((6, 6), (4, 4), (40, 24), strides=(2, 2), pads=(1, 1, 1, 1)),
         transposed((6, 6), (4, 4), (40, 24), strides=(2, 2), pads=(1, 1, 1, 1), layout="NHWC"),
@@ -146,7 +146,10 @@ def test_kernels_of_transposed_convolutions_multiply_what_meets() -> None:
 
 
 def test_neighbouring_threads_have_neighbouring_places_beside_phases() -> None:
-    """The innermost iterator is a phase, which both operands need: the columns of a tile are the places of the image, not the channels."""
+    """The innermost iterator is a phase, which both operands need.
+
+    The columns of a tile are the positions of the image, not the channels.
+    """
     kernel = kernel_of(KernelRequest(transposed((6, 6), (4, 4), (40, 24), strides=(2, 2), pads=(1, 1, 1, 1))))
     product = Scheduler(kernel, Writer({name: f"in{name}" for name in kernel.sizes}, kernel.dtypes)).product(kernel)
     assert product is not None
@@ -156,7 +159,7 @@ def test_neighbouring_threads_have_neighbouring_places_beside_phases() -> None:
 
 @pytest.mark.parametrize(("rows", "is_inside"), [(8, True), (4, False)])
 def test_an_operand_that_is_read_outside_but_for_a_guard_that_it_cannot_have_makes_no_product(rows: int, is_inside: bool) -> None:
-    """sum_k {i + j < rows} a[i, k] b[i, j, k] with i < 8: that a has so many rows only b can tell."""
+    """sum_k {i + j < rows} a[i, k] b[i, j, k] with i < 8: the guard that keeps a in range needs j, which a does not have."""
     i, j, k = (Iterator(name, 0, 8) for name in "ijk")
     sizes = {"a": 8 * rows, "b": 512}
     table = Terms({"a": (1,), "b": (1,)}, dict.fromkeys(sizes, "float32"))

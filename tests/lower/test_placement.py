@@ -1,4 +1,4 @@
-"""Where values lie: views as windows, the shared arena, concatenations in place, no step overwriting what is read later."""
+"""Test where values are stored: views as windows, shared arena, concatenations in place; no value is overwritten before its last read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.lowering import GRAPHS, choose, concatenation, float32
 
 
 def operation(draw: Callable[[st.SearchStrategy[Any]], Any], array: np.ndarray, node: Node) -> tuple[np.ndarray | None, Node]:
-    """Draw a view; the array is None where numpy itself would have to copy."""
+    """Draw a view. The array is None if numpy itself would have to copy."""
     match draw(st.sampled_from(["Transpose", "Reshape", "Slice"])):
         case "Transpose":
             perm = tuple(draw(st.permutations(range(array.ndim))))
@@ -62,7 +62,7 @@ def operation(draw: Callable[[st.SearchStrategy[Any]], Any], array: np.ndarray, 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_chain_of_views_is_read_as_the_window_that_numpy_reads(data: st.DataObject) -> None:
-    """Windows equal numpy's views wherever numpy needs no copy, and are refused wherever it does."""
+    """A window equals numpy's view if numpy needs no copy, and is refused if it does."""
     shape = data.draw(st.sampled_from([(2, 3, 4, 5), (1, 12, 5), (6, 1, 4), (24,)]))
     base = np.arange(np.prod(shape)).reshape(shape)
     array, node = base, placeholder(0, float32(*shape))
@@ -128,7 +128,7 @@ def test_concatenated_values_are_written_in_place(tmp_path: Path) -> None:
 
 
 class Simulation:
-    """Memory that holds, in each byte, which element of which value was written there last."""
+    """Memory that records, for each byte, the value and element that was written there last."""
 
     def __init__(self, program: Program) -> None:
         self.order = order(program)
@@ -141,7 +141,7 @@ class Simulation:
                 self.write(node)
 
     def place(self, node: Node) -> tuple[np.ndarray, np.ndarray]:
-        """Return the area of a value and the positions of the bytes of its elements, one row an element."""
+        """Return the area of a value and the byte positions of its elements, one row per element."""
         buffer = self.placement.buffer(self.placement.locations[node])
         steps = (np.arange(size) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
         elements = buffer.offset + sum(np.ix_(*steps), np.zeros(buffer.shape, np.int64)) if buffer.shape else np.array(buffer.offset)
@@ -160,19 +160,19 @@ class Simulation:
         area[positions] = self.tags[node].reshape(-1, 1)
 
     def holds(self, node: Node) -> bool:
-        """Return whether a value is where it should be."""
+        """Return whether memory holds the value."""
         if node.op == "Constant" and node not in self.tags:
             self.write(node)
         area, positions = self.place(node)
         return bool((area[positions] == self.tags[node].reshape(-1, 1)).all())
 
     def moved(self, kernel: Kernel) -> None:
-        """Note the elements of a view, or of a concatenation that needs no step."""
+        """Record the elements of a view, or of a concatenation that needs no step."""
         leaves = dict(zip(placeholders(kernel.fragment), (self.tags[node] for node in kernel.inputs), strict=True))
         self.tags[kernel.output] = evaluate([kernel.fragment], leaves)[0].astype(np.int64)
 
     def run(self, draft: Draft) -> None:
-        """Read the operands, write the results; only an operand that the kernel allows may be gone then."""
+        """Read the operands and write the results. Only an operand that the kernel may overwrite can be lost."""
         kernel = draft.kernels[0]
         assert all(map(self.holds, draft.inputs)), f"an operand of {kernel.output} is gone"
         for node in draft.outputs:
@@ -189,7 +189,7 @@ class Simulation:
 
 
 def simulated(program: Program) -> int:
-    """Run a program in memory that remembers its writers; return how many operands were overwritten."""
+    """Run a program in memory that records its writers; return how many operands were overwritten."""
     simulation = Simulation(program)
     for step, views in enumerate(simulation.order.views):
         for kernel in views:
@@ -263,7 +263,10 @@ def test_a_value_of_two_concatenations_stands_in_both() -> None:
 
 
 def test_a_part_of_a_value_is_not_taken_for_the_whole_where_it_is_concatenated() -> None:
-    """A slice of the outer axis is a view; written in place, all that it is a part of would lie over its neighbour."""
+    """A slice of the outer axis is a view.
+
+    If it were written in place, the whole value would overlap the neighbour in the concatenation.
+    """
     x = make("Input", (), attributes(name="x"), float32(4, 3))
     whole, part = placeholder(0, float32(4, 3)), placeholder(0, float32(2, 3))
     ends: dict[str, Any] = {"starts": (0, 0), "ends": (2, 3), "steps": (1, 1)}

@@ -1,4 +1,4 @@
-"""Plans as text: what is printed parses to the same plan, and a compiled program's plan is kept as a golden text."""
+"""Test plans as text: printed plans parse to the same plan, and a compiled program's plan equals a golden text."""
 
 from __future__ import annotations
 

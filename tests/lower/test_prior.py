@@ -1,4 +1,4 @@
-"""The prior: what it describes kernels by, what it learns, and that it is used until a kernel is measured."""
+"""Test the prior: the features of a kernel, what it learns, and that it is used until a kernel is measured."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_estimate_follows_the_prior_until_the_kernel_is_measured() -> None:
 
 
 def test_relatives_are_estimated_by_the_latest_time() -> None:
-    """A kernel with another operator above the same product is believed to take as long, also once that is timed again."""
+    """A kernel with another operator over the same product is estimated at its time, also once the product is timed again."""
     product = apply("MatMul", leaf(0, 64, 512), leaf(1, 512, 64, constant=True))
     library = Implementation.parse("onednn.matmul", GENERATED.target)
     measured, relative = (Candidate(fragment, (0,), (), library) for fragment in (product, apply("Relu", product)))

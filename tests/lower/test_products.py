@@ -1,4 +1,4 @@
-"""Products by constant matrices that are packed at load: sums, what follows them, and where they read and write."""
+"""Test products by constant matrices that are packed at load: their sums, their epilogues, and the layouts that they read and write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ENDS = ("nothing", "bias", "bias and function", "residual", "column of rows", "b
 
 
 def ended(model: Model, y: Node, end: str) -> Node:
-    """Return what becomes of sums."""
+    """Return the epilogue ``end`` applied to the sums ``y``."""
     sizes = y.type.sizes
     if "bias" in end:
         y = apply("Add", y, model.weight(sizes[-1]))
@@ -59,7 +59,7 @@ def ended(model: Model, y: Node, end: str) -> Node:
 
 
 def compare(model: Model, y: Node, folder: Path, threads: int) -> None:
-    """Compute in one call, and compare with the reference."""
+    """Check that one call computes ``y``, and compare it with the reference."""
     program = choose(model.graph(y), MATMUL)
     assert [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free] == [MATMUL]
     check(model.graph(y), program, folder, threads)
@@ -74,7 +74,7 @@ def compare(model: Model, y: Node, folder: Path, threads: int) -> None:
 def test_products_agree_with_the_reference(
     tmp_path: Path, rows: tuple[int, ...], size: int, columns: int, each: bool, end: str, threads: int
 ) -> None:
-    """By one matrix, or by one for each of the leading axes."""
+    """Test products by one matrix, and by a matrix for each index of the leading axes."""
     model = Model()
     x, w = model.input(*rows, size), model.weight(*(rows[:-1] if each else ()), size, columns)
     compare(model, ended(model, apply("MatMul", x, w), end), tmp_path, threads)
@@ -98,7 +98,7 @@ def test_convolutions_of_single_positions_are_products(
 
 
 def test_rows_are_read_and_written_where_they_lie(tmp_path: Path) -> None:
-    """Heads side by side: rows of the input, and of the result, have no common distance."""
+    """With interleaved heads, rows of the input and of the result have no common stride."""
     model = Model()
     heads = apply("Transpose", model.input(2, 5, 3, 16), perm=(0, 2, 1, 3))
     y = apply("Tanh", apply("Add", apply("MatMul", heads, model.weight(16, 32)), model.weight(32)))
@@ -107,7 +107,7 @@ def test_rows_are_read_and_written_where_they_lie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reversed_axes", [(0,), (1,), (2,), (0, 1), (1, 2)])
 def test_rows_are_read_backwards(tmp_path: Path, reversed_axes: tuple[int, ...]) -> None:
-    """An axis of negative stride inside another one was not taken for the innermost: all rows but the first were wrong."""
+    """Regression: an inner axis of negative stride was not recognised as the innermost; all rows but the first were wrong."""
     model = Model()
     x = model.input(3, 5, 4, 8)
     bounds = [(size - 1, -1, -1) if axis in reversed_axes else (0, size, 1) for axis, size in enumerate(x.type.sizes)]
@@ -118,7 +118,7 @@ def test_rows_are_read_backwards(tmp_path: Path, reversed_axes: tuple[int, ...])
 
 @pytest.mark.parametrize("columns", [512, 1024, 1000])
 def test_steps_are_right_wherever_they_are_applied(tmp_path: Path, columns: int) -> None:
-    """In the result; beside it where its rows share lines of the cache; beside it where a panel is not full."""
+    """Steps are applied in the result, in a buffer beside it if its rows share cache lines, or in one beside it if a panel is not full."""
     model = Model()
     y = ended(model, apply("MatMul", model.input(70, 24), model.weight(24, columns)), "bias, residual and function")
     compare(model, apply("Mul", y, model.input(70, columns)), tmp_path, 2)
@@ -126,7 +126,7 @@ def test_steps_are_right_wherever_they_are_applied(tmp_path: Path, columns: int)
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "Swish", "Gelu by tanh"])
 def test_functions_of_sums_are_close_and_keep_what_is_no_number(tmp_path: Path, name: str) -> None:
-    """Rows of one input, multiplied by one: what goes in is what the function sees."""
+    """The sums are one input column times one, so each function sees exactly the input. NaN and infinities must be kept."""
     model = Model()
     sums = apply("MatMul", model.input(200, 1), model.weight(1, 16))
     model.tensors["w0"] = np.ones((1, 16), np.float32)
@@ -183,7 +183,7 @@ def in_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def stored_kernel(y: Node, stored: frozenset[str], operands: Mapping[str, Node]) -> Node:
-    """Return a fragment with some operands, and the result where ``y`` is among the names, stored in bfloat16."""
+    """Return a fragment in which the ``stored`` operands are stored in bfloat16, and the result too if ``y`` is among the names."""
 
     def change(old: Node, below: tuple[Node, ...]) -> Node:
         name = next((name for name, operand in operands.items() if operand is old), "")
@@ -198,14 +198,14 @@ def stored_kernel(y: Node, stored: frozenset[str], operands: Mapping[str, Node])
 
 @pytest.fixture
 def splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have products of split operands everywhere: they are right on every processor, and offered where they are fast."""
+    """Enable products of split operands on every machine: they are correct on every processor, but offered only where they are fast."""
     monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({tiles.TILE_FEATURE}))
 
 
 def run_rounded(
     y: Node, folder: Path, values: Mapping[int, np.ndarray], *, threads: int, processor: str, implementation: str = ROUNDED
 ) -> np.ndarray:
-    """Run a fragment by the code for a processor."""
+    """Run a fragment with the code for the given processor."""
     program = kernel_program(y, Implementation.parse(implementation, lowering("cpu").target), seed=0)
     plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))
     weights = {buffer.key: values[1] for buffer in plan.buffers if buffer.area == "weight" and buffer.shape == values[1].shape}
@@ -230,7 +230,7 @@ def run_rounded(
 def test_products_of_rounded_operands(
     tmp_path: Path, rows: tuple[int, ...], size: int, columns: int, each: bool, threads: int, processor: str, stored: frozenset[str]
 ) -> None:
-    """relu(bf16(x) bf16(w) + r), summed in float32, wherever x, w, r and the result lie in bfloat16."""
+    """relu(bf16(x) bf16(w) + r), summed in float32, for x, w, r and the result stored in bfloat16 or float32."""
     random = np.random.default_rng(SEED)
     shapes = {"x": (*rows, size), "w": (*(rows[:-1] if each else ()), size, columns), "r": (*rows, columns)}
     leaves = {name: placeholder(at, float32(*shape), constant=name == "w") for at, (name, shape) in enumerate(shapes.items())}
@@ -258,9 +258,9 @@ def test_products_of_rounded_operands(
 def test_products_of_split_operands(
     tmp_path: Path, splits: None, rows: tuple[int, ...], size: int, columns: int, each: bool, threads: int, processor: str
 ) -> None:
-    """relu(x w + r), off by 2^-15 of the summands at most, and by usual roundings of float32.
+    """relu(x w + r), with an error of at most 2^-15 of the summands plus the usual float32 rounding.
 
-    Of the examples, rows of long columns do not fit into the second cache together.
+    In the examples, the rows of long columns do not fit into the second-level cache together.
     """
     random = np.random.default_rng(SEED)
     shapes = {"x": (*rows, size), "w": (*(rows[:-1] if each else ()), size, columns), "r": (*rows, columns)}
@@ -278,7 +278,10 @@ def test_products_of_split_operands(
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("side", ["x", "w"])
 def test_what_is_split_keeps_its_value(tmp_path: Path, splits: None, side: str, processor: str) -> None:
-    """But for 2^-16 of it. In rows, infinities stay, what is no number stays none; weights are finite. One operand is one."""
+    """Each number keeps its value up to 2^-16.
+
+    The other operand is one. Rows also hold infinities and NaN, which stay; weights are finite.
+    """
     infinite = [np.inf, -np.inf, np.nan] if side == "x" else []
     numbers = np.array([1 + 2**-9, 1 + 2**-16, -3.1415927, 1e30, -1e-30, 0.0, *infinite], np.float32)
     rows, columns = (len(numbers), 1) if side == "x" else (1, len(numbers))
@@ -303,7 +306,7 @@ def test_split_operands_are_offered_where_they_are_fast(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("side", ["x", "w"])
 def test_operands_are_rounded_to_the_nearest(tmp_path: Path, side: str, processor: str) -> None:
-    """Of two the even one; infinities stay, what is no number stays none. One operand is one, so that a result is a rounded number."""
+    """Ties go to the even number; infinities and NaN stay. The other operand is one, so each result is a rounded number."""
     bits = [0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x7F7FFFFF, 0xBF808000, 0x7F800000, 0xFF800000, 0x7F800001, 0x3]
     numbers = np.array(bits, np.uint32).view(np.float32)
     rows, columns = (len(numbers), 1) if side == "x" else (1, len(numbers))
@@ -326,7 +329,7 @@ def test_only_operands_of_products_are_rounded() -> None:
 
 
 def test_a_packed_copy_of_rounded_weights_takes_half_the_memory(splits: None) -> None:
-    """But for columns that are filled up to tiles."""
+    """The exception is padding: columns are filled up to whole tiles."""
     elements = {}
     for name in (MATMUL, ROUNDED, SPLIT):
         call = match(fragment(size=60, columns=20), name)
@@ -336,7 +339,7 @@ def test_a_packed_copy_of_rounded_weights_takes_half_the_memory(splits: None) ->
 
 
 def test_programs_of_the_same_weights_share_their_packed_copies(tmp_path: Path) -> None:
-    """Plans of several sizes pack a constant once; the copy goes with the last of them."""
+    """Plans for several input sizes pack a constant once. The packed copy is freed with the last program that uses it."""
     model = Model()
     graph = model.graph(apply("MatMul", model.input(3, 8), model.weight(8, 20)))
     plan = compile_program(choose(graph, MATMUL), tmp_path, CompileOptions(threads=1, export_graph=serialized))

@@ -1,4 +1,4 @@
-"""Kernels in bytes: what they compute, bit by bit in their int32 sums, and what they are made of."""
+"""Test kernels in bytes: their results, bit by bit in their int32 sums, and the kernels that they expand to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GENERATED = lowering().generated
 
 
 def in_bytes(graph: Graph, seen: tuple[float, float]) -> Program:
-    """Return the graph's program with every product of the library in bytes, by this range of what it reads."""
+    """Return the graph's program with every library product in bytes, where ``seen`` is the range of its operand."""
     program = choose(graph, "onednn")
     kernels = (
         replace(kernel, implementation=kernel.implementation.in_precision("int8"), source_range=seen)
@@ -46,7 +46,7 @@ def run(program: Program, folder: Path, **feeds: np.ndarray) -> np.ndarray:
 
 
 def to_bytes(x: np.ndarray, scale: Scale) -> np.ndarray:
-    """QuantizeLinear, as ONNX defines it."""
+    """Compute QuantizeLinear as ONNX defines it."""
     limits = np.iinfo(scale.dtype)
     return np.asarray(np.clip(np.rint(x / np.float32(scale.step)) + scale.zero, limits.min, limits.max), np.int64)
 
@@ -54,7 +54,7 @@ def to_bytes(x: np.ndarray, scale: Scale) -> np.ndarray:
 @needs_bytes
 @pytest.mark.parametrize("seen", [(-3.0, 2.0), (0.0, 2.5), (-1.0, 0.0)])
 def test_a_product_sums_the_bytes_of_its_definition(tmp_path: Path, seen: tuple[float, float]) -> None:
-    """Each int32 sum, read back from the result, is numpy's; numbers beyond the range saturate."""
+    """Each int32 sum, recovered from the result, equals numpy's. Numbers beyond the range saturate."""
     b = Model()
     graph = b.graph(apply("MatMul", b.input(3, 7, 96), b.weight(96, 40)))
     x = np.random.default_rng(1).standard_normal((3, 7, 96)).astype(np.float32)
@@ -92,7 +92,10 @@ def test_a_convolution_pads_with_bytes_that_mean_zero(tmp_path: Path, seen: tupl
 
 @needs_bytes
 def test_what_follows_a_product_is_computed_in_float32_in_its_call(tmp_path: Path) -> None:
-    """Bias, activation and residual, which is the number and not its byte; weights seen through a transpose."""
+    """Bias, activation and residual are applied in the same call, with weights read through a transpose.
+
+    The residual is the float32 number, not its byte.
+    """
     b = Model()
     x, w, bias = b.input(8, 32), b.weight(32, 32), b.weight(32)
     leaves = [placeholder(0, x.type), placeholder(1, w.type, constant=True), placeholder(2, bias.type, constant=True)]
@@ -124,7 +127,7 @@ def test_kernels_that_read_the_same_value_share_its_bytes() -> None:
 
 @needs_bytes
 def test_the_expanded_program_is_one_of_the_language() -> None:
-    """Its kernels compute the values of its graph, and names and origins are kept."""
+    """The expanded kernels compute the values of the graph, and names and origins are kept."""
     b = Model()
     y = apply("Relu", apply("MatMul", b.input(8, 16), b.weight(16, 16)))
     graph = b.graph(apply("Exp", apply("MatMul", y, b.weight(16, 16))))
@@ -144,7 +147,10 @@ def test_the_expanded_program_is_one_of_the_language() -> None:
 @pytest.mark.parametrize("seen", [(-3.0, 2.0), (0.0, 2.5)])
 @pytest.mark.parametrize("kind", ["product", "convolution", "generated", "reshape"])
 def test_a_value_that_is_read_as_bytes_alone_is_written_in_bytes(tmp_path: Path, kind: str, seen: tuple[float, float]) -> None:
-    """By the library, by generated code and behind a view; the same numbers as with a pass, but for a byte that is the next one."""
+    """The library, generated code and a kernel behind a view write bytes.
+
+    The results equal those of a separate pass, except where a byte is rounded to a neighbour.
+    """
     b = Model()
     match kind:
         case "product":
@@ -167,7 +173,7 @@ def test_a_value_that_is_read_as_bytes_alone_is_written_in_bytes(tmp_path: Path,
 
 
 def largest_step(program: Program, seen: tuple[float, float]) -> float:
-    """Return how much a result of the last kernel moves where a few bytes are the next ones."""
+    """Return how much a result of the last kernel changes if a few bytes are rounded to a neighbour."""
     kernel = program.kernels[-1]
     weights = program.graph.tensors[kernel.inputs[1].string("digest")]
     return 3 * Scale.of(seen, has_offsets=weights.ndim == 2).step * float(np.max(np.abs(weights)))
@@ -194,7 +200,7 @@ def test_a_value_that_is_also_read_as_numbers_or_returned_stays_in_numbers() -> 
 
 
 def test_bytes_of_another_range_are_made_by_a_pass() -> None:
-    """Two readers with a scale each: neither can have what the other reads."""
+    """Two readers with different scales cannot share their bytes."""
     b = Model()
     y = apply("Relu", apply("MatMul", b.input(8, 16), b.weight(16, 16)))
     program = in_bytes(b.graph(apply("MatMul", y, b.weight(16, 16)), apply("MatMul", y, b.weight(16, 24))), (-3.0, 2.0))
@@ -272,7 +278,7 @@ def test_what_has_no_form_in_bytes_says_why(fragment: Node, reason: str) -> None
 @pytest.mark.parametrize("has_units", [True, False])
 def test_kernels_in_bytes_are_offered_where_the_processor_multiplies_bytes(monkeypatch: pytest.MonkeyPatch, has_units: bool) -> None:
     monkeypatch.setattr(sys.modules[match.__module__], "multiplies_bytes", lambda: has_units)
-    rows = 23 + has_units  # matches are remembered
+    rows = 23 + has_units  # matches are cached
     b = Model()
     frozen, _ = freeze(b.graph(apply("MatMul", b.input(rows, 24), b.weight(24, 8))))
     found = candidates(frozen, replace(lowering().target, precisions=("int8",)))

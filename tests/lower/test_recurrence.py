@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: imported as a product and a fold, computed by one kernel, against onnxruntime."""
+"""Compare LSTM, GRU and RNN, imported as a product and a fold and computed by one kernel, with onnxruntime."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recurrent(
     cell: str, sizes: tuple[int, int, int, int], direction: str = "forward", *, bias: bool = True, states: bool = True,
     outputs: tuple[str, ...] = (), batch_first: bool = False, **attributes: Any,
 ) -> onnx.ModelProto:  # fmt: skip
-    """Return a model of one cell over ``sizes``: steps, batch, inputs and units."""
+    """Return a model of one cell; ``sizes`` are the numbers of steps, batch entries, inputs and units."""
     steps, batch, width, units = sizes
     random, count, gates = np.random.default_rng(3), DIRECTIONS[direction], GATES[cell]
     scale = 1.0 / np.sqrt(units + width)
@@ -140,7 +140,7 @@ class Environment(ctypes.Structure):
 
 
 def called(node: Node, operands: Sequence[np.ndarray], threads: int, launcher: Launcher) -> np.ndarray:
-    """Return what the C function computes of a fold when its tasks are run in this way."""
+    """Return the result of the C function for a fold when ``launcher`` runs its tasks."""
     library = ctypes.CDLL(str(build(SOURCE)))
 
     def launch(body: Callable[..., int], data: int, tasks: int) -> int:
@@ -181,7 +181,7 @@ def the_last_first(run: Callable[[int], int], tasks: int) -> None:
 
 
 def together(run: Callable[[int], int], tasks: int) -> None:
-    """Each thread has a share of the tasks, as in the dispatcher."""
+    """Run each thread's share of the tasks in a thread of its own, as the dispatcher does."""
 
     def share(first: int) -> None:
         for task in range(first, first + TASKS_PER_THREAD):
@@ -292,7 +292,7 @@ def test_gates_saturate_and_what_is_no_number_stays_in_its_row(cell: str, attrib
 
 
 def test_gates_are_exact_to_a_few_last_bits() -> None:
-    """A recurrence whose weights are zero is the hyperbolic tangent of what is given."""
+    """A recurrence whose recurrent weights are zero is the hyperbolic tangent of its input."""
     points = np.concatenate([np.linspace(-20, 20, 30001), np.logspace(-20, 0, 5000), -np.logspace(-20, 0, 5000)]).astype(np.float32)
     points = np.concatenate([points, np.zeros(-len(points) % 16, np.float32)])
     units = len(points)
@@ -308,7 +308,7 @@ def test_gates_are_exact_to_a_few_last_bits() -> None:
 
 
 def test_a_fold_is_neither_generated_nor_padded() -> None:
-    """Rows that are added to a sequence come before the last state, and an expression of many steps would be endless."""
+    """Padding would put the added rows before the last state, and an expression of many steps would be endless."""
     small, large = (load(recurrent("GRU", (steps, 1, 2, 3), states=False, outputs=("y",))).graph for steps in (3, 9))
     short, long = (next(node for node in walk(graph.roots) if node.op == "GRU") for graph in (small, large))
     assert "folds along time" in Padding()._refused(short, long, small, large)

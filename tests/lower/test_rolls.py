@@ -1,4 +1,4 @@
-"""A cyclic shift, written as two slices, is one read."""
+"""A cyclic shift, written as two slices, is compiled to one read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kinds(fragment: Node) -> set[str]:
 
 
 def shifted_windows(channels: int = 8, window: int = 3, shift: int = 1) -> Node:
-    """Return rows that are normalised, rolled along both axes of an image and divided into windows, as shifted windows are."""
+    """Return rows that are normalised, rolled along both image axes and divided into windows, as in shifted-window attention."""
     size = 2 * window
     x, scale, bias = leaf(0, 1, size * size, channels), leaf(1, channels, constant=True), leaf(2, channels, constant=True)
     normal = apply("LayerNormalization", x, scale, bias, axis=2, epsilon=1e-5)
@@ -57,7 +57,7 @@ def test_what_only_looks_like_a_roll_stays() -> None:
     halves = cut(x, (0, 2, 0), (4, 6, 8)), cut(x, (0, 0, 0), (4, 2, 8))
     strided = apply("Slice", x, starts=(0, 2, 0), ends=(4, 6, 8), steps=(1, 2, 1))
     for fragment in (
-        rolled(x, 2, 3),  # along the axis of vectors
+        rolled(x, 2, 3),  # along the axis of the vectors
         concat(1, halves[1], halves[0]),
         concat(1, halves[0], halves[0]),
         concat(1, halves[0], cut(y, (0, 0, 0), (4, 2, 8))),
@@ -82,7 +82,7 @@ def test_shifted_windows_are_one_loop_with_the_code_of_one_part(tmp_path: Path) 
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_rolls_are_generated(axis: int, tmp_path: Path) -> None:
-    """Also where another operator moves the rolled axis to the end, along which vectors lie."""
+    """Another operator may move the rolled axis to the end, along which vectors lie."""
     image = rolled(leaf(0, 2, 5, 7, 6), axis, 2)
     whole = rolled(leaf(0, 2, 5, 7, 6, dtype="int32"), axis, 2)
     fragments = [image, transpose(image, 0, 3, 1, 2), apply("Relu", transpose(image, 0, 3, 2, 1)), apply("Mul", whole, whole)]

@@ -1,4 +1,4 @@
-"""Stitches launch nothing: their whole is written where the result stands, their parts over it, in boxes on any axis."""
+"""A stitch launches nothing: its whole is written in place of the result, and its parts over it, in boxes along any axis."""
 
 from __future__ import annotations
 
@@ -70,10 +70,7 @@ def stitched(draw: st.DrawFn) -> tuple[Node, tuple[tuple[Box, Node], ...]]:
 def ran(
     root: Node, others: Sequence[Node] = (), device: str = "reference", *, by_library: bool = False
 ) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    """Return the steps of a program whose kernels are single operators, its outputs, and what they have to be.
-
-    ``by_library``: no kernel is generated where the library has one.
-    """
+    """Return the steps of a program of single-operator kernels, its outputs, and the expected outputs."""
     roots = (root, *others)
     inputs = tuple(node for node in walk(roots) if node.op == "Input")
     generator = np.random.default_rng(0)
@@ -97,7 +94,7 @@ def opened(roots: Sequence[Node], device: str, *, by_library: bool = False) -> S
 
 
 def test_boxes_of_a_choice_are_disjoint_where_its_conditions_are_not() -> None:
-    """The first part counts where two meet, and nothing is said of conditions that join two axes."""
+    """If two conditions hold, the first part is used. Conditions that join two axes give no boxes."""
     iterators, (row, column) = grid("i", (4, 4))
     tensors = [Tensor(str(k), (4, 4)) for k in range(3)]
 
@@ -125,12 +122,12 @@ def test_parts_are_written_over_the_whole_in_boxes_on_any_axis(drawn: tuple[Node
     assert [mask_of(by_choice, whole.type.sizes).all(), cells(by_choice)] == [True, whole.type.elements]
     assert sorted(map(str, by_choice[: len(parts)])) == sorted(str(box) for box, _ in parts)
     steps, (value,), (expected,) = ran(root)
-    assert sum(step.startswith("reference: ") for step in steps) == 1 + len(parts)  # the stitch itself is no kernel
+    assert sum(step.startswith("reference: ") for step in steps) == 1 + len(parts)  # the stitch itself is not a kernel
     np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
 def corrected() -> tuple[Node, tuple[tuple[Box, Node], ...]]:
-    """A convolution's result with two of its columns, and every second row of one channel, from elsewhere."""
+    """Return a whole, and two parts of it: two of its columns, and every second row of one channel."""
     x = entry("x", 2, 6, 6, 4)
     whole = apply("Relu", x)
     columns = (range(2), range(6), range(0, 6, 5), range(4))
@@ -147,7 +144,7 @@ def test_generated_kernels_write_parts_where_they_stand(device: str) -> None:
 
 
 def test_kernels_around_tables_write_parts_where_they_stand() -> None:
-    """Elements of an expression that is unrolled, as transforms of fast convolutions are."""
+    """The part is an unrolled expression with a table, like the transforms of fast convolutions."""
     whole, ((box, _), _) = corrected()
 
     def body(tensors: Sequence[Tensor], out: Indices, summed: Indices) -> Scalar:
@@ -169,7 +166,7 @@ def test_parts_that_cannot_be_written_there_are_copied_and_the_whole_is_not(devi
 
 
 def test_a_library_writes_runs_and_has_other_parts_copied() -> None:
-    """Rows of one image lie behind each other; every second row does not."""
+    """Consecutive rows of one image are contiguous, so the library writes them in place. Every second row is copied."""
     for rows, copied in ((range(2, 4), 0), (range(0, 6, 2), 1)):
         x, w, p = entry("x", 1, 6, 6, 16), entry("w", 16, 16, 3, 3), entry("p", 1, len(rows), 6, 16)
         root = stitch(conv(x, w, (1, 1, 1, 1)), (((range(1), rows, range(6), range(16)), conv(p, w, (1, 1, 1, 1))),))
@@ -179,7 +176,7 @@ def test_a_library_writes_runs_and_has_other_parts_copied() -> None:
 
 
 def window(x: Node, w: Node | None, pads: Sequence[int], strides: Sequence[int], layout: str) -> Node:
-    """A convolution, or an average pool of three by two where there are no weights."""
+    """Return a convolution, or an average pool of three by two if there are no weights."""
     values: dict[str, Any] = {"strides": tuple(strides), "pads": tuple(pads), "dilations": (1, 1), "layout": layout}
     if w is None:
         return apply("AveragePool", x, kernel_shape=(3, 2), count_include_pad=0, **values)
@@ -195,14 +192,14 @@ IMAGES, ROWS = range(1, 4, 2), range(0, 6, 5)
     ("images", "rows", "pads", "stride"),
     [
         (IMAGES, range(6), (1, 1, 1, 0), 1),  # whole images, of any padding
-        (IMAGES, range(5, 6), (0, 1, 1, 0), 1),  # one row of each, padded beside and below
-        (range(1, 2), ROWS, (0, 1, 0, 0), 5),  # two rows of one, with nothing but data above and below
+        (IMAGES, range(5, 6), (0, 1, 1, 0), 1),  # one row of each image, padded beside and below
+        (range(1, 2), ROWS, (0, 1, 0, 0), 5),  # two rows of one image, with data above and below
     ],
 )
 def test_a_library_writes_dense_pieces_one_by_one(
     images: range, rows: range, pads: Sequence[int], stride: int, layout: str, is_pool: bool
 ) -> None:
-    """Images, and rows where channels come last; rows of planes have gaps between the channels, and are copied."""
+    """Images are dense, and so are rows if channels are last. Rows of planes have gaps between the channels and are copied."""
 
     def data(name: str, count: int, height: int) -> Node:
         return entry(name, count, height, 6, 16) if layout == "NHWC" else entry(name, count, 16, height, 6)
@@ -228,7 +225,7 @@ def test_more_runs_than_a_copy_is_worth_are_a_copy_and_the_plan_says_so() -> Non
 
 
 def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -> None:
-    """Some columns of all rows, and every second row: no copies; every second column is copied."""
+    """Some columns of all rows, or every second row, need no copy. Every second column is copied."""
     x, w = entry("x", 6, 8), entry("w", 8, 16)
     for rows, columns, copied in (
         (range(6), range(4, 12), 0), (range(0, 6, 2), range(16), 0), (range(1, 6, 4), range(3, 9), 0), (range(6), range(0, 16, 2), 1)
@@ -244,7 +241,7 @@ def test_a_library_writes_products_wherever_their_columns_stand_side_by_side() -
     ids=["two columns", "a column", "every second row"],
 )  # fmt: skip
 def test_a_library_writes_corrections_into_boxes_with_gaps_as_products_of_patches(box: Box) -> None:
-    """Where its convolution would be copied: the stitch then launches nothing of its own."""
+    """The convolution would need a copy. As a product of patches, it is written in place and the stitch launches nothing."""
     x, w, v = leaf(0, 2, 6, 6, 16), leaf(1, 16, 16, 3, 3), leaf(2, 16, 16, 3, 3)
     original, other = conv(x, w, (1, 1, 1, 1)), conv(x, v, (1, 1, 1, 1))
     part = correction(original, (*box, range(16)))
@@ -284,7 +281,7 @@ def test_a_whole_that_something_else_reads_stays_what_it_is() -> None:
 
 
 def test_a_whole_that_is_made_of_a_part_is_made_after_it() -> None:
-    """Elsewhere the whole comes first, so that parts are written over it."""
+    """Otherwise the whole is computed first, so that the parts are written over it."""
     whole, ((box, part), other) = corrected()
     made_of_it = apply("Add", whole, apply("ReduceSum", part, axes=(0, 1, 2, 3)))
     steps, (value,), (expected,) = ran(stitch(made_of_it, ((box, part), other)))
@@ -320,10 +317,10 @@ def test_a_stitch_costs_what_its_parts_take_to_be_copied() -> None:
     part, gaps = Candidate(apply("Neg", leaf(0, 2, 6, 2, 4)), (8,), (), GENERATED), DeviceSpeed().copy_us(2 * 6 * 2 * 4 * 4)
     library = replace(part, implementation=Implementation.parse("onednn.matmul"))
     alone = {1: (relu,), 2: (library,), 4: (bare,)}
-    assert model.price(alone)[4][0].cost_us == inside  # the one kernel of a part cannot write there: the stitch costs the copy
+    assert model.price(alone)[4][0].cost_us == inside  # the only kernel of a part cannot write in place, so the stitch pays for the copy
     assert model.price(alone)[2][0].cost_us == model.cost_us(library)
     both = model.price({1: (relu,), 2: (library, part), 4: (bare,)})
-    assert both[4][0].cost_us == pytest.approx(inside - gaps)  # another one can: what a copy takes is that kernel's which needs it
+    assert both[4][0].cost_us == pytest.approx(inside - gaps)  # another kernel can, so the copy is charged to the kernel that needs it
     assert [each.cost_us for each in both[2]] == pytest.approx([model.cost_us(library) + gaps, model.cost_us(part)])
-    assert model.price({4: (bare,)})[4][0].cost_us == model.cost_us(bare)  # the whole is an input, that nothing may write over
+    assert model.price({4: (bare,)})[4][0].cost_us == model.cost_us(bare)  # the whole is an input, which must not be overwritten
     assert model.is_settled(bare)

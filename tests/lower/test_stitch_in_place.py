@@ -1,4 +1,4 @@
-"""Corrections are written where they stand: in both layouts, of every kind, in boxes with gaps along any axis."""
+"""Test that corrections are written in place: in both layouts, of every kind, in boxes with gaps along any axis."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def laid_out(layout: str, images: Any, channels: Any, rows: Any, columns: Any) -
 
 
 def pair(kind: str, layout: str) -> tuple[Node, Node]:
-    """Return an operator, and one that computes something else of the same data."""
+    """Return an operator, and another one that computes a different result from the same data."""
     x = leaf(0, *laid_out(layout, *map(len, (IMAGES, CHANNELS, ROWS, COLUMNS))))
     if kind not in GROUPS:
         values: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": layout}
@@ -58,7 +58,7 @@ def pair(kind: str, layout: str) -> tuple[Node, Node]:
 
 
 def opened(root: Node, values: Mapping[Node, np.ndarray]) -> tuple[Session, np.ndarray]:
-    """Return a session of the program that is estimated to be the fastest, with constant weights, and the data that it reads."""
+    """Return a session of the program with the lowest estimated time, with constant weights, and its input data."""
     names = {
         node: make("Constant", (), attributes(digest=tensor_digest(array)), array_type(array))
         if node.attribute("constant")
@@ -119,13 +119,13 @@ def test_a_kernel_that_writes_in_place_is_chosen_where_what_the_library_makes_wo
 
 
 def test_rows_of_a_product_that_reach_beyond_the_next_ones_are_written_in_place() -> None:
-    """Of eight columns every third: three steps take nine, which no descriptor of the vendor library expresses."""
+    """Every third of eight columns is written: three steps span nine, which no descriptor of the vendor library expresses."""
     steps, _ = compare("a convolution", "NHWC", (IMAGES, ROWS, range(1, 8, 3)), by_products=True)
     assert len(steps) == 2 and steps[1] == FUNCTION_STEP
 
 
 def test_single_taps_are_products_wherever_channels_come_first() -> None:
-    """With channels last the library has the product itself."""
+    """With channels last, the library computes the product itself."""
     for layout, is_patched in (("NCHW", True), ("NHWC", False)):
         x, w = leaf(0, *laid_out(layout, 2, 16, 6, 8)), leaf(1, 16, 16, 1, 1, constant=True)
         original, box = conv(x, w, (0, 0, 0, 0), layout=layout), laid_out(layout, IMAGES, CHANNELS, range(5, 6), COLUMNS)

@@ -1,4 +1,4 @@
-"""Terms over flat memory: what an expression shares, its terms share."""
+"""Test terms over flat memory: parts that an expression shares are shared by its terms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.fragments import leaf
 
 
 def test_a_part_that_is_read_in_many_places_becomes_one_term() -> None:
-    """Sixty steps that read their operand twice each: 2^60 reads as a tree."""
+    """Sixty steps read their operand twice each, which would be 2^60 reads as a tree."""
     node = leaf(0, 4, 4)
     for _ in range(60):
         node = apply("Add", apply("Tanh", node), node)
@@ -17,7 +17,7 @@ def test_a_part_that_is_read_in_many_places_becomes_one_term() -> None:
 
 
 def test_a_reduction_that_is_read_in_several_places_is_one() -> None:
-    """A mean, by which both the difference from it and its square are divided."""
+    """The mean is read by the difference from it and by the square of the difference."""
     x = leaf(0, 4, 8)
     mean = apply("ReduceSum", x, axes=(1,))
     difference = apply("Sub", x, apply("Expand", apply("Reshape", mean, shape=(4, 1)), shape=(4, 8)))

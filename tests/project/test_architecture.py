@@ -1,4 +1,4 @@
-"""Imports go one way: a short list of edges between packages, without a cycle."""
+"""Imports go one way: packages import each other only along a short list of edges without cycles."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ EDGES: dict[str, tuple[str, ...]] = {
     "verify.model": (*LANGUAGE, "verify", "egraph.onnx", "egraph.optimize", "runtime"),
     "verify.bisect": (*LANGUAGE, "egraph.onnx", "egraph.engine", "egraph.extract", "egraph.optimize", "lower", "runtime"),
 }
-"""Which packages a package may import; the longest name that fits a module is its package. Imports for types and imports
-inside functions count. Only the driver sees every stage; the commands that judge its results stand above it. No module names a
-device or a target but its own: both are found by their names (``runtime.devices``, ``lower.targets``)."""
+"""Packages that a package may import; a module belongs to the package with the longest matching name. Imports for types and
+imports inside functions count. Only the driver imports every stage; commands that judge its results may import the driver. No
+module names a device or target other than its own: both are found by their names (``runtime.devices``, ``lower.targets``)."""
 LEAVES = frozenset({"egraph", "egraph.errors", "egraph.policy", "egraph.tolerance"})
-"""Values that every package may use; they import nothing but each other, so that ``--help`` answers at once."""
+"""Modules that every package may import; they import only each other, so that ``--help`` answers immediately."""
 RULE_API = ("egraph.rule", "egraph.rule_operators")
-"""What users' rule files import: part of ``egraph.rewrite``, under the names that stand in those files."""
+"""Modules that users' rule files import, under the names in those files; they are part of ``egraph.rewrite``."""
 
 
 def modules(folder: str) -> list[Path]:
@@ -67,7 +67,7 @@ OURS = frozenset(module_name(path) for top in TOPS for path in modules(top))
 
 
 def imports(path: Path) -> set[str]:
-    """Return every module that a file imports, wherever in the file."""
+    """Return every module that a file imports, anywhere in the file."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -110,7 +110,7 @@ def test_only_one_module_imports_egglog() -> None:
 
 
 def test_the_command_line_answers_at_once() -> None:
-    """--help imports nothing heavy."""
+    """--help answers immediately because it imports nothing heavy."""
     code = (
         "import sys; sys.argv = ['egraph.optimize', '--help']\n"
         "import runpy\n"

@@ -1,4 +1,4 @@
-"""The forks that stand for compiling and measuring processes end with whoever asked for them."""
+"""The forks that replace compiling and measuring processes end when their requester ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_launcher_that_was_killed_before_it_asked_leaves_no_fork(tmp_path: Pat
             with socket.socket(socket.AF_UNIX) as killed:
                 killed.connect(str(place))
             served_next = subprocess.run([sys.executable, *command_of(place)], stdin=subprocess.DEVNULL, timeout=60, check=False)
-            server.communicate(timeout=60)  # a fork that is left holds the server's output open
+            server.communicate(timeout=60)  # a remaining fork would hold the server's output open
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
@@ -36,7 +36,7 @@ def test_a_launcher_that_was_killed_before_it_asked_leaves_no_fork(tmp_path: Pat
 
 @pytest.mark.usefixtures("forked_python")
 def test_what_stands_for_python_answers_as_it_does(tmp_path: Path) -> None:
-    """The folder, the arguments, the streams, the variables and the exit code are those of the command; the rest is left to Python."""
+    """A fork in Python's place keeps the command's folder, arguments, streams, variables and exit code; the rest is left to Python."""
     text = "import os, sys; print(os.getcwd(), sys.argv, input(), os.environ['MINE']); sys.exit(int(sys.argv[1]))"
     environment = {**os.environ, "MINE": "set"}
     for executable in (sys.executable, REAL_PYTHON):

@@ -1,4 +1,4 @@
-"""The documentation is executed: files are written, changes applied, commands run, and what is promised must come.
+"""The documentation is executed: files are written, changes applied and commands run, and the output must be as documented.
 
 Blocks, in the order of a section:
 * ``python``, ``c``: a first comment line with a path makes it a file; without one, Python is run.
@@ -31,7 +31,7 @@ from tests.support.paths import ROOT
 TUTORIALS = ("docs/writing-rules.md", "docs/rules-tutorial.md", "docs/derivations.md", "docs/partial.md")
 FOLDERS = ("egraph", "verify", "lower", "runtime", "tests", "docs")
 OTHER_OPTIONS = {"--into", "--strict", "--update-golden"}
-"""Options of the tools that we use."""
+"""Options of other tools that the pages name."""
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?:#|/\*) ([\w./-]+\.\w+)(?: \*/)?$")
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -40,7 +40,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(str(p.relative_to(ROO
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page that is executed by itself, and its code blocks."""
+    """A part of a page that is executed separately, with its code blocks."""
 
     page: str
     title: str
@@ -48,21 +48,21 @@ class Section:
 
 
 def sections(page: str) -> list[Section]:
-    """Return the recipes of a page: each second-level section by itself, or a tutorial as a whole."""
+    """Return the recipes of a page: each second-level section separately, or a tutorial as a whole."""
     text = (ROOT / page).read_text(encoding="utf-8")
     parts = [text.removeprefix("# ")] if page in TUTORIALS else re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     return [Section(page, part.splitlines()[0], tuple(FENCE.findall(part))) for part in parts]
 
 
 def copy_of_project(folder: Path) -> Path:
-    """Return a copy, with the bytecode of the project's modules, which is good for files of the same time and size, and that of others."""
+    """Return a copy of the project with its and its libraries' bytecode, which is valid for files of the same time and size."""
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
         bytecode = Path(sys.pycache_prefix or "none", *(ROOT / name).parts[1:])
         if bytecode.exists():
             shutil.copytree(bytecode, Path(folder, "bytecode", *(folder / name).parts[1:]))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    for library in sorted({Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib")}):  # one may lie in the other
+    for library in sorted({Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib")}):  # one may be inside the other
         kept, shared = (Path(place, *library.parts[1:]) for place in (sys.pycache_prefix or folder / "none", folder / "bytecode"))
         if not shared.exists():
             kept.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def copy_of_project(folder: Path) -> Path:
 
 
 def run(command: str | list[str], folder: Path, python: str = sys.executable) -> str:
-    """Return what a command prints, where ``python`` is the project's copy in a folder, or a fork of a process that has imported ours."""
+    """Return a command's output; ``python`` runs the copy in a folder, or is a fork of a process that has imported the project."""
     is_copy = python == sys.executable
     environment = {
         **os.environ,
@@ -92,7 +92,7 @@ def run(command: str | list[str], folder: Path, python: str = sys.executable) ->
 
 
 def execute(language: str, text: str, folder: Path, python: str = sys.executable) -> None:
-    """Do what one block says."""
+    """Execute one block."""
     first, _, rest = text.partition("\n")
     named = FILE.match(first)
     match language:
@@ -132,7 +132,7 @@ RECIPES = [
 
 @pytest.mark.parametrize("section", RECIPES, ids=lambda section: f"{Path(section.page).stem}: {section.title}")
 def test_recipes_do_what_they_say(section: Section, tmp_path: Path, stand_in: str) -> None:
-    """A recipe changes a copy of the project; a tutorial has files of its own, and its commands are forks."""
+    """A recipe changes a copy of the project; a tutorial has its own files, and its commands run as forks."""
     is_tutorial = section.page in TUTORIALS
     folder = tmp_path if is_tutorial else copy_of_project(tmp_path)
     for language, text in section.blocks:
@@ -179,7 +179,7 @@ def test_every_module_is_listed_in_some_folder() -> None:
 
 
 def test_options_named_in_the_pages_exist() -> None:
-    """Every --option of the pages is one of a command's."""
+    """Every --option that the pages name is an option of a command."""
     known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / "docs/command-line.md").read_text(encoding="utf-8"))) | OTHER_OPTIONS
     for path in (ROOT / "bench").glob("*.py"):
         known |= set(re.findall(r'add(?:_argument)?\("(--[a-z-]+)"', path.read_text(encoding="utf-8")))
@@ -189,7 +189,7 @@ def test_options_named_in_the_pages_exist() -> None:
 
 
 def test_rules_named_in_commands_exist() -> None:
-    """A rule after --why-not or --skip-rule ships, or is written on the same page."""
+    """A rule named after --why-not or --skip-rule is shipped or defined on the same page."""
     shipped = {rule.name for rule in (*RULES, *DERIVATIONS, *PARTIAL)}
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
@@ -199,7 +199,7 @@ def test_rules_named_in_commands_exist() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, "bench/results/README.md"])
 def test_code_named_in_the_pages_exists(page: str) -> None:
-    """`package.module.name` can be imported, `folder/file` is there."""
+    """`package.module.name` can be imported, and `folder/file` exists."""
     text = (ROOT / page).read_text(encoding="utf-8")
     packages = "egraph|verify|lower|runtime|bench|tests"
     written = {named[1] for _, block in FENCE.findall(text) if (named := FILE.match(block.partition("\n")[0]))}

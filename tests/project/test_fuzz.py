@@ -1,10 +1,10 @@
-"""Random models: whatever an e-graph offers, means and computes the same.
+"""Random models: every candidate that an e-graph offers has the meaning of its class and computes it.
 
-Four questions, each about every candidate and not only about the chosen ones: does every e-node have its class's value
+Four questions cover all candidates, not only the chosen ones: does every e-node have its class's value
 (rules), does every fragment (tiles), does every kernel compute its fragment (matching, code generation), and do whole
 programs chosen by random prices compute what onnxruntime and the reference do (extraction, placement, memory)?
 
-`make fuzz` asks them for ten minutes, of larger models.
+`make fuzz` runs these checks on larger models for ten minutes.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SMALL = Limits(seconds=5.0, e_nodes=300, iterations=4)
 LARGE = Limits(seconds=20.0, e_nodes=1500, iterations=6)
 SEEDS = range(12)
 PROGRAMS = 3
-"""Programs tried of one e-graph."""
+"""Number of programs tried per e-graph."""
 FUZZ_SECONDS = 560.0
 BATCH = 25
-"""Models whose kernels are compiled together."""
+"""Number of models whose kernels are compiled together."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def grow(model: onnx.ModelProto, seed: int, limits: Limits) -> Grown:
 
 
 def misunderstood(one: Grown) -> list[Finding]:
-    """Return the rules and tiles that change what is computed."""
+    """Return the rules and tiles that change the computed values."""
     values, findings = class_values(one.frozen, one.graph, one.feeds)
     return findings + list(wrong_fragments(one.laid, values))
 
@@ -113,7 +113,7 @@ def test_kernels_and_programs_compute_what_they_mean() -> None:
 
 
 def test_random_models_hold_many_operators() -> None:
-    """The models are valid, and what they are made of is not only elementwise."""
+    """The models are valid and contain more than elementwise operators."""
     found: set[str] = set()
     for seed in range(150):
         model = random_model(Random(seed), 6)
@@ -123,7 +123,7 @@ def test_random_models_hold_many_operators() -> None:
     assert found >= {"Conv", "ConvTranspose", "MatMul", "Gemm", "Softmax", "LayerNormalization", "Resize", "Split", "Gather", "MaxPool"}
 
 
-# The questions can be answered no.
+# The checks can fail.
 
 
 @rule
@@ -162,7 +162,7 @@ def test_a_wrong_tile_is_found() -> None:
 
 
 def test_a_wrong_kernel_is_found() -> None:
-    """A kernel that subtracts its operands the wrong way round, in place of one that does not."""
+    """A kernel that subtracts its operands in the wrong order is reported."""
     x, y = (placeholder(i, TensorType("float32", (3, 4))) for i in range(2))
     operands = (np.ones((3, 4), np.float32), np.full((3, 4), 3, np.float32))
     right = Trial(Candidate(apply("Sub", x, y), (0, 1), (), GENERATED), operands)
@@ -175,7 +175,7 @@ def test_a_wrong_kernel_is_found() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_fuzz_for_ten_minutes() -> None:
-    """All four questions, of models that grow from run to run of the loop."""
+    """All four questions are checked on models of varying size."""
     started, seed, seen = time.monotonic(), 10_000, set[str]()
     findings: list[Finding] = []
     while time.monotonic() - started < FUZZ_SECONDS:
@@ -189,7 +189,7 @@ def test_fuzz_for_ten_minutes() -> None:
 
 
 def test_rows_of_two_tables_are_found_together() -> None:
-    """Embeddings of tokens and positions in one kernel: LLVM read the signs of their indices from another register."""
+    """Regression: with token and position embeddings in one kernel, LLVM read the signs of their indices from another register."""
     generator = np.random.default_rng(0)
     tables = [placeholder(2 * i, TensorType("float32", (size, 64))) for i, size in enumerate((200, 128))]
     places = [placeholder(2 * i + 1, TensorType("int64", (1, 4))) for i in range(2)]

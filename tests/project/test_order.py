@@ -1,4 +1,4 @@
-"""The files that are started first exist, and come first."""
+"""The test files listed as longest exist and run first."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_long_files_come_first_and_tests_keep_their_order_inside() -> None:
 
 
 def test_the_command_keeps_the_order() -> None:
-    """pytest-xdist would begin with the files of the most tests."""
+    """By default, pytest-xdist would start with the files that have the most tests."""
     assert "--dist loadfile --no-loadscope-reorder" in (ROOT / "Makefile").read_text(encoding="utf-8")

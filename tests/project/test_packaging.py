@@ -1,4 +1,4 @@
-"""What is installed is whole: data files, types, the version, the pinned extras; a wheel runs where there is no compiler."""
+"""An installation is complete: data files, types, the version and the pinned extras; a wheel runs without a compiler."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ onnx.save(model, sys.argv[1])
 
 @pytest.mark.slow
 def test_a_wheel_runs_without_a_compiler(tmp_path: Path) -> None:
-    """The wheel's own files, with this environment's dependencies and an empty PATH and cache, optimise and run a model."""
-    source = tmp_path / "source"  # a build leaves files where it runs
+    """The wheel's own files optimise and run a model, with this environment's dependencies and an empty PATH and cache."""
+    source = tmp_path / "source"  # a build leaves files in its folder
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):

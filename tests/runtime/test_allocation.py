@@ -1,4 +1,4 @@
-"""Memory of an executable: aligned, apart, alive as long as an array lies in it."""
+"""Memory of an executable is aligned, disjoint, and alive as long as an array uses it."""
 
 import gc
 

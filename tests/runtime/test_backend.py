@@ -1,4 +1,4 @@
-"""The ONNX backend interface, and a sample of the ONNX backend test-suite: what onnxruntime passes, Einsat passes."""
+"""Test the ONNX backend interface, and on a sample of the ONNX backend test suite that Einsat passes what onnxruntime passes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.paths import ROOT
 
 
 def operators(case: Any) -> frozenset[str]:
-    """Return the operators that a case is about: those of the node test's family, or of the small model."""
+    """Return the operators of a case: those of the node test's family, or of the small model."""
     return frozenset(f"{node.domain}:{node.op_type}" for node in model_of(case).graph.node)
 
 
 def sample() -> list[Any]:
-    """Return the first cases of the suite that hold every operator once."""
+    """Return the first cases of the suite that together contain every operator."""
     seen: set[str] = set()
     chosen = []
     with without_large_pools():
@@ -43,7 +43,7 @@ def sample() -> list[Any]:
 
 @pytest.fixture
 def one_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import each model and look for its program once: for its kernels, and to run it."""
+    """Import each model and search its program only once, although both its kernels and its run need it."""
     load, search = importer.load, estimated.estimated_program
     models: dict[bytes, importer.ImportResult] = {}
     programs: dict[int, Program] = {}
@@ -73,7 +73,7 @@ def cases(one_search: None) -> dict[str, Any]:
 @pytest.mark.timeout(240)
 @pytest.mark.filterwarnings("ignore")
 def test_what_onnxruntime_passes_einsat_passes(cases: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of the suite that holds every operator: `make conformance` runs all of it."""
+    """The sample contains every operator of the suite; `make conformance` runs the whole suite."""
     monkeypatch.setenv(ANY_OPSET, "0")
     behind, passed = {}, 0
     for name, case in cases.items():
@@ -121,7 +121,7 @@ def test_nodes_run_alone() -> None:
     np.testing.assert_array_equal(backend.run_node(node, [X, np.float32(3)])[0], np.minimum(X, 3))
     twice = helper.make_node("Add", ["x", "x"], ["y"])
     np.testing.assert_array_equal(backend.run_node(twice, [X, X])[0], 2 * X)
-    old = helper.make_node("Softmax", ["x"], ["y"])  # over all axes from the second one before opset 13
+    old = helper.make_node("Softmax", ["x"], ["y"])  # before opset 13: over all axes from the second one
     cube = np.zeros((2, 2, 2), np.float32)
     assert backend.run_node(old, [cube], opset_version=11)[0][0, 0, 0] == pytest.approx(0.25)
     assert backend.run_node(old, [cube])[0][0, 0, 0] == pytest.approx(0.5)

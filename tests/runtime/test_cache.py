@@ -1,4 +1,4 @@
-"""Where compiled code is kept."""
+"""Test the folder of compiled code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.cache import cache_folder
 
 @pytest.fixture
 def unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the user's cache a place where no folder can be, whoever runs the tests, and return the folder of temporary files."""
+    """Make the user's cache a path where no folder can exist, whoever runs the tests; return the folder of temporary files."""
     (tmp_path / "file").touch()
     monkeypatch.delenv("EINSAT_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))

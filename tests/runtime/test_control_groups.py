@@ -1,4 +1,4 @@
-"""What control groups leave a process, in files as Linux and containers write them."""
+"""Test the limits that control groups set a process, with files as Linux and containers write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.control_groups import free_bytes, processor_quota
 
 
 def written(folder: Path, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
-    """Write files of control groups, and which of these a process is in; return where both are."""
+    """Write files of control groups and the membership of a process; return both paths."""
     for name, text in files.items():
         (folder / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "groups" / name).write_text(text + "\n")

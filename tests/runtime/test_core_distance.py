@@ -1,4 +1,4 @@
-"""What it costs to write lines that another core has read."""
+"""Test the measured cost of writing lines that another core has read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.worker import Steady
 
 @pytest.mark.skipif(usable_cores() < 2, reason="lines pass between cores only where there are two")
 def test_lines_that_another_core_has_read_cost_more_than_one_writes_in_a_cycle() -> None:
-    """64 bytes a cycle of 5 GHz is the most that a core stores; the upper bound is generous for a busy machine."""
+    """A core stores at most 64 bytes per cycle of 5 GHz. The upper bound is generous for a busy machine."""
     found = min(line_ns(2) or 0.0 for _ in range(5))
     assert 0.2 < found < 10_000
 
@@ -47,7 +47,7 @@ def test_what_was_timed_on_one_core_is_timed_again_while_there_is_patience(monke
     looks = iter([True, False, True, False, False, True])
     steady = Steady(lambda threads: next(looks), left_seconds=60.0)
     effort = {"seconds": 0.0, "least": 1, "most": 1, "error": 0.0}
-    assert steady.sample(run_many, 2, **effort) == [2.0]  # shared before the first, after the second
+    assert steady.sample(run_many, 2, **effort) == [2.0]  # shared before the first sample, after the second
     assert 0.0 < steady.left_seconds < 60.0
     steady.left_seconds = 0.0
     assert steady.sample(run_many, 2, **effort) == [3.0] and next(looks, None) is None

@@ -1,4 +1,4 @@
-"""Whoever is timed next has the cores: what was timed before answers when its threads have gone to sleep."""
+"""The next model to be timed has the cores: the model timed before answers only after its threads have gone to sleep."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_logical_processors_of_one_core_are_counted_once(
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)])
 def test_a_process_uses_no_more_cores_than_its_quota(monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int) -> None:
-    """With ``--cpus=2`` on a machine of 64, each of 64 threads was stopped for most of the time."""
+    """Regression: with ``--cpus=2`` on a machine of 64 cores, each of 64 threads was stopped for most of the time."""
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr("runtime.cores.processor_quota", lambda: quota)
     assert usable_cores() == cores

@@ -1,4 +1,4 @@
-"""The GPU of this machine: clear errors where there is none, and the same programs as on the recorded device where there is one."""
+"""Test the GPU of this machine: clear errors if there is none, and otherwise the same programs as on the recorded device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.commands import module_command
 
 
 def gpu_is_missing() -> str:
-    """Return why there is no GPU here, '' where there is one."""
+    """Return why there is no GPU here, or '' if there is one."""
     try:
         cupy_driver.library()
     except ExecutionError as error:
@@ -54,7 +54,7 @@ def test_without_a_gpu_the_commands_end_with_one_message(tmp_path: Path) -> None
 
 
 def test_missing_driver_device_and_memory_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CuPy as it answers without a driver, without a device, and without memory."""
+    """Test CuPy's errors without a driver, without a device, and without memory."""
 
     def fail(*_: object) -> int:
         raise RuntimeError("cudaErrorInsufficientDriver")

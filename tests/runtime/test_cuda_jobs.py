@@ -1,4 +1,4 @@
-"""Kernels for a GPU that is elsewhere travel as archives, and their times come back: the recorded device stands for the GPU."""
+"""Kernels for a GPU on another machine are exported as archives, and their times imported; the recorded device replaces the GPU."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def optimised(folder: Path, made: onnx.ModelProto, *arguments: object) -> subpro
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what a search for a GPU that is elsewhere wants measured."""
+    """Return the jobs that a search for a GPU on another machine exports."""
     folder = tmp_path_factory.mktemp("cuda-jobs")
     done = optimised(folder, model(), "--database", folder / "p.sqlite", "--export-jobs", folder / "jobs.zip", "--json")
     assert json.loads(done.stdout)["failed"] == 0
@@ -55,7 +55,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Impatient(Worker):
-    """Waits for a process that starts as long as that takes, and then one second for the plan that hangs."""
+    """Worker that waits for a process to start, however long, and then only one second for the plan that hangs."""
 
     def load(self, load: Load) -> Timing:
         if load.plan != HANGING:
@@ -95,7 +95,7 @@ def test_an_archive_carries_what_measures_it_and_no_weights(archive: Path) -> No
 
 
 def test_on_a_machine_without_a_gpu_the_archive_says_so(archive: Path, tmp_path: Path) -> None:
-    """Nothing of ours is in the way but what the archive brings: another ``runtime`` beside it is not taken."""
+    """The archive uses the package that it contains: another ``runtime`` in the same folder is not imported."""
     (tmp_path / "runtime.py").write_text("raise SystemExit('the wrong one')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     measuring = [sys.executable, str(archive), "-o", str(tmp_path / "records.jsonl")]
@@ -105,7 +105,7 @@ def test_on_a_machine_without_a_gpu_the_archive_says_so(archive: Path, tmp_path:
 
 @pytest.mark.usefixtures("gpu")
 def test_every_plan_is_timed_and_a_faulty_one_costs_itself_alone(archive: Path, tmp_path: Path) -> None:
-    """A crash, a hang, a wrong result and an error of the GPU are recorded as such; the fastest right plan is named."""
+    """A crash, a hang, a wrong result and an error of the GPU are recorded as such. The fastest correct plan is named."""
     output = tmp_path / "records.jsonl"
     jobs = Archive.open(archive).jobs
     first = next(number for number, job in enumerate(jobs) if job.library == "cudnn")
@@ -157,7 +157,7 @@ def test_measuring_ends_in_time_and_goes_on(archive: Path, tmp_path: Path) -> No
 
 
 def test_times_that_come_back_decide(archive: Path, tmp_path: Path) -> None:
-    """The plan that was measured to be the fastest stands in the program; what is new is used, and it is said what was not timed."""
+    """The program uses the plan with the fastest measured time. The report counts new records and marks times as estimates."""
     records = tmp_path / "records.jsonl"
     plan = EnginePlan(FAST, {"SET": 1}, 1 << FAST)
     with records.open("w") as file:
@@ -225,7 +225,7 @@ def test_one_wrong_element_stands_out_of_a_summary(tmp_path: Path) -> None:
 
 
 def test_a_summary_of_a_large_result_is_small_and_still_finds_a_wrong_element(tmp_path: Path) -> None:
-    """Sums of many elements, of some stretches of the result alone: what travels does not grow with the result."""
+    """The summary sums many elements, in some stretches of a large result only, so its size does not grow with the result."""
     generator = np.random.default_rng(0)
     exact, operands = generator.standard_normal((1000, 3000)), {"x": X}
     stretches = (range(1_000_000), range(2_500_000, 3_000_000))
@@ -264,7 +264,7 @@ def test_a_search_without_time_still_asks_for_the_kernels_that_it_chose(tmp_path
 
 
 def test_an_archive_does_not_grow_with_the_sizes_of_tensors(tmp_path: Path) -> None:
-    """Neither weights nor results travel: a kernel takes its code and a summary, beside the package that measures it."""
+    """An archive holds neither weights nor results: each kernel adds its code and a summary to the package that measures it."""
     taken = {}
     for size in (64, 768):
         path = tmp_path / f"{size}.zip"
@@ -279,7 +279,10 @@ def test_an_archive_does_not_grow_with_the_sizes_of_tensors(tmp_path: Path) -> N
     ("precision", "tolerance", "offered"), [("auto", "1e-2", {"tf32", "bf16"}), ("auto", "1e-5", set()), ("fp16", "1e-2", {"fp16"})]
 )
 def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, precision: str, tolerance: str, offered: set[str]) -> None:
-    """By estimates and on the recorded device, which rounds as tensor cores do: what is too far off returns to float32."""
+    """Precisions are chosen by estimates and checked on the recorded device, which rounds like tensor cores.
+
+    A product whose error exceeds the tolerance returns to float32.
+    """
     arguments = ("--precision", precision, "--tolerance", tolerance, "--database", tmp_path / "p.sqlite", "--check", 1, "--json")
     done = optimised(tmp_path, product(128), *arguments)
     counts = json.loads(done.stdout)["precision"]["kernels"]
@@ -289,7 +292,7 @@ def test_products_round_as_far_as_the_tolerance_allows(tmp_path: Path, precision
 
 
 def test_what_rounds_by_chance_is_right_and_what_is_wrong_is_not() -> None:
-    """Of 80,000 sums of products of rounded operands none is off too far; one element in another's place is seen."""
+    """None of 80,000 sums of products of rounded operands is rejected, but two exchanged elements are detected."""
     tolerance = TOLERANCE + ROUNDING_TOLERANCE * UNIT_ROUNDOFF["fp16"]
     for seed in range(20):
         random = np.random.default_rng(seed)

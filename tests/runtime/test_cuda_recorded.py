@@ -1,4 +1,4 @@
-"""CUDA without a GPU: programs run on the recorded device, and each fault that a GPU would not forgive is refused."""
+"""Run CUDA programs without a GPU, on the recorded device, which rejects each fault that a GPU would not forgive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def buffer(area: Area, key: str = "", offset: int = 0, size: int = SIZE) -> Buff
 
 
 def chain() -> Plan:
-    """Return y = 8 x in three steps: x -> a -> b -> y, with a and b apart in the arena."""
+    """Return y = 8 x in three steps: x -> a -> b -> y, where a and b do not overlap in the arena."""
     buffers = (buffer("input", "x"), buffer("arena"), buffer("arena", offset=SIZE), buffer("output", "y"))
     steps = tuple(Step("cuda", f"double {i}", (i,), (i + 1,), {"symbol": "twice"}) for i in range(3))
     ports = [Port(key, "float32", (SIZE,), index) for key, index in (("x", 0), ("y", 3))]
@@ -71,7 +71,10 @@ def test_a_program_runs_captured_and_not(tmp_path: Path) -> None:
 
 
 def test_a_step_is_timed_by_launches_that_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What launching a graph takes is shared by the launches in it; afterwards the program computes what it did."""
+    """The time of a graph launch is divided by the number of launches in it.
+
+    Profiling does not change what the program computes afterwards.
+    """
     executable = opened(chain(), tmp_path)
     loaded = executable.loaded
     assert isinstance(loaded, CudaProgram) and isinstance(loaded.driver, RecordedDriver)
@@ -155,7 +158,10 @@ def test_a_spoilt_plan_is_refused(spoil: Callable[[Plan], Plan], message: str, t
 
 
 def test_a_value_that_is_written_over_as_a_whole_shows_in_the_results(tmp_path: Path) -> None:
-    """y = 2 a is computed of what lies where a lay: the plan does not tell, so outputs are compared before a program is shipped."""
+    """y = 2 a reads the memory of a after b has overwritten it.
+
+    The plan does not reveal this, so outputs are compared before a program is shipped.
+    """
     plan = chain()
     spoilt = replace(plan, buffers=(*plan.buffers[:2], replace(plan.buffers[2], offset=plan.buffers[1].offset), plan.buffers[3]), steps=(
         *plan.steps[:2], Step("cuda", "late", (1,), (3,), {"symbol": "twice"})
@@ -166,7 +172,7 @@ def test_a_value_that_is_written_over_as_a_whole_shows_in_the_results(tmp_path: 
 
 
 def test_memory_is_shared_by_values_that_do_not_meet() -> None:
-    """x -> a -> b -> c where c lies where a was, and a value of another size in place of both parts of one."""
+    """Values share memory if their live ranges do not overlap, also values of different sizes, and a part may be read through a view."""
     plan = chain()
     reused = replace(plan, buffers=(*plan.buffers[:3], plan.buffers[3], buffer("arena", size=2 * SIZE)), steps=(
         *plan.steps, Step("cuda", "whole", (0,), (4,), {}), Step("cuda", "read", (4,), (3,), {}), Step("cuda", "view", (1,), (3,), {})
@@ -224,7 +230,7 @@ def test_a_capture_ends_that_was_begun() -> None:
 
 
 def test_streams_have_to_be_ordered() -> None:
-    """An upload on one stream and a copy on another: refused without an event, allowed with one, or after the host waited."""
+    """An upload on one stream and a copy on another are rejected unless an event orders them or the host waited in between."""
     for how in ("nothing", "event", "host"):
         driver = RecordedDriver(H100)
         source, target = (Location(buffer("arena"), driver.allocate(4 * SIZE, name)) for name in ("source", "target"))
@@ -250,7 +256,7 @@ def test_a_program_that_forgets_an_event_is_refused(tmp_path: Path, monkeypatch:
 
 
 def diamond(streams: int) -> Plan:
-    """Return y = 64 x beside z = 32 x: x -> a, then a -> b -> d -> y and a -> c -> z, where d lies where a did."""
+    """Return y = 64 x and z = 32 x: x -> a, then a -> b -> d -> y and a -> c -> z, where d reuses the memory of a."""
     areas: tuple[tuple[Area, str, int], ...] = (
         ("input", "x", 0), ("arena", "", 0), ("arena", "", SIZE), ("arena", "", 2 * SIZE), ("arena", "", 3 * SIZE),
         ("arena", "", 0), ("output", "y", 0), ("output", "z", 0),
@@ -263,7 +269,10 @@ def diamond(streams: int) -> Plan:
 
 
 def test_branches_run_on_streams_of_their_own(tmp_path: Path) -> None:
-    """As many streams as have work unless the plan says otherwise; what is written over waits for those who read it, on another too."""
+    """Branches use as many streams as have work, unless the plan sets the number.
+
+    A step that overwrites memory waits for the readers of the old value, also for those on other streams.
+    """
     assert schedule(diamond(2), 0, 7, 1).streams == {COMPUTE}
     planned = schedule(diamond(2), 0, 7, 2)
     stream = {each.step: each.stream for each in planned.placed}
@@ -288,7 +297,10 @@ def test_branches_run_on_streams_of_their_own(tmp_path: Path) -> None:
 def test_a_forgotten_event_between_branches_is_refused(
     left_out: int, earlier_runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the three waits between the streams of a program is left out in turn; the first wait of a run is for its inputs."""
+    """Omit each of the three waits between the streams of a program in turn.
+
+    The first wait of a run is for its inputs and is not omitted.
+    """
     executable = opened(diamond(2), tmp_path)
     for _ in range(earlier_runs):
         executable.run({"x": X})
@@ -328,7 +340,7 @@ def test_capturing_several_streams_has_rules() -> None:
 
 
 def test_streams_do_not_share_a_workspace(tmp_path: Path) -> None:
-    """Two products that depend on the same operand alone: a workspace for each stream, and one for both is refused."""
+    """Two products that depend only on the same operand run on two streams. Each stream has a workspace; a common one is rejected."""
     x, weights = ((16, 16), (16, 1)), [((16, 16), (16, 1))] * 2
     buffers = (
         Buffer("float32", *x, "input", "x"), *(Buffer("float32", *each, "input", f"w{k}") for k, each in enumerate(weights)),
@@ -354,7 +366,7 @@ def test_streams_do_not_share_a_workspace(tmp_path: Path) -> None:
 
 
 def test_operands_where_cudnn_does_not_take_them_are_copied(tmp_path: Path) -> None:
-    """A slice, or a part of a concatenation, may begin at any element; the frontend declares every tensor to lie on 16 bytes."""
+    """A slice, or a part of a concatenation, may begin at any element, but the frontend declares every tensor as aligned to 16 bytes."""
     image, taps = ((1, 1, 5, 5), (25, 25, 5, 1)), ((1, 1, 1, 1), (1, 1, 1, 1))
     areas: tuple[tuple[Area, str, int], ...] = (("input", "x", 0), ("arena", "", 1), ("arena", "", 30), ("output", "y", 0))
     buffers = [Buffer("float32", *image, area, key, offset) for area, key, offset in areas]

@@ -1,4 +1,4 @@
-"""What runs CUDA text on the processor notices what a device would not forgive, and every barrier of generated kernels is needed."""
+"""The CUDA stand-in on the processor detects faults that a device would not forgive; every barrier of generated kernels is needed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_threads_meet_at_barriers_and_shuffles(module: HostModule, order: Order)
 
 
 def test_a_missing_barrier_shows(module: HostModule) -> None:
-    """What nobody wrote is NaN, in every order."""
+    """Memory that no thread wrote is NaN, so the fault shows in every order."""
     for order in ORDERS:
         assert np.isnan(run(module, "unsynchronised", order)).any()
 
@@ -130,11 +130,14 @@ FAULTS = {
 def test_what_a_device_would_not_forgive_is_an_error(module: HostModule, symbol: str) -> None:
     with pytest.raises(KernelError, match=FAULTS[symbol]):
         run(module, symbol)
-    np.testing.assert_array_equal(run(module, "reversed"), np.arange(64)[::-1])  # the next launch is not disturbed
+    np.testing.assert_array_equal(run(module, "reversed"), np.arange(64)[::-1])  # the next launch is not affected
 
 
 def test_a_launch_returns_its_mappings() -> None:
-    """A process may have some 65,000 mappings, and a launch of 1,024 threads takes 2,000: it keeps none, whether it fails or not."""
+    """A launch keeps no memory mappings, whether it fails or not.
+
+    A process may have some 65,000 mappings, and a launch of 1,024 threads takes 2,000.
+    """
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("this system does not list a process's mappings")
@@ -180,7 +183,7 @@ REDUNDANT: dict[str, str] = {}
 
 
 def is_noticed(module: HostModule, kernel: GeneratedKernel, suffix: str, fragment: Node) -> bool:
-    """Return whether a kernel, of symbols with a suffix, fails, or is wrong, in some order."""
+    """Return whether a kernel, whose symbols have a suffix, fails or gives a wrong result in some order."""
     arrays = feeds(fragment)
     wanted = expected(fragment, arrays)
     for order in ORDERS:

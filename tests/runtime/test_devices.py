@@ -1,4 +1,4 @@
-"""Devices and targets: which libraries a plan loads, and the whole way on a device that needs none."""
+"""Test devices and targets: the libraries that a plan loads, and a whole optimisation on a device that needs none."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_device_has_a_target_and_every_target_a_device() -> None:
 
 
 def test_the_whole_way_without_compiler_or_vendor_library(tmp_path: Path) -> None:
-    """Import, saturate, candidates, prices, extract, compile, run, check and publish; nothing is said to be faster."""
+    """Import, saturate, find candidates, price, extract, compile, run, check and publish. No speed-up is claimed."""
     onnx.save(model(), tmp_path / "m.onnx")
     options = f"{tmp_path / 'm.onnx'} --device reference --threads 1 --budget 20s --database {tmp_path / 'p.sqlite'} --json"
     done = subprocess.run([sys.executable, "-c", WITHOUT_COMPILER, *options.split()], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -120,7 +120,7 @@ def test_a_model_opens_on_the_reference_device() -> None:
 
 
 def one_step(step: Step, dtype: str = "float32") -> Plan:
-    """Return a plan of one step from x to y, each of four elements."""
+    """Return a plan of one step from x to y, each with four elements."""
     buffers = (Buffer(dtype, (4,), (1,), "input", "x"), Buffer(dtype, (4,), (1,), "output", "y"))
     ports = [Port(key, dtype, (4,), index) for index, key in enumerate("xy")]
     return Plan(buffers, (step,), (ports[0],), (ports[1],), 0, device="reference")

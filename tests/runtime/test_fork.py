@@ -1,4 +1,4 @@
-"""A session that was opened before a fork goes on in the child, with a team and with onnxruntime sessions of its own."""
+"""A session that was opened before a fork continues in the child, with its own thread team and onnxruntime sessions."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ if kind != "library":
 
 @pytest.mark.parametrize("kind", ["library", "onnxruntime", "both"])
 def test_a_session_opened_before_a_fork_runs_in_the_child(tmp_path: Path, kind: str) -> None:
-    """Several children, a grandchild, threads in a child, one that only closes it and ends; and the parent goes on."""
+    """Test several children, a grandchild, threads in a child, and a child that only closes the session. The parent continues."""
     done = subprocess.run([sys.executable, "-c", PARENT, kind, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Kernels to measure travel as archives, their times as lines; measuring may be killed and goes on where it was."""
+"""Kernels to measure are exported as archives and their times returned as lines; killed measuring resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def write(archive: Path, folder: Path, operators: Sequence[str] = OPERATORS, processor: str = "", generator: str = "") -> tuple[Job, ...]:
-    """Write an archive with a product of a library's for each operator."""
+    """Write an archive with one library product per operator."""
     options: CompileOptions = compile_options(1)
     programs = [kernel_program(product(op), PRODUCT, seed=0) for op in operators]
     with ArchiveWriter(archive, Origin(HOST, processor or device(HOST).architecture, 1)) as writer:
@@ -88,7 +88,7 @@ def test_files_are_stored_once(archive: Path) -> None:
 
 
 def test_archives_are_merged_with_each_kernel_once(archive: Path, tmp_path: Path) -> None:
-    """First jobs come first, what measures them travels along, and a size is held by beginning another archive."""
+    """The first archive's jobs come first, and the measuring package is copied. To stay within a size, further archives are begun."""
     other, merged = tmp_path / "other.zip", tmp_path / "merged.zip"
     write(other, tmp_path / "others", ("Tanh", "Relu"))
     done = command("runtime.profile", "merge", archive, other, "-o", merged)
@@ -138,7 +138,7 @@ def test_what_the_database_knows_is_written_not_measured(archive: Path, tmp_path
 
 
 def test_killed_measuring_is_resumed(archive: Path, tmp_path: Path) -> None:
-    """Each kernel is measured once; what the killed process left of a line is cut off."""
+    """Each kernel is measured once. A line that the killed process wrote only in part is cut off."""
     output = tmp_path / "records.jsonl"
     arguments = ["-m", "runtime.profile", "--database", str(tmp_path / "a.sqlite"), "measure", str(archive), "-o", str(output)]
     with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -149,7 +149,7 @@ def test_killed_measuring_is_resumed(archive: Path, tmp_path: Path) -> None:
     before = output.read_text().splitlines()[:1]
     with output.open("a") as file:
         file.write('{"format": "einsat-pro')
-    # another database, so that only the file of records can tell what is done
+    # another database, so that only the file of records shows which kernels are done
     again = ("runtime.profile", "--database", tmp_path / "b.sqlite", "measure", archive, "-o", output)
     done = command(*again)
     assert done.stdout == "3 kernels measured, without a time: 1 failed\n", done.stderr
@@ -166,7 +166,7 @@ def test_a_file_of_something_else_is_not_appended_to(archive: Path, tmp_path: Pa
 
 
 def test_code_for_another_processor_is_left_out(tmp_path: Path) -> None:
-    """A library's kernels are not: they adapt to where they run."""
+    """Only generated code is skipped. A library's kernels adapt to the processor that they run on."""
     for generator, foreign in (("1234", 1), ("", 0)):
         write(tmp_path / "jobs.zip", tmp_path / f"kernels{generator}", ("Relu",), "another processor", generator)
         done = measure_archive(tmp_path / "jobs.zip", Database.in_memory(), effort=QUICK)
@@ -215,7 +215,7 @@ g (float[4,16] x) => (float[4,8] y)
 
 
 def test_a_search_needs_no_measuring_where_its_jobs_were_measured(tmp_path: Path) -> None:
-    """Export, measure in another process with another database, import, until nothing is asked for; then optimise."""
+    """Export, measure in another process with another database, and import, until no job is left; then optimise."""
     model, records = tmp_path / "m.onnx", tmp_path / "records.jsonl"
     onnx.save(parser.parse_model(MODEL), model)
     search = (model, "--threads", 1, "--budget", "60s", *SAME_PRICES)

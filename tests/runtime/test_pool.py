@@ -1,4 +1,4 @@
-"""The pool of threads beside other work: what a worker does not begin others do, with the same results, and without deadlock."""
+"""Test the thread pool beside other work: tasks that a worker does not begin are run by others, with equal results and no deadlock."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ for team in (2, 3, 5, 16, 2):
 
 
 def test_a_worker_that_never_comes_stops_nobody() -> None:
-    """Its member is run by others, with the caller's floating-point control; where members wait, it is waited for."""
+    """Others run its tasks with the caller's floating-point control. A region whose members wait for each other waits for the worker."""
     python("""
 region(3, BARRIER)
 first, second = sorted(tasks() - before)

@@ -1,4 +1,4 @@
-"""Each kind of row has a table of its own; files of the first version are read once; writers may be killed."""
+"""Each kind of row has its own table; files of version 1 are converted once; writers may be killed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_scratch_database_keeps_things_to_itself(tmp_path: Path) -> None:
 
 
 def write_version_1(path: Path) -> None:
-    """Write a file as version 1 did: one table for everything."""
+    """Write a file of version 1, which has one table for everything."""
     rows = [
         (DEVICE.format(*OLD), "Relu(%0)", "tvm", "ok", "[2.0]", ""),
         (DEVICE.format(*OLD), "MatMul(%0, $1)", "onednn.matmul", "failed", "[]", "no such primitive"),

@@ -1,4 +1,4 @@
-"""Jobs run where the runner says: their results are in order, what dies is run again, and machines that are lost cost no record."""
+"""Jobs run where the runner decides: results keep their order, jobs that die are run again, and a lost machine loses no record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def square(number: int) -> int:
 
 
 def dies_once(number: int, folder: str) -> int:
-    """End the process that runs the third job, the first time."""
+    """End the process that runs the third job, but only the first time."""
     met = Path(folder) / str(number)
     if number == 3 and not met.exists():
         met.write_text("")
@@ -51,7 +51,7 @@ def check(runner: Runner, folder: Path) -> None:
         list(runner.run(fails, [(5,)]))
     with pytest.raises(JobLost, match="died"):
         list(runner.run(dies, [(1,)]))
-    assert list(runner.run(square, [(2,)])) == [4]  # what came before does no harm
+    assert list(runner.run(square, [(2,)])) == [4]  # earlier failures do no harm
 
 
 def test_processes_run_jobs_in_order_and_again_where_one_dies(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_names_no_runner_is_refused(text: str) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[object]:
-    """A head without cores, so that jobs run on two nodes that may be killed."""
+    """Yield a cluster whose head has no cores, so that jobs run on two nodes that may be killed."""
     from ray.cluster_utils import Cluster as Nodes
 
     nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0})

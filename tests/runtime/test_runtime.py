@@ -1,4 +1,4 @@
-"""Sessions and artefacts: feeds, outputs, threads, damage, the command line."""
+"""Test sessions and artefacts: feeds, outputs, threads, damaged files, the command line."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_strided_dlpack_and_output_interchange(session: Session) -> None:
     np.testing.assert_allclose(y, expected(session, strided), rtol=1e-5, atol=1e-5)
 
     class Foreign:
-        """Only DLPack, as a tensor of another framework."""
+        """Tensor of another framework, which supports only DLPack."""
 
         def __init__(self, array: np.ndarray) -> None:
             self.array = array
@@ -271,7 +271,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_runs_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """A session needs numpy and oneDNN only; the artefact's own libraries make a compiler unnecessary."""
+    """A session needs only numpy and oneDNN. The artefact contains its libraries, so no compiler is needed."""
     made, weights = matmul_relu()
     folder = save(tmp_path / "m.einsat", made, weights)
     native_build.copy_into(folder)

@@ -1,4 +1,4 @@
-"""The dispatcher, generated kernels, copies and the OpenMP stand-in, through hand-written plans."""
+"""Test the dispatcher, generated kernels, copies and the OpenMP stand-in through hand-written plans."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __attribute__((visibility("default"))) int __tvm_ffi_fail_in_a_task(void *self, 
 
 
 def test_evicting_operands_between_runs_is_not_timed_and_costs_time(kernels: Path) -> None:
-    """Loads of which each waits for the one before are slower where their operand was evicted, on every machine with caches."""
+    """A chain of dependent loads is slower if its operand was evicted, on every machine with caches."""
     elements = CHASED * 16
     buffers = [buffer((elements,), "input", "x"), buffer((1,), "output", "y")]
     ports = [Port("x", "float32", (elements,), 0)], [Port("y", "float32", (1,), 1)]
@@ -71,7 +71,7 @@ def test_evicting_operands_between_runs_is_not_timed_and_costs_time(kernels: Pat
 
 
 def test_weights_from_memory_take_longer_than_from_the_shared_cache() -> None:
-    """A product's packed constant is dropped from all caches before each run; inputs are not."""
+    """The packed constant of a product is evicted from all caches before each run; inputs are not."""
     wide = 1024
     buffers = [buffer((1, wide), "input", "x"), buffer((wide, wide), "weight", "w"), buffer((1, wide), "output", "y")]
     step = Step("onednn", "product", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]})
@@ -83,7 +83,7 @@ def test_weights_from_memory_take_longer_than_from_the_shared_cache() -> None:
 
 
 def test_dispatch_costs_single_microseconds() -> None:
-    """A hundred small kernels, measured inside the dispatcher; the bound is generous for a busy machine."""
+    """Time a hundred small kernels inside the dispatcher. The bound is generous for a busy machine."""
     buffers = [buffer((16,), "input", "x"), *[buffer((16,), "arena", offset=16 * i) for i in range(99)], buffer((16,), "output", "y")]
     steps = [Step("onednn", f"k{i}", (i,), (i + 1,), RELU) for i in range(100)]
     made = plan(buffers, steps, [Port("x", "float32", (16,), 0)], [Port("y", "float32", (16,), 100)])
@@ -102,7 +102,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_generated_kernels_run_on_the_shared_pool(kernels: Path, threads: int) -> None:
-    """The kernel adds the number of chunks that it was launched with, four a thread; an unresolved symbol of its compiler does no harm."""
+    """The kernel adds the number of its chunks, four per thread. An unresolved symbol of its compiler does no harm."""
     buffers = [buffer((1000,), "input", "x"), buffer((1000,), "weight", "w"), buffer((1000,), "output", "y")]
     made = plan(
         buffers, [Step("tvm", "k", (0, 1), (2,), {"symbol": "multiply"})],
@@ -115,7 +115,7 @@ def test_generated_kernels_run_on_the_shared_pool(kernels: Path, threads: int) -
 
 
 def test_a_kernel_library_written_anew_is_loaded_anew(kernels: Path, tmp_path: Path) -> None:
-    """Closing unloads the kernels, so the same file may hold others for the next executable."""
+    """Closing an executable unloads its kernels, so the same file may hold other kernels for the next one."""
     buffers = [buffer((1000,), "input", "x"), buffer((1000,), "weight", "w"), buffer((1000,), "output", "y")]
     step = Step("tvm", "k", (0, 1), (2,), {"symbol": "multiply"})
     made = plan(buffers, [step], [Port("x", "float32", (1000,), 0)], [Port("y", "float32", (1000,), 2)])
@@ -167,7 +167,7 @@ def test_copy_any_strides_any_type(dtype: str) -> None:
     ("source", "target"), [((20, 5, 1), (35, 7, 1)), ((35, 7, 1), (20, 5, 1)), ((35, 7, 1), (35, 7, 1)), ((20, 5, 1), (24, 5, 1))]
 )
 def test_copy_of_axes_that_lie_behind_each_other_on_one_side(source: tuple[int, ...], target: tuple[int, ...]) -> None:
-    """Axes are one only where they are in both; what lies between the rows of the target stays."""
+    """Axes are merged only if they are contiguous in both source and target. Elements between the rows of the target stay unchanged."""
     shape, elements = (3, 4, 5), 105
     buffers = [
         Buffer("float32", (elements,), (1,), "input", "x"), Buffer("float32", shape, source, "input", "x"),
@@ -214,7 +214,7 @@ assert ("libgomp" in maps) == (sys.argv[1] == "libgomp.so.1") and "openmp-" in m
 
 @pytest.mark.parametrize("libgomp", ["libgomp.so.1", "libgomp-is-missing.so"])
 def test_the_vendor_library_runs_on_our_pool_with_libgomp_and_without(libgomp: str) -> None:
-    """Several sessions on several threads, and in a forked child."""
+    """Test several sessions on several threads, and a forked child."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", STAND_IN, libgomp], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -223,7 +223,7 @@ def test_the_vendor_library_runs_on_our_pool_with_libgomp_and_without(libgomp: s
 def test_the_compiler_keeps_its_own_files_where_ours_are_and_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where zig cannot write into its folder, it never ends: the home of a container may be read-only."""
+    """zig never terminates if it cannot write into its folder, and the home of a container may be read-only."""
     places: list[str] = []
 
     def never_ends(command: list[str], *, env: dict[str, str], timeout: float, **other: object) -> None:
@@ -255,7 +255,7 @@ def test_a_changed_header_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_libraries_need_nothing_of_the_compilers_runtime() -> None:
-    """They are linked without it, and all that they call is found when they are loaded."""
+    """They are linked without it, and every symbol that they use is resolved when they are loaded."""
     sources = [library.source for library in lowering("cpu").libraries if library.source is not None]
     assert len(sources) >= 5
     for path in (native_build.build(), native_build.build_openmp(), *map(native_build.build, sources)):
@@ -300,13 +300,13 @@ assert len(seen) > 1, "they arrive after each run"
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_wait_until_a_run_is_over(threads: int) -> None:
-    """oneDNN's x64:gemm:jit keeps data where the stack pointer should be: a signal's frame would overwrite the heap."""
+    """oneDNN's x64:gemm:jit uses the stack pointer for data, so a signal's stack frame would overwrite the heap."""
     done = subprocess.run([sys.executable, "-c", SIGNALS, str(threads)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_libraries_are_the_same_bytes_wherever_they_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Artefacts carry them: no folder of the machine may stand in them."""
+    """Artefacts contain these libraries, so they must not contain paths of the build machine."""
     for variable in native_build.ZIG_FOLDERS:
         monkeypatch.setenv(variable, str(cache_folder() / "zig"))
     built = []

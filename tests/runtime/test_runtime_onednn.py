@@ -1,4 +1,4 @@
-"""Every primitive of the vendor library against onnxruntime or numpy, through hand-written plans."""
+"""Compare every primitive of the vendor library with onnxruntime or numpy, through hand-written plans."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def packed(executable: Executable) -> Sequence[np.ndarray]:
 
 
 def transposed_matrix(size: int, key: str = "") -> Buffer:
-    """Return a weight that lies by columns, which the library packs on every processor."""
+    """Return a column-major weight, which the library packs on every processor."""
     return buffer((size, size), "weight", key, strides=(1, size))
 
 
@@ -67,7 +67,7 @@ def convolution(strides: list[int], dilations: list[int], before: list[int], aft
 
 
 def test_executables_of_the_same_weights_share_their_packed_copies() -> None:
-    """Plans of several sizes pack a constant once; the copy goes with the last of them."""
+    """Plans for several input sizes pack a constant once. The packed copy is freed with the last executable that uses it."""
     w = draw(96, 96)
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
 
@@ -103,7 +103,7 @@ def test_convolution_with_bias_and_relu(threads: int, packed: bool) -> None:
 
 @pytest.mark.parametrize(("rank", "group"), [(1, 1), (2, 2), (2, 6), (3, 1)])
 def test_convolution_of_channels_last_data(rank: int, group: int) -> None:
-    """Conv over NHWC = NHWC view of Conv over NCHW, grouped and depthwise too."""
+    """Conv over NHWC = NHWC view of Conv over NCHW, including grouped and depthwise convolutions."""
     space = (9, 8, 7)[:rank]
     x, w = draw(2, 6, *space), draw(12, 6 // group, *(3,) * rank)
     expected = reference("Conv", x, w, group=group, pads=[1] * 2 * rank)
@@ -135,7 +135,7 @@ def test_deconvolution(group: int) -> None:
     ("left", "right"), [((5, 7), (7, 3)), ((1, 6, 7), (1, 7, 8)), ((2, 3, 4, 5), (1, 1, 5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6))]
 )
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], packed: bool) -> None:
-    """Batches that are one, shared or repeated; bias and a residual as post-operations."""
+    """The batch may be absent, shared or repeated. Bias and residual are post-operations."""
     x, w, bias = draw(*left), draw(*right), draw(*(1,) * (len(left) - 1), right[-1])
     residual, row = draw(*left[:-1], right[-1]), draw(*left[:-1], 1)
     expected = np.tanh(x @ w + bias + residual) * row
@@ -150,7 +150,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...], packed: bool) -> 
 
 
 def test_matmul_merges_batches_only_where_strides_allow() -> None:
-    """Heads read in place from [batch, time, heads, size] cannot merge with the rows; the result must be the same."""
+    """Heads read in place from [batch, time, heads, size] cannot be merged with the rows. The result must be the same."""
     x, w = draw(2, 5, 3, 4), draw(4, 6)
     shape, strides = transposed(x.shape, (0, 2, 1, 3))
     expected = np.transpose(x, (0, 2, 1, 3)) @ w
@@ -247,7 +247,7 @@ def test_resampling(algorithm: str, size: tuple[int, int]) -> None:
 
 
 def _resize(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Interpolate linearly with centres at halves, one axis after the other."""
+    """Interpolate linearly with half-pixel centres, one axis after the other."""
     for axis, count in zip((2, 3), size, strict=True):
         old = x.shape[axis]
         centre = np.clip((np.arange(count) + 0.5) * old / count - 0.5, 0, old - 1)
@@ -342,7 +342,7 @@ def test_every_fused_function_is_asked_about_nan() -> None:
 
 
 def test_what_adds_keeps_nan() -> None:
-    """Sums, means and normalisations; the library's maxima do not, so none of them is used."""
+    """Sums, means and normalisations propagate NaN. The library's maxima do not, so none of them is used."""
     x = draw(3, 4, 37)
     x[1, :, 30] = np.nan
     for algorithm in ALGORITHMS.values():
@@ -403,7 +403,7 @@ def test_equal_constants_are_packed_once() -> None:
 
 
 def test_packed_weights_are_told_apart() -> None:
-    """Two constants of one shape and layout are two; what is no constant is not packed."""
+    """Two constants of the same shape and layout are packed separately. An operand that is not a constant is not packed."""
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
     buffers = [buffer((64, 64), "input", "x"), *(transposed_matrix(64, f"w{k}") for k in (0, 1))]
     buffers += [buffer((64, 64), "output", f"y{k}") for k in (0, 1, 2)]

@@ -1,4 +1,4 @@
-"""Steps that onnxruntime runs, between native ones and alone."""
+"""Test steps that onnxruntime runs, between native steps and alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.plans import draw, model, save
 
 
 def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
-    """relu by the library, CumSum by onnxruntime, relu again."""
+    """Run relu by the library, CumSum by onnxruntime, and relu again."""
     nodes = [helper.make_node("Constant", [], ["axis"], value_int=0), helper.make_node("CumSum", ["a", "axis"], ["b"])]
     tensor = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [7]) for n in "ab"]
     made = parse_plan("""plan arena_bytes=56 {
@@ -41,7 +41,7 @@ def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
 
 
 def test_threads_spin_during_an_opaque_step_and_not_after_it() -> None:
-    """Without spinning an LSTM takes twice as long; with it after the run, the next kernel waits for a core."""
+    """Without spinning, an LSTM takes twice as long. If threads spin after the run, the next kernel waits for a core."""
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [256, 256]) for n in "xy"]
     proto = model([helper.make_node("MatMul", ["x", "x"], ["y"])], infos[:1], infos[1:])
     made = parse_plan("""plan arena_bytes=262144 {
@@ -69,7 +69,7 @@ def test_threads_spin_during_an_opaque_step_and_not_after_it() -> None:
 
 @pytest.mark.parametrize(("rows", "threads"), [(100, 1), (300, 2)])
 def test_a_step_with_little_data_has_no_threads_of_its_own(rows: int, threads: int) -> None:
-    """Waking them takes longer than the step, and the next kernel's threads find the cores taken."""
+    """Waking threads takes longer than the step, and they occupy cores that the next kernel's threads need."""
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 320]) for name in "xy"]
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Atan", ["a"], ["y"])]
     graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
@@ -82,7 +82,7 @@ def test_a_step_with_little_data_has_no_threads_of_its_own(rows: int, threads: i
 
 
 def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
-    """An unchanged model is one opaque step; sizes and strings pass through."""
+    """An unchanged model is one opaque step. Sizes and strings pass through it unchanged."""
     nodes = [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("NonZero", ["x"], ["y"])]
     inputs = [
         helper.make_tensor_value_info("s", TensorProto.STRING, ["n"]),
@@ -112,7 +112,7 @@ def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
 
 
 class Foreign:
-    """An array of another library."""
+    """Array of another library."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -125,7 +125,7 @@ class Foreign:
 
 
 def whole_model(tmp_path: Path, dtype: int = TensorProto.FLOAT) -> Session:
-    """Return a session on a model that was kept unchanged: two outputs of two inputs."""
+    """Return a session of a model that is kept unchanged, with two inputs and two outputs."""
     infos = [helper.make_tensor_value_info(n, dtype, [2, 3]) for n in "abyz"]
     nodes = [helper.make_node("Add", ["a", "b"], ["y"]), helper.make_node("Identity", ["a"], ["z"])]
     name = "float32" if dtype == TensorProto.FLOAT else "bfloat16"
@@ -183,7 +183,7 @@ def test_a_model_of_types_that_numpy_lacks_is_still_passed_as_bits(tmp_path: Pat
 
 
 def test_host_values_travel_between_opaque_steps() -> None:
-    """A result of unknown size stays a Python object until something reads it."""
+    """A result of unknown size stays a Python object until a step or an output reads it."""
     first = model(
         [helper.make_node("NonZero", ["x"], ["i"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
         [helper.make_tensor_value_info("i", TensorProto.INT64, None)],

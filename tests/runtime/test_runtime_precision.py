@@ -1,4 +1,4 @@
-"""Steps of the library that read operands in another element type than they lie in."""
+"""Test library steps that read operands in another element type than the stored one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_operands_that_lie_transposed_are_converted() -> None:
 
 
 def test_convolution_of_rounded_operands() -> None:
-    """A convolution of one tap in each place is a product, channels last."""
+    """A convolution with a 1x1 window is a product, channels last."""
     x, w = draw(2, 9, 8, 32), draw(48, 32, 1, 1)
     shape, strides = transposed(x.shape, (0, 3, 1, 2))
     out_shape, out_strides = transposed((2, 9, 8, 48), (0, 3, 1, 2))
@@ -80,7 +80,7 @@ def test_convolution_of_rounded_operands() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2)], ids=("channels first", "channels last"))
 def test_convolution_of_split_operands(order: tuple[int, ...], threads: int) -> None:
-    """relu(x * w + bias), where three products of bfloat16 stand for one: source and weights lie in float32."""
+    """relu(x * w + bias) as three bfloat16 products instead of one, where source and weights are stored in float32."""
     x, w, bias = draw(1, 24, 11, 9), draw(40, 24, 3, 3), draw(40)
     inverse = tuple(np.argsort(order))
     stored_x = np.ascontiguousarray(x.transpose(inverse))
@@ -116,7 +116,7 @@ def split_numbers(numbers: np.ndarray, target: np.ndarray, record: native.SplitR
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize("rows", [7, 500])
 def test_numbers_are_split_into_two(rows: int, is_transposed: bool, lower: int) -> None:
-    """The nearest number of bfloat16, and the one nearest to what that leaves; infinities and NaN are in the first."""
+    """The first part is the nearest bfloat16 number, the second is nearest to the remainder. Infinities and NaN are in the first part."""
     numbers = draw(rows, 70)
     numbers[:6, 0] = [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, -np.finfo(np.float32).max, 0.0]
     numbers[6, :] = np.array([0x3F808000, 0x3F818000, 0x7F800001, 0xBF808000, 0x7F7F8000], np.uint32).view(np.float32)[np.arange(70) % 5]
@@ -137,7 +137,7 @@ def test_numbers_are_split_into_two(rows: int, is_transposed: bool, lower: int) 
 
 
 def test_what_two_steps_convert_does_not_meet() -> None:
-    """y = bf16(bf16(x) bf16(w)) bf16(v): both steps convert into the one scratchpad, beside what the primitives keep there."""
+    """y = bf16(bf16(x) bf16(w)) bf16(v): both steps convert into one scratchpad, without overwriting the data of the primitives."""
     x, w, v = draw(128, 96), draw(96, 80), draw(80, 72)
     spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "types": BF16}
     buffers = [buffer((128, 96), "input", "x"), buffer((96, 80), "weight", "w"), buffer((80, 72), "weight", "v")]
@@ -174,6 +174,6 @@ def test_a_packed_operand_of_another_type_takes_half_the_memory() -> None:
 
 
 def test_the_same_elements_side_by_side() -> None:
-    """A window with gaps in another order keeps its order and loses its gaps."""
+    """A window with gaps and permuted axes keeps the order of its axes and loses its gaps."""
     window = onednn.Window("float32", (2, 3, 4), (4, 100, 1)).of_type("bfloat16")
     assert (window.dtype, window.shape, window.strides) == ("bfloat16", (2, 3, 4), (4, 8, 1))

@@ -1,6 +1,6 @@
-"""The times of the standard kernels, measured by the first command that needs them, for all commands of a process's tests.
+"""Times of the standard kernels, measured by the first command that needs them and shared by all commands of a process's tests.
 
-Each command with a database of its own would measure them again, which takes longer than the rest of most small searches.
+A command with a database of its own would measure them again, which takes longer than the rest of most small searches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runtime.profile import Database
 
 
 def share_calibrations(path: Path) -> None:
-    """Have searches take what is filed at a path of the standard kernels, where they may measure, and file what is not."""
+    """Make searches that may measure read the standard kernels' times from the file at a path, and store missing ones there."""
     calibrate, calibration_programs = measuring.calibrate, measuring.calibration_programs
 
     def copy(source: Database, destination: Database, device: str, target: Target) -> None:

@@ -1,9 +1,9 @@
-"""Processes as forks of processes that have imported what they need: an import takes longer than most of them run.
+"""Run processes as forks of servers that have done their imports, which would take longer than most of these processes run.
 
     python -m tests.support.child_server PROGRAM SOCKET      serves until its standard input ends
 
-Whoever needs such a process starts ``LAUNCHER`` in its place, which hands its own pipes to a fork of the server and lasts as long as that.
-Compiling and measuring processes are always such forks, commands are where a test asks for the fixture ``forked_python``.
+A process is replaced by ``LAUNCHER``, which hands its own pipes to a fork of the server and ends when the fork does. Compiling and
+measuring processes are always such forks. Commands are forks if a test asks for the fixture ``forked_python``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ with socket.socket(socket.AF_UNIX) as server:
     code = server.recv(16)
 os._exit(int(code or 1))
 """
-"""What stands for the process: killed, it takes the fork with it."""
+"""The program that stands for the process; when it is killed, the fork ends too."""
 MOST_BYTES = 1 << 17
-"""The largest request: the environment, the folder and the arguments of a command."""
+"""The largest size of a request in bytes; it holds a command's environment, folder and arguments."""
 
 
 def compiler() -> Callable[[], None]:
-    """Import the code generator; return what compiles."""
+    """Import the code generator; return its main function."""
     from lower.targets.cpu.generator.compiler import load_generator, main
 
     load_generator()
@@ -51,7 +51,10 @@ def compiler() -> Callable[[], None]:
 
 
 def worker() -> Callable[[], None]:
-    """Import what runs programs, but none of the libraries that read their number of threads once; return what times them."""
+    """Import the modules that run programs, and return the function that times them.
+
+    Libraries that read their number of threads only once are not imported.
+    """
     from runtime.worker import main
 
     for name in ("onnxruntime", "runtime.session"):
@@ -61,7 +64,7 @@ def worker() -> Callable[[], None]:
 
 
 def python() -> Callable[[], None]:
-    """Import what most commands need; return what runs the module or the text that its arguments name, as Python does."""
+    """Import what most commands need; return a function that runs the module or the text in its arguments, as Python does."""
     from tests.support.calibrations import share_calibrations
     from tests.support.forked import prepare
 
@@ -69,7 +72,7 @@ def python() -> Callable[[], None]:
     places = json.loads(os.environ[PLACES_VARIABLE])
     take_the_place(places)
     share_calibrations(Path(places["python"]).with_name("calibrations.sqlite"))
-    gc.freeze()  # a fork that collects what was imported copies all of it
+    gc.freeze()  # otherwise a collection in a fork copies all imported objects
 
     def main() -> None:
         option, what, *rest = sys.argv
@@ -88,11 +91,11 @@ def python() -> Callable[[], None]:
 PROGRAMS: Mapping[str, Callable[[], Callable[[], None]]] = {"compiler": compiler, "worker": worker, "python": python}
 OUR_PACKAGES = ("bench", "egraph", "lower", "runtime", "tests", "verify")
 PLACES_VARIABLE = "EINSAT_TESTS_PLACES"
-"""Where the server of commands is told the sockets of the others."""
+"""The environment variable that tells the server of commands the sockets of the others."""
 
 
 def command_of(place: str | Path) -> tuple[str, ...]:
-    """Return the arguments of Python that stand for the process of a server."""
+    """Return the arguments with which Python launches a process of a server."""
     return ("-S", "-c", LAUNCHER, str(place))
 
 
@@ -101,7 +104,7 @@ PLACES: dict[str, str] = {}
 
 
 def take_the_place(places: Mapping[str, str]) -> None:
-    """Have all compiling and measuring processes that this process starts, but for those with a command of their own, be forks."""
+    """Replace the compiling and measuring processes that this process starts by forks, except those with a command of their own."""
     from lower.targets.cpu.generator import process as compiling
     from runtime import measure
 
@@ -111,7 +114,7 @@ def take_the_place(places: Mapping[str, str]) -> None:
 
 @contextmanager
 def child_servers() -> Iterator[None]:
-    """Start a server for each program, which imports nothing before it is asked, and use them."""
+    """Start a server for each program and use them; a server imports its program on the first request."""
     with tempfile.TemporaryDirectory(prefix="einsat-tests-") as folder, ExitStack() as servers:
         places = {program: str(Path(folder) / program) for program in PROGRAMS}
         environment = {**os.environ, "PYTHONHASHSEED": "0", PLACES_VARIABLE: json.dumps(places)}
@@ -127,9 +130,9 @@ def child_servers() -> Iterator[None]:
 
 
 def write_stand_in(path: Path) -> Path:
-    """Write a program that stands for Python where ``-m MODULE`` of this project or ``-c TEXT`` is run; it leaves other things to Python.
+    """Write a program that replaces Python for ``-m MODULE`` of this project and ``-c TEXT``, and leaves other calls to Python.
 
-    Among these are processes of ``multiprocessing``, which inherit other descriptors than those of the standard streams.
+    Processes of ``multiprocessing`` are left to Python because they inherit descriptors beside the standard streams.
     """
     module = f"sys.argv[1] == '-m' and sys.argv[2].split('.')[0] in {OUR_PACKAGES!r}"
     text = "sys.argv[1] == '-c' and '--multiprocessing-fork' not in sys.argv"
@@ -141,25 +144,25 @@ def write_stand_in(path: Path) -> Path:
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
-    """Kill a server that leads a session of its own, and every fork of it: one that is left holds its pipes open."""
+    """Kill a server that leads its own session, with all its forks; a remaining fork would hold the pipes open."""
     os.killpg(server.pid, signal.SIGKILL)
     server.communicate()
 
 
 def serve(launcher: socket.socket, main: Callable[[], None]) -> None:
-    """Be the process of a launcher."""
+    """Act as the process of a launcher."""
     text, descriptors, _, _ = socket.recv_fds(launcher, MOST_BYTES, 3)
     while not text.endswith(b"\n"):
         received = launcher.recv(MOST_BYTES)
         if not received:
-            return  # the launcher was killed before it had asked
+            return  # the launcher was killed before it sent its request
         text += received
     request = json.loads(text)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.argv = request["arguments"]
-    tempfile.tempdir = None  # TMPDIR may be another
+    tempfile.tempdir = None  # TMPDIR may differ
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -172,7 +175,7 @@ def serve(launcher: socket.socket, main: Callable[[], None]) -> None:
         end(1)
 
     def end_at_once(status: int) -> NoReturn:
-        """Have the launcher end with the code of a program that ends without more ado."""
+        """Make the launcher end with the code of a program that calls ``os._exit``."""
         raise SystemExit(status)
 
     os._exit = end_at_once
@@ -194,7 +197,7 @@ def serve(launcher: socket.socket, main: Callable[[], None]) -> None:
 
 
 def code_of(end_of_program: SystemExit) -> int:
-    """Return the exit code that Python would have, and print what it would."""
+    """Return Python's exit code for an exit, and print the message that Python would print."""
     if end_of_program.code is None or isinstance(end_of_program.code, int):
         return end_of_program.code or 0
     print(end_of_program.code, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command line as a user calls it, and a small model to call it on."""
+"""Run the command line as a user does, on a small model."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from tests.support.forked import run_forked
 from tests.support.paths import ROOT
 
 SAME_PRICES = ("--policy", "prediction.factor=1000")
-"""What kernels cost in place is not filed: it would be after a search has chosen, and what is run again would see it.
+"""Options that keep times of kernels measured in place out of the database.
 
-Kernels are timed in place where a program takes longer than was predicted, which on a busy machine any may.
+They would be stored after a search has chosen, and a repeated run would read them. Kernels are timed in place if a program takes longer
+than was predicted, which may happen to any program on a busy machine.
 """
 
 
 def first_program(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy) -> str:
-    """Let a program win whatever was measured: the first that has a time, if any."""
+    """Let the first program that has a time win, whatever was measured."""
     return next((name for name in preferred if name != ORIGINAL and timings[name].status == "ok"), ORIGINAL)
 
 
 def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, str] = ("Relu", "Tanh")) -> Path:
-    """Write two layers that share an input, with sizes that nothing else has."""
+    """Write two layers that share an input, with sizes that occur nowhere else."""
     random = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -52,7 +53,7 @@ def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, st
 
 
 def command(*arguments: object, is_forked: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m egraph.optimize` with these arguments to its end; where it is not forked, its hashes have another seed."""
+    """Run `python -m egraph.optimize` with these arguments to its end; a process that is not forked has another hash seed."""
     texts, variables = [*map(str, arguments)], {**os.environ, **environment}
     if is_forked:
         return run_forked(texts, variables, 120)
@@ -63,7 +64,7 @@ def command(*arguments: object, is_forked: bool = True, **environment: str) -> s
 
 
 def module_command(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE` with these arguments to its end, as a fork of a process that has imported what most modules import."""
+    """Run `python -m MODULE` with these arguments to its end, as a fork of a process that has imported common modules."""
     script = f"import runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     return run_forked([*map(str, arguments)], os.environ, 120, script)
 
@@ -74,7 +75,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def model_of_bytes(folder: Path) -> Path:
-    """Save a model that rounds to bytes between products: a value between two steps goes either way, and moves what follows."""
+    """Save a model that rounds to bytes between products: a value between two steps may go either way, and changes later values."""
     generator = np.random.default_rng(1)
     nodes, tensors, value = [], [], "x"
     for layer in range(8):

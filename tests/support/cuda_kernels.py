@@ -12,16 +12,16 @@ from lower.targets.cuda.generator import OUTPUT, SCRATCH, GeneratedKernel
 from runtime.devices.cuda.shim import ORDERS, HostModule, compile_for_host
 
 TOLERANCE = 1e-5
-"""Relative error of an element; of sums that cancel, a tenth of it relative to the largest element."""
+"""Relative error of an element; for sums that cancel, a tenth of it relative to the largest element."""
 
 
 def compiled(kernels: Sequence[GeneratedKernel]) -> HostModule:
-    """Compile kernels in one go."""
+    """Compile kernels together."""
     return compile_for_host("\n".join(kernel.text for kernel in kernels))
 
 
 def results(module: HostModule, kernel: GeneratedKernel, operands: Mapping[str, np.ndarray], out: np.ndarray) -> list[np.ndarray]:
-    """Return what a kernel makes of ``out``, in each order."""
+    """Return what a kernel writes to ``out``, for each order of threads."""
     found = []
     for order in ORDERS:
         memory = {**operands, OUTPUT: out.copy(), SCRATCH: np.full(kernel.scratch_bytes // 4, np.nan, np.float32)}
@@ -38,13 +38,13 @@ def by_name(fragment: Node, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarra
 
 
 def expected(fragment: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what the fragment means, in float64."""
+    """Return the fragment's value in float64."""
     with np.errstate(all="ignore"):
         return np.asarray(evaluate((fragment,), dict(zip(placeholders(fragment), arrays, strict=True)))[0])
 
 
 def check(module: HostModule, kernel: GeneratedKernel, fragment: Node, arrays: Sequence[np.ndarray], tolerance: float = TOLERANCE) -> None:
-    """Hold a kernel to its meaning in every order, with equal bits."""
+    """Check that a kernel has its fragment's value in every order, with equal bits."""
     out = np.full(fragment.type.sizes, 7, fragment.type.dtype)
     found = results(module, kernel, by_name(fragment, arrays), out)
     assert len({each.tobytes() for each in found}) == 1, f"the order of threads decides: {fragment}"

@@ -1,4 +1,4 @@
-"""Bilinear programs written by hand, each beside the operator that it computes: Winograd's convolutions, Strassen's products."""
+"""Hand-written bilinear programs, each with the operator that it computes: Winograd's convolutions and Strassen's products."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fast(
     x: Node, w: Node, m: tuple[int, int], pads: Sequence[int], change: Callable[[list[Matrices]], list[Matrices]] = lambda found: found,
     shift: int = 0,
 ) -> Node:  # fmt: skip
-    """Y(MatMul(V, U)) for NHWC; ``change`` and ``shift`` make it wrong."""
+    """Return Y(MatMul(V, U)) for NHWC; ``change`` and ``shift`` make it wrong."""
     n, h, w_in, c = x.type.sizes
     k, _, r, s = w.type.sizes
     rows, columns = h + pads[0] + pads[2] - r + 1, w_in + pads[1] + pads[3] - s + 1
@@ -78,7 +78,7 @@ def fast(
 def winograd(
     n: int, c: int, k: int, h: int, w: int, r: int, s: int, m: tuple[int, int], pads: Sequence[int] | None = None, **wrong: Any
 ) -> Pair:
-    """A convolution, and F(m, r x s)."""
+    """Return a convolution and its form as F(m, r x s)."""
     x, weight = leaf(0, n, h, w, c), leaf(1, k, c, r, s, constant=True)
     pads = pads if pads is not None else (r // 2, s // 2, r // 2, s // 2)
     return conv(x, weight, pads), fast(x, weight, m, pads, **wrong)
@@ -107,7 +107,7 @@ RESULT = [[[1, 0, 0, 1, -1, 0, 1], [0, 0, 1, 0, 1, 0, 0]], [[0, 1, 0, 1, 0, 0, 0
 
 
 def strassen(m: int, k: int, n: int, wrong: bool = False) -> Pair:
-    """Seven products of blocks as one batched product between tables."""
+    """Seven products of blocks as one batched product, with tables on both sides."""
     a, b = leaf(0, m, k), leaf(1, k, n)
     result = [[list(row) for row in rows] for rows in RESULT]
     if wrong:

@@ -1,7 +1,7 @@
-"""Derived programs written by hand, each beside the operator that it computes: what the prover of derivations is held to.
+"""Hand-written derived programs, each with the operator that it computes, as cases for the prover of derivations.
 
-A pair is (operator, program), both over the same placeholders. The builders take any sizes, so that every family is
-proved at the sizes that matter and evaluated at sizes that a reference can.
+A pair is (operator, program), both over the same placeholders. The builders take any sizes, so that every family is proved at relevant
+sizes and evaluated at sizes that the reference can handle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.fragments import Body, Indices, Pair, concat, conv, cut, expr
 
 
 def gathered(n: int, c: int, k: int, h: int, w: int, r: int, s: int, stride: int = 1, dilation: int = 1, group: int = 1) -> Pair:
-    """NHWC convolution: windows gathered, then one (batched) matrix product."""
+    """NHWC convolution: gathered windows, then one (batched) matrix product."""
     pads = (r // 2 * dilation, s // 2 * dilation) * 2
     x, weight = leaf(0, n, h, w, c), leaf(1, k, c // group, r, s, constant=True)
     left = conv(x, weight, pads, stride, dilation, group=group)
@@ -61,7 +61,7 @@ def pointwise_product(n: int, c: int, f: int, h: int) -> Pair:
 
 
 def transposed(n: int, c: int, f: int, h: int, k: int = 4, s: int = 2, p: int = 1, by_parity: bool = True, tap: int = 0) -> Pair:
-    """ConvTranspose: one product for all taps, then a reduction of those that meet, all of them or by parity."""
+    """ConvTranspose: one product for all taps, then a sum of the taps that overlap, over all of them or by parity."""
     x, w = leaf(0, n, h, h, c), leaf(1, c, f, k, k, constant=True)
     left = _transposed(x, w, s, p)
     products = matmul(reshape(x, n * h * h, c), reshape(transpose(w, 0, 2, 3, 1), c, k * k * f))
@@ -86,7 +86,7 @@ def _transposed(x: Node, w: Node, s: int, p: int) -> Node:
 
 
 def taps_apart(n: int, c: int, f: int, h: int, r: int) -> Pair:
-    """An NHWC convolution as a sum of products, one for each tap, over slices of the padded image."""
+    """An NHWC convolution as a sum of products over slices of the padded image, one product for each tap."""
     x, w = leaf(0, n, h, h, c), leaf(1, f, c, r, r, constant=True)
     p = r // 2
     padded = apply("Pad", x, before=(0, p, p, 0), after=(0, p, p, 0), mode="constant", value=0.0)
@@ -130,7 +130,7 @@ def enlarged(n: int, c: int, h: int, f: int, k: int, reach: int | None = None) -
 
 
 def phased(n: int, c: int, f: int, h: int, k: int = 3) -> Pair:
-    """A convolution of stride 2 as one of stride 1 over an image of four times the channels."""
+    """A convolution of stride 2 as one of stride 1 over an image with four times the channels."""
     x, w = leaf(0, n, h, h, c), leaf(1, f, c, k, k, constant=True)
     p = k // 2
     left = conv(x, w, (p,) * 4, 2)
@@ -154,7 +154,7 @@ def phased(n: int, c: int, f: int, h: int, k: int = 3) -> Pair:
 
 
 def undilated(n: int, c: int, f: int, h: int, d: int = 2, k: int = 3) -> Pair:
-    """A dilated convolution as a plain one, the phases of the image folded into the batch."""
+    """A dilated convolution as one without dilation, with the phases of the image folded into the batch."""
     x, w = leaf(0, n, h, h, c), leaf(1, f, c, k, k, constant=True)
     folded = reshape(transpose(reshape(x, n, h // d, d, h // d, d, c), 0, 2, 4, 1, 3, 5), n * d * d, h // d, h // d, c)
     y = conv(folded, w, (k // 2,) * 4)
@@ -210,7 +210,7 @@ def band_of(a: Node, b: Node, reach: int, d: int) -> Node:
 
 
 def narrow_band(operator: Callable[[Node, Node, int, int], Node], batch: int, m: int, k: int, reach: int, d: int, into: str) -> Pair:
-    """A dilated band product as one without dilation, the phases folded ``into`` the "batch" (true) or into "chunks" of m (false)."""
+    """A dilated band product as one without dilation, with the phases folded ``into`` the "batch" (true) or "chunks" of m (false)."""
     a, b = leaf(0, batch, m, k if operator is band else 2 * reach + 1), leaf(1, batch, m, k)
 
     def folded(x: Node) -> Node:
@@ -236,7 +236,7 @@ def correlation(size: int, swapped: bool) -> Pair:
 
 
 def band_attention(batch: int, m: int, k: int, reach: int, d: int) -> Pair:
-    """Attention within a dilated band, and the same without dilation over the phases folded into the batch."""
+    """Attention within a dilated band, and the same without dilation over phases that are folded into the batch."""
     operands = leaf(0, batch, m, k), leaf(1, batch, m, k), leaf(2, batch, m, k)
 
     def attention(q: Node, keys: Node, values: Node, dilation: int) -> Node:
@@ -248,7 +248,7 @@ def band_attention(batch: int, m: int, k: int, reach: int, d: int) -> Pair:
 
 
 def line_of(kind: str) -> Pair:
-    """sum(t) A[p(x, y) + t] B[t] along one line of positions p = x + 2y, x - 2y + 6 or 7 - x - 2y: computed once, then read."""
+    """sum(t) A[p(x, y) + t] B[t] along one line of positions p = x + 2y, x - 2y + 6 or 7 - x - 2y, computed once and then read."""
     a, b = leaf(0, 30), leaf(1, 5)
 
     def place(x: Index, y: Index) -> Index:
@@ -263,7 +263,7 @@ def line_of(kind: str) -> Pair:
 
 
 def flattened(stride: int) -> Pair:
-    """A reshape as an expression; with another stride than 7 it is none."""
+    """A reshape as an expression; with a stride other than 7 it is no reshape."""
     x = leaf(0, 49, 512)
 
     def body(tensors: Sequence[Tensor], out: Indices, _: Indices) -> Scalar:
@@ -281,7 +281,7 @@ def in_turn(n: int, c: int, h: int) -> Pair:
 
 
 def below(operator: Callable[[Node], Node], pair: Pair) -> Pair:
-    """The same operator above both sides."""
+    """Apply the same operator to both sides."""
     return operator(pair[0]), operator(pair[1])
 
 
@@ -298,14 +298,14 @@ def with_residual(x: Node) -> Node:
 
 
 def merged(m: int, k: int, n: int, which: int) -> Pair:
-    """One of two products, taken from a batched one of both."""
+    """One of two products, taken from a batched product of both."""
     a, b, c, d = leaf(0, m, k), leaf(1, k, n), leaf(2, m, k), leaf(3, k, n)
     both = matmul(concat(0, reshape(a, 1, m, k), reshape(c, 1, m, k)), concat(0, reshape(b, 1, k, n), reshape(d, 1, k, n)))
     return matmul(c, d), reshape(cut(both, (which, 0, 0), (which + 1, m, n)), m, n)
 
 
 def heads(batch: int, length: int, count: int, size: int) -> Pair:
-    """A projection split into heads, and the heads' projections as one batched product."""
+    """A projection split into heads, and the projections of all heads as one batched product."""
     width = count * size
     x, w = leaf(0, batch, length, width), leaf(1, width, width, constant=True)
     weights = reshape(transpose(reshape(w, width, count, size), 1, 0, 2), 1, count, width, size)

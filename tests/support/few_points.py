@@ -1,10 +1,10 @@
-"""Decide from few points of the output where two multilinear programs agree: PET's theorems 1 and 2, as a check on what is proved.
+"""Decide from few points of the output where two multilinear programs agree: PET's theorems 1 and 2, as a check of proofs.
 
-Theorem 1: where on a box the sums of both programs run over the same values, and what they read moves with the position, agreement at
-one point and at its neighbour along every axis is agreement everywhere. Theorem 2: on random operands modulo a prime p, programs with n
-reads in a product that differ at a point agree there with a probability of at most n/p.
+Theorem 1: let the sums of both programs run over the same values in a box, and let their reads move with the position. If the programs
+agree at one point and at its neighbour along every axis, they agree in the whole box. Theorem 2: programs with n reads in a product that
+differ at a point agree there with a probability of at most n/p, on random operands modulo a prime p.
 
-Floor-divisions, which reshapes bring, move what is read in jumps: boxes end there, too.
+Boxes also end where floor-divisions, which reshapes introduce, make reads jump.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from verify.normal import normalise
 from verify.polynomials import FloorAtom, Polynomial, entry
 
 MOST_POINTS = 1 << 22
-"""Positions of the output times values of a term's iterators, at most."""
+"""Limit on the positions of the output times the values of a term's iterators."""
 
 
 @dataclass(frozen=True)
 class FewPoints:
-    """The boxes on which m + 1 points tell for all, those of them at a point of which the programs differ, and how sure that is."""
+    """The boxes in which m + 1 points decide for all, the boxes in which the programs differ at one, and the probability of an error."""
 
     boxes: tuple[Box, ...]
     differing: tuple[Box, ...]
     points: int
     tests: int
     missed: float
-    """The probability that a difference was missed at any of the points is at most this."""
+    """Upper bound on the probability that a difference was missed at any of the points."""
 
     def describe(self) -> str:
         """Return ``12 boxes, 40 points, 2 tests: 3 boxes differ; that one was missed has a probability of at most 3.5e-17``."""
@@ -48,7 +48,7 @@ class FewPoints:
 
 
 def few_points(left: Scope, right: Scope, tests: int = 2) -> FewPoints | None:
-    """Return where two expressions of one shape, its sizes numbers, agree, from m + 1 points a box; None where they are not multilinear."""
+    """Return where two expressions of one shape with known sizes agree, from m + 1 points a box; None if they are not multilinear."""
     boxes = _boxes(left, right)
     if boxes is None:
         return None
@@ -62,7 +62,7 @@ def few_points(left: Scope, right: Scope, tests: int = 2) -> FewPoints | None:
 
 
 def _boxes(left: Scope, right: Scope) -> tuple[Box, ...] | None:
-    """Return boxes of positions at which both sides sum over the same values, and read what moves with the position."""
+    """Return boxes of positions in which both sides sum over the same values, and their reads move with the position."""
     assumptions = Assumptions(facts=Facts(at_sizes=True))
     output = output_positions(left, assumptions)
     shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
@@ -85,7 +85,7 @@ def _boxes(left: Scope, right: Scope) -> tuple[Box, ...] | None:
 
 
 def _signature(term: Summand, shape: Sequence[int]) -> Values | None:
-    """Return a row for every position of the output, equal where a term sums over the same values and reads move with the position."""
+    """Return a row for every output position; rows are equal if a term sums over the same values and its reads move with the position."""
     if any(not isinstance(part, Read) for part in term.parts) or term.numerator.constant is None or term.denominator.constant is None:
         return None
     indices = [position for part in term.parts if isinstance(part, Read) for position in part.indices]
@@ -113,7 +113,7 @@ def _signature(term: Summand, shape: Sequence[int]) -> Values | None:
 
 
 def _unmoved(position: Polynomial, values: dict[int, Values], whole: Sequence[int], axes: int) -> Values:
-    """Return what an index is beside a multiple of each position: the same all over a box on which it moves with the position."""
+    """Return an index minus a multiple of each position; it is constant in a box in which the index moves with the position."""
     offset = np.broadcast_to(value_of(position, values), tuple(whole)).astype(np.int64)
     for axis in range(axes):
         steps = np.diff(offset, axis=axis)

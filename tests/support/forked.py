@@ -1,6 +1,6 @@
-"""Commands as forks of one process that has imported everything: an import takes longer than many a command.
+"""Run commands as forks of one process that has imported everything, because an import takes longer than many commands.
 
-All forks have the hash seed of that process; what is about repeated runs starts a process of its own.
+All forks have the hash seed of that process. A test of repeated runs starts a process of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ IMPORTED = (
     "egraph.optimize.command", "egraph.optimize.arguments", "egraph.extract.solver", "egraph.inspect.command", "verify.prove",
     "lower.targets.cpu.lowering", "runtime.devices.cpu.device", "rich.table",
 )  # fmt: skip
-"""What most commands import sooner or later, but for the libraries that start threads."""
+"""Modules that most commands import, without libraries that start threads."""
 
 
 def prepare() -> None:
-    """Do once what every fork would do for itself: import, and hash what the proofs of the shipped rules depend on."""
+    """Do once what every fork would do for itself: import modules, and hash the dependencies of the shipped rules' proofs."""
     from egraph.optimize.admission import admitted
     from egraph.rules import RULES
 

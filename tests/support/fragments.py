@@ -12,7 +12,7 @@ from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid
 
 Pair = tuple[Node, Node]
-"""An operator, and a program of the same placeholders that computes it."""
+"""An operator and a program over the same placeholders that computes it."""
 Indices = tuple[Index, ...]
 Body = Callable[[Sequence[Tensor], Indices, Indices], Scalar]
 

@@ -1,8 +1,7 @@
 """Execute everything that an e-graph offers: every e-node, every kernel candidate, and programs chosen at random.
 
-A rule that is wrong gives a class two values; a tile that is wrong gives a fragment another value than its class; a
-matcher or generator that is wrong gives a kernel another result than its fragment. Each is looked for by itself, so that
-what is reported is one rule, one fragment or one kernel.
+A wrong rule gives a class two values. A wrong tile gives a fragment another value than its class. A wrong matcher or generator gives a
+kernel another result than its fragment. Each is tested separately, so that a finding names one rule, one fragment or one kernel.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from lower.targets.cpu.generator import compile_library
 RELATIVE = 2e-5
 """Accepted error of float32 results, relative to the largest magnitude of the result."""
 AMPLIFIED = 40.0
-"""Accepted multiple of what a relative change of the operands by 1e-6 does to a result."""
+"""Accepted multiple of the change in a result when its operands change by a relative 1e-6."""
 Values = dict[int, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A defect: what was executed, and how far it is off."""
+    """A defect: the executed object and its error."""
 
     what: str
     error: str
@@ -64,7 +63,7 @@ class Finding:
 
 
 def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of a model, executed as it stands."""
+    """Return the outputs of an unmodified model."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -89,7 +88,7 @@ def leaf_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[Node, np.
 
 
 def difference(want: np.ndarray, got: np.ndarray, allowed: np.ndarray | float) -> str:
-    """Return how ``got`` differs by more than is allowed, empty where it does not; only finite reference values count."""
+    """Return how ``got`` differs by more than is allowed, or an empty text; only finite reference values count."""
     want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
     if want.shape != got.shape:
         return f"shape {got.shape} instead of {want.shape}"
@@ -107,7 +106,7 @@ def size_of(value: np.ndarray) -> float:
 
 
 def shaken(values: Mapping[Node, np.ndarray], seed: int) -> dict[Node, np.ndarray]:
-    """Return floats changed by about 1e-6 of their size."""
+    """Return the values with floats changed by about 1e-6 of their size."""
     generator = np.random.default_rng(seed)
 
     def change(value: np.ndarray) -> np.ndarray:
@@ -120,14 +119,14 @@ def shaken(values: Mapping[Node, np.ndarray], seed: int) -> dict[Node, np.ndarra
 
 
 def reference(roots: Sequence[Node], leaves: Mapping[Node, np.ndarray]) -> list[np.ndarray]:
-    """Return what nodes compute in float64, down to the nodes whose values are given."""
+    """Return the float64 values of nodes, computed from the nodes whose values are given."""
     stand = {node: placeholder(i, node.type) for i, node in enumerate(leaves)}
     cut = rewrite(roots, lambda old, operands: stand.get(old) or make(old.op, operands, old.attributes, old.type))
     return evaluate([cut[root] for root in roots], {stand[node]: value for node, value in leaves.items()})
 
 
 def allowance(roots: Sequence[Node], leaves: Mapping[Node, np.ndarray]) -> list[np.ndarray]:
-    """Return for each root how far a float32 result may be off: more where small changes of the operands change much."""
+    """Return the accepted float32 error of each root, which is larger if small changes of the operands have large effects."""
     base = reference(roots, leaves)
     moved = [reference(roots, shaken(leaves, seed)) for seed in (1, 2, 3)]
     changes = [np.max([np.abs(np.asarray(m[i], np.float64) - b) for m in moved], axis=0) for i, b in enumerate(base)]
@@ -135,7 +134,7 @@ def allowance(roots: Sequence[Node], leaves: Mapping[Node, np.ndarray]) -> list[
 
 
 def class_values(frozen: FrozenEGraph, graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[Values, list[Finding]]:
-    """Return every class's value (float64), and the e-nodes that disagree with their class."""
+    """Return every class's float64 value, and the e-nodes that disagree with their class."""
     leaves = leaf_values(graph, feeds)
     values: Values = {number: np.asarray(leaves[node]) for number, node in frozen.source.items() if node in leaves}
     findings: list[Finding] = []
@@ -161,7 +160,7 @@ def class_values(frozen: FrozenEGraph, graph: Graph, feeds: Mapping[str, np.ndar
 
 
 def wrong_fragments(candidates: Mapping[int, Sequence[Candidate]], values: Values) -> Iterator[Finding]:
-    """Yield the candidates whose fragment means something else than their class."""
+    """Yield the candidates whose fragment has another value than their class."""
     for number, one in _executable(candidates, values):
         leaves = _operands(one, values)
         found = np.asarray(evaluate([one.fragment], leaves)[0])
@@ -184,7 +183,7 @@ def _operands(one: Candidate, values: Values) -> dict[Node, np.ndarray]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel with operands, and what it must compute."""
+    """A kernel with its operands and the expected result."""
 
     candidate: Candidate
     operands: tuple[np.ndarray, ...]
@@ -195,7 +194,7 @@ class Trial:
 
 
 def trials(candidates: Mapping[int, Sequence[Candidate]], values: Values, seen: set[str]) -> list[Trial]:
-    """Return the kernels that were not tried before."""
+    """Return the kernels that have not been tried before."""
     found = []
     for _, one in _executable(candidates, values):
         leaves = placeholders(one.fragment)
@@ -210,7 +209,7 @@ def trials(candidates: Mapping[int, Sequence[Candidate]], values: Values, seen: 
 
 
 def trial_programs(found: Sequence[Trial]) -> list[tuple[Program, list[Trial]]]:
-    """Return programs that run many kernels side by side; kernels with one meaning come into different programs."""
+    """Return programs that run many kernels side by side; kernels with the same meaning go into different programs."""
     groups: list[dict[Node, tuple[Trial, Kernel]]] = []
     tensors: dict[str, np.ndarray] = {}
     for trial in found:
@@ -241,7 +240,7 @@ def _program(group: Mapping[Node, tuple[Trial, Kernel]], tensors: Mapping[str, n
 
 
 def wrong_kernels(program: Program, tried: Sequence[Trial]) -> list[Finding]:
-    """Return the kernels of a program whose results are not what their fragments mean."""
+    """Return the kernels of a program whose results differ from their fragments."""
     data = {tensor_digest(array): array for trial in tried for array in trial.operands}
     try:
         with open_program(program) as session:
@@ -262,7 +261,7 @@ def wrong_kernels(program: Program, tried: Sequence[Trial]) -> list[Finding]:
 
 
 def random_price(random: Random, keep_percent: int = 60) -> Price:
-    """Return prices that have nothing to do with time, and that leave out many candidates where others are left."""
+    """Return random prices, which also exclude many candidates of classes that have others."""
 
     def price(laid: Mapping[int, tuple[Candidate, ...]]) -> Mapping[int, tuple[Candidate, ...]]:
         priced = {}
@@ -280,25 +279,25 @@ def random_selection(frozen: FrozenEGraph, laid: Mapping[int, tuple[Candidate, .
     """Return a program chosen by random prices."""
     try:
         return extract(frozen, random_price(random)(laid), 1, 1.0, 0)[0]
-    except ExtractError:  # what was left out was needed
+    except ExtractError:  # an excluded candidate was needed
         return extract(frozen, random_price(random, 100)(laid), 1, 1.0, 0)[0]
 
 
 def compile_together(programs: Sequence[Program]) -> None:
-    """Generate the kernels of many programs by one compiler process, so that opening each one is quick."""
+    """Generate the kernels of many programs in one compiler process, so that each program opens quickly."""
     requests: dict[str, Any] = {}
     for program in programs:
         try:
             requests |= plan_program(program, compile_options(1))[1].requests
         except EinsatError:
-            continue  # opening the program tells what is wrong
+            continue  # opening the program reports the error
     if requests:
         with tempfile.TemporaryDirectory() as folder:
             compile_library(list(requests.values()), Path(folder) / "kernels.so", threads=1)
 
 
 def wrong_program(program: Program, graph: Graph, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
-    """Return the outputs of a program that are neither what the graph means nor what onnxruntime computes."""
+    """Return the outputs of a program that disagree with the graph or with onnxruntime."""
     text = "\n      ".join(f"{k.implementation} {format_fragment(k.fragment)}" for k in program.kernels)
     try:
         with open_program(program) as session:

@@ -1,4 +1,4 @@
-"""An ONNX model in the making, with every random choice drawn through it."""
+"""An ONNX model under construction, which draws every random choice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onnx import helper, numpy_helper
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 ELEMENTS = 1500
-"""Largest tensor that is made."""
+"""Number of elements of the largest tensor that is made."""
 Shape = tuple[int, ...]
 
 
 class Unsuitable(Exception):
-    """The operator does not fit the operand that was drawn."""
+    """The operator does not fit the drawn operand."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Build:
         return Value(name, tuple(data.shape), constant=True)
 
     def weight(self, shape: Shape, low: float = -1.0, high: float = 1.0) -> Value:
-        """Return a weight; some are one number everywhere, some are computed from others."""
+        """Return a weight; some are uniform, and some are computed from others."""
         generator = np.random.default_rng(self.integer(0, 9999))
         if self.chance(12):
             number = self.one_of([number for number in (0.0, 1.0, 0.5, 2.0, -1.0) if low <= number <= high])

@@ -1,4 +1,4 @@
-"""Random applications of ONNX operators to a value: what models for fuzzing are made of."""
+"""Random applications of ONNX operators to a value, from which models for fuzzing are made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clip(b: Build, x: Value) -> Value:
 
 
 def guarded(b: Build, x: Value) -> Value:
-    """An operator with a pole, over a positive operand."""
+    """Apply an operator with a pole to a positive operand."""
     positive = b.node("Add", [b.node("Abs", [x], x.shape), b.number(1.0)], x.shape)
     return b.node(b.one_of(["Log", "Sqrt", "Reciprocal"]), [positive], x.shape)
 
@@ -112,7 +112,7 @@ def matmul(b: Build, x: Value) -> Value:
 
 
 def attention(b: Build, x: Value) -> Value:
-    """x x^T: both operands are values."""
+    """x x^T, a product whose operands are both values."""
     if len(x.shape) < 2:
         raise Unsuitable("x x^T")
     rank = len(x.shape)
@@ -372,7 +372,7 @@ def resize(b: Build, x: Value) -> Value:
 
 
 def again(b: Build, x: Value) -> Value:
-    """The same node once more: a common subexpression, or a sibling over the same operands."""
+    """Repeat the node that computed ``x``: a common subexpression, or a sibling over the same operands."""
     makers = [node for node in b.nodes if x.name in node.output and len(node.output) == 1]
     if not makers or x.constant:
         raise Unsuitable("again")
@@ -384,7 +384,7 @@ def again(b: Build, x: Value) -> Value:
 
 
 def opaque(b: Build, x: Value) -> Value:
-    """An operator outside the core set."""
+    """Apply an operator outside the core set."""
     return b.node("Atan", [x], x.shape)
 
 

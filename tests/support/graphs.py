@@ -23,7 +23,7 @@ _WEIGHTED = tuple(maker for maker, times in MAKERS for _ in range(times))
 
 
 def random_model(random: Random, nodes: int = 8) -> onnx.ModelProto:
-    """Return a model of about ``nodes`` operators; every value that nothing reads is an output, and some others."""
+    """Return a model of about ``nodes`` operators; its outputs are all values that nothing reads, and some others."""
     b = Build(random)
     for _ in range(b.integer(1, 2)):
         b.input(_shape(b))
@@ -52,7 +52,7 @@ def _shape(b: Build) -> Shape:
 
 
 def _grow(b: Build) -> None:
-    """Add one operator, to a recent value most of the time."""
+    """Add one operator, usually to a recent value."""
     for _ in range(12):
         position = max(b.integer(0, len(b.values) - 1), b.integer(0, len(b.values) - 1))
         nodes, weights = len(b.nodes), len(b.weights)
@@ -66,12 +66,12 @@ def _grow(b: Build) -> None:
 
 
 def models(nodes: int = 8) -> st.SearchStrategy[onnx.ModelProto]:
-    """Draw random models; hypothesis shrinks the choices that were made."""
+    """Draw random models; hypothesis shrinks the random choices."""
     return st.builds(random_model, st.randoms(use_true_random=False), st.integers(1, nodes))
 
 
 def random_feeds(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray]:
-    """Return inputs of moderate size, both signs."""
+    """Return inputs of moderate size and both signs."""
     generator = np.random.default_rng(seed)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
     return {name: generator.uniform(-1.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}

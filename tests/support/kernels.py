@@ -1,4 +1,4 @@
-"""Generated kernels loaded and compared with the float64 reference, and fragments to try them on."""
+"""Load generated kernels and compare them with the float64 reference; fragments to test them on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from egraph.tensor.ops.reference import evaluate
 from tests.support.fragments import leaf
 
 GUARD = 64
-"""Elements around each output that must stay untouched."""
+"""Number of elements around each output that must not change."""
 
 
 class Argument(ctypes.Structure):
@@ -33,7 +33,7 @@ Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 
 
 class Loaded:
-    """A library loaded as its contract says, with a launcher that runs its tasks, or one of them, one after another."""
+    """A library loaded by its contract, with a launcher that runs all its tasks, or only one, one after another."""
 
     def __init__(self, path: Path, tasks: int = 2, *, only: int | None = None) -> None:
         self.code = ctypes.CDLL(str(path))
@@ -140,7 +140,7 @@ def chains() -> list[Node]:
 
 
 def transposed() -> list[Node]:
-    """Reductions of all that a transposed tensor holds, or of all but its first axis, alone and with the tensor itself."""
+    """Reductions over all axes of a transposed tensor, or all but its first, alone and together with the tensor."""
     one, several = apply("Transpose", leaf(0, 1, 9, 7, 20), perm=(0, 3, 1, 2)), apply("Transpose", leaf(0, 3, 9, 7, 20), perm=(0, 3, 1, 2))
     flat = apply("Reshape", one, shape=(1, 1, 1260))
     groups = apply("Reshape", several, shape=(3, 5, 252))

@@ -1,7 +1,7 @@
-"""The laws by which normal forms are rewritten: one table, whose every row a test proves or checks exhaustively.
+"""The laws by which normal forms are rewritten, in one table; a test proves every row or checks it exhaustively.
 
-What is no law only takes values apart, names them or passes them on (``PASSING``): tests hold it to the meanings of the operators.
-Laws of quotients, remainders and conditions over indices stand in ``egraph.tensor.expr.laws``.
+Functions that only take values apart, name them or pass them on are listed in ``PASSING``. Tests compare these with the meanings of the
+operators. Laws of quotients, remainders and conditions over indices are in ``egraph.tensor.expr.laws``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HOW: dict[Way, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """``left == right`` wherever all of ``given`` hold and both are defined, in Python's notation.
+    """``left == right`` if all of ``given`` hold and both sides are defined, in Python's notation.
 
-    ``positive(x)`` and ``zero(x)`` are 1 where x > 0, x == 0, else 0. ``used``: the functions of ``verify.normal`` that apply it;
-    ``asks``: the fact that they record with it, where it holds for some operands alone.
+    ``positive(x)`` and ``zero(x)`` are 1 where x > 0, x == 0, else 0. ``used``: the functions of ``verify.normal`` that apply it; ``asks``:
+    the fact that they record with it if it holds only for some operands.
     """
 
     name: str
@@ -209,7 +209,7 @@ PASSING = (
     "scopes._rebuild_term", "scopes._resolved", "scopes.at", "scopes.build", "scopes.conditions", "scopes.extremum", "scopes.rebuild",
     "scopes.rebuild_factor", "scopes.scalar", "signs.split_offset", "tables._element",
 )  # fmt: skip
-"""Functions that return values, or conditions, and apply no law of their own: they call those that do, or give iterators other names."""
+"""Functions that return values or conditions without a law of their own: they call functions that apply laws, or rename iterators."""
 
 
 def table() -> str:

@@ -1,4 +1,4 @@
-"""Small graphs lowered without a search, for the tests of lowering; compared with the float64 reference."""
+"""Small graphs that are lowered without a search and compared with the float64 reference, for the tests of lowering."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def float32(*shape: int) -> TensorType:
 
 
 class Model:
-    """A small graph in the making."""
+    """A small graph under construction."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, np.ndarray] = {}
@@ -68,7 +68,7 @@ class Model:
 
 
 def freeze(graph: Graph) -> tuple[FrozenEGraph, dict[int, Node]]:
-    """Return the graph itself as an e-graph with one e-node a class."""
+    """Return the graph itself as an e-graph with one e-node in each class."""
     nodes = list(walk(graph.roots))
     number = {node: i for i, node in enumerate(reversed(nodes))}
     constants: set[int] = set()
@@ -84,7 +84,7 @@ def freeze(graph: Graph) -> tuple[FrozenEGraph, dict[int, Node]]:
 def choose(
     graph: Graph, prefer: str, supports: Callable[[Node], str | None] | None = None, *, target: Target | None = None
 ) -> Program:
-    """Cover the graph top-down, views first, then the preferred implementation's largest candidate, then the smallest."""
+    """Cover the graph top-down: with views first, then the largest candidate of the preferred implementation, then the smallest one."""
     frozen, nodes = freeze(graph)
     laid = candidates(frozen, target, supports=supports)
 
@@ -110,7 +110,7 @@ def choose(
 
 
 def check(graph: Graph, program: Program, folder: Path, threads: int = 1) -> Plan:
-    """Compile, run and compare with the reference."""
+    """Compile and run a program, and compare it with the reference."""
     from runtime import Session
 
     plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))

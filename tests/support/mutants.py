@@ -1,4 +1,4 @@
-"""Convolutions and programs that compute them in part: axes regrouped before and after, other padding, other dilation."""
+"""Convolutions and programs that agree with them in part: axes regrouped before and after, other padding, other dilation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from verify.disagreement import MOST_TOGETHER, _values, differing
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[Node, Node]:
-    """Draw a small convolution, and what one move or another padding makes of it, also where its parts do not stand as in the data."""
+    """Draw a small convolution and its variant by one move or another padding; parts of the variant's result may be misplaced."""
     taps = draw(st.sampled_from([(1, 1), (1, 3), (3, 1), (3, 3), (2, 2)]))
     dilation = draw(st.sampled_from([1, 1, 2]))
     stride = draw(st.sampled_from([1, 1, 2]))
@@ -45,17 +45,17 @@ def pairs(draw: st.DrawFn) -> tuple[Node, Node]:
     number -= len(fixed)
     more = draw(st.sampled_from((0, 0, 0, 1, 2)))
     ordered = (*states[number:], *states[:number])
-    later = (_further(state, more).program(original) for state in ordered)  # a program of each would take most of the time
+    later = (_further(state, more).program(original) for state in ordered)  # the programs of all states would take most of the time
     return original, next((program for program in later if program is not None), original)
 
 
 def _further(state: Mutated, more: int) -> Mutated:
-    """Return a state with more zeros after its data: its results are longer, and parts of them stand elsewhere."""
+    """Return a state with more zeros after its data, so that its results are longer and parts of them are misplaced."""
     return replace(state, window=replace(state.window, after=tuple(pad + more for pad in state.window.after)))
 
 
 def with_an_edge_moved(program: Node) -> Iterator[Node]:
-    """Yield a choice between tensors with one bound of one box moved by one cell, and whatever else it computes left as it is."""
+    """Yield copies of a program that chooses between tensors, each with one bound of one box moved by one cell."""
     scope = meaning(program)
 
     def bodies(body: Scalar) -> Iterator[Scalar]:
@@ -76,8 +76,9 @@ def with_an_edge_moved(program: Node) -> Iterator[Node]:
 
 
 def fails_a_test(original: Node, programs: Iterable[Node], tests: int) -> bool:
-    """Return whether any program differs from an operator anywhere, in any of so many tests in a prime field: as ``everywhere`` has it,
-    with the operator's values computed once.
+    """Return whether any program differs from an operator anywhere in any of the tests in a prime field.
+
+    The result is that of ``everywhere``, but the operator's values are computed once.
     """
     positions = list(product(*map(range, original.type.sizes)))
     together = max(1, MOST_TOGETHER // len(positions))
@@ -88,7 +89,7 @@ def fails_a_test(original: Node, programs: Iterable[Node], tests: int) -> bool:
 
 
 def _rows(side: Scope, positions: Sequence[tuple[int, ...]], tests: range) -> NDArray[np.float64]:
-    """Return an expression's values at positions in one test after the other; fewer at once where so many are too many."""
+    """Return an expression's values at positions, test after test; halve the number of tests evaluated together if there are too many."""
     values = _values(side, positions, tests)
     if values is not None:
         return values

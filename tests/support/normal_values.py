@@ -1,4 +1,4 @@
-"""What normal forms mean: an evaluator of their own, in floating point and in a prime field."""
+"""An independent evaluator of normal forms, in floating point and in a prime field."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Field(Protocol[Number]):
-    """What values are numbers of."""
+    """Number systems of values."""
 
     def number(self, value: Fraction) -> Number: ...
 
@@ -40,7 +40,7 @@ class Field(Protocol[Number]):
 
 
 class Reals:
-    """Floating point; a condition on data is compared as it stands."""
+    """Floating point; conditions on data are compared as they are written."""
 
     def number(self, value: Fraction) -> float:
         return float(value)
@@ -62,7 +62,7 @@ class Reals:
         return left + right
 
     def times(self, left: float, right: float) -> float:
-        return 0.0 if left == 0 or right == 0 else left * right  # what a condition hides may be infinite
+        return 0.0 if left == 0 or right == 0 else left * right  # the value under a false condition may be infinite
 
 
 class Residues:
@@ -111,7 +111,7 @@ def holds(condition: Compare, where: Environment, data: Data) -> bool:
 
 
 class Evaluator(Generic[Number]):
-    """Evaluates normal forms point by point, straight from what their types say."""
+    """Evaluates normal forms point by point, following the definitions of their types."""
 
     def __init__(self, data: Data, field: Field[Number]) -> None:
         self.data = data
@@ -196,7 +196,7 @@ def normal(scope: Scope, assumptions: Assumptions | None = None) -> Value:
 
 
 def check(scope: Scope, data: Data, random: Random, symbols: Mapping[Symbol, int] | None = None, *, exact: bool = False) -> None:
-    """The normal form of a scope at random places is what the scope denotes there."""
+    """Check that the normal form of a scope has the scope's value at random positions."""
     value = normal(scope)
     symbols = symbols or {}
     expected = evaluate(scope, data, "prime" if exact else "float64", symbols)

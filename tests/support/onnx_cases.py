@@ -1,4 +1,4 @@
-"""The ONNX backend suite, read without the outputs of its large pools: these take nine of eleven seconds, and no test compares them."""
+"""The ONNX backend suite without the outputs of its large pools, which take nine of eleven seconds and are compared by no test."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 MOST_CELLS = 2000
-"""Outputs of larger pools are left out: the suite computes each window in Python."""
+"""Number of elements above which a pool's output is skipped; the suite computes each window in Python."""
 LEFT_OUT: list[np.ndarray] = []
-"""What stands for them."""
+"""The arrays that replace skipped outputs."""
 
 
 @contextmanager
 def without_large_pools() -> Iterator[None]:
-    """Have the suite's cases, which are made when they are first imported, hold no numbers where a large pool's outputs would be."""
+    """Make the suite's cases, which are built on their first import, hold zeros instead of a large pool's outputs."""
     from onnx.reference.ops import op_pool_common
 
     computed = op_pool_common.pool
@@ -36,6 +36,6 @@ def without_large_pools() -> Iterator[None]:
 
 
 def is_complete(case: Any) -> bool:
-    """Return whether all outputs of a case of the suite were computed."""
+    """Return whether all outputs of a case were computed."""
     outputs = [output for _, expected in case.data_sets or () for output in expected]
     return not any(output is left for output in outputs for left in LEFT_OUT)

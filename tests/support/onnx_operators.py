@@ -1,4 +1,4 @@
-"""One ONNX node (with transposes around it for the NHWC layout) for every core operator: what tests compare with."""
+"""One ONNX node (with transposes around it for the NHWC layout) for every core operator, as a reference for tests."""
 
 from __future__ import annotations
 

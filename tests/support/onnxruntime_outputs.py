@@ -1,4 +1,4 @@
-"""What onnxruntime computes for operators over placeholders."""
+"""Outputs of onnxruntime for operators over placeholders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from egraph.tensor import Graph, Node, attributes, make, placeholders, rewrite
 
 
 def outputs_of_onnxruntime(region: Sequence[Node]) -> tuple[list[np.ndarray], dict[Node, np.ndarray]]:
-    """Return what onnxruntime computes for a region, and the contents of its placeholders."""
+    """Return onnxruntime's outputs for a region, and the values of its placeholders."""
     generator = np.random.default_rng(1)
     leaves = {each: generator.standard_normal(each.type.sizes).astype(np.float32) for each in placeholders(*region)}
     inputs = {each: make("Input", (), attributes(name=f"x{k}"), each.type) for k, each in enumerate(leaves)}

@@ -1,6 +1,6 @@
-"""Start the files of tests that take longest first: one that is started last leaves the other processes idle.
+"""Start the test files that take longest first, because a long file that starts last leaves the other processes idle.
 
-pytest-xdist hands out files in the order in which tests are collected, where it is told --no-loadscope-reorder.
+pytest-xdist distributes files in the order in which tests are collected if it is called with --no-loadscope-reorder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LONGEST_FIRST = (
     "egraph/tensor/test_ops", "egraph/optimize/test_memo", "verify/test_red_team", "lower/test_recurrence", "egraph/derive/test_bilinear",
     "egraph/optimize/test_int8",
 )  # fmt: skip
-"""Files below tests/ that take 7 s of processor time or more, as measured, the longest first; the others follow as they are collected."""
+"""Files below tests/ that take 7 s of processor time or more, as measured, longest first; other files follow in collection order."""
 
 
 def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return tests with those of long files first; inside a file they keep their order."""
+    """Return tests with those of long files first; the order inside a file is kept."""
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
 
     def place(item: pytest.Item) -> int:

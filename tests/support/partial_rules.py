@@ -1,4 +1,4 @@
-"""Rules of a user's that hold in part, as the text of a file."""
+"""User-defined rules that hold in part, as the text of a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def under_each_other(x: Tensor, w: Weight, a: Attributes) -> Steps:
 
 
 def rule_file(*more: str, corrected: bool = False) -> str:
-    """Return a file with both rules, and more of the names that its text ends with."""
+    """Return a file with both rules, and with further rules whose texts are ``more``."""
     names = ["edges_are_zeros", "under_each_other", *(text.split("def ")[1].split("(")[0] for text in more)]
     text = "\n".join((IMPORTS, RULES, *more, f"RULES = ({', '.join(names)})\n"))
     return text.replace("@rule\n", "@rule(corrected=True)\n") if corrected else text

@@ -1,4 +1,4 @@
-"""Small plans and models written by hand, for the tests of the runtime: as text where all sizes are known, else in parts."""
+"""Small hand-written plans and models for tests of the runtime: as text if all sizes are known, otherwise in parts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def plan(buffers: Sequence[Buffer], steps: Sequence[Step], inputs: Sequence[Port
 def one_step(
     spec: Mapping[str, Any], operands: Sequence[np.ndarray | tuple[np.ndarray, Buffer]], output: Buffer, *, weights: Sequence[int] = ()
 ) -> tuple[Plan, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return (plan, weights, feeds) of one onednn step; ``weights`` says which operands are constants."""
+    """Return (plan, weights, feeds) of one onednn step; ``weights`` lists the constant operands."""
     buffers: list[Buffer] = []
     constants: dict[str, np.ndarray] = {}
     feeds: dict[str, np.ndarray] = {}

@@ -1,8 +1,8 @@
-"""The measuring process with the recorded device in the place of a GPU, with a clock that is none and libraries that list faulty plans.
+"""The measuring process with the recorded device instead of a GPU, with a simulated clock and libraries that list faulty plans.
 
-    python -m tests.support.recorded_worker          what runtime.worker is, for tests
+    python -m tests.support.recorded_worker          replaces runtime.worker in tests
 
-A run takes as many milliseconds as the number of the engine says; the library's own choice takes nine.
+A run takes as many milliseconds as the engine's number; the library's own choice takes nine.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from runtime.plan import Buffer
 
 KEY = "cuda:h100 | measured | a recorded H100"
 FAVOURITE, SLOW, FAST, CRASHES, HANGS, WRONG, SPOILS = 9, 8, 7, 2, 3, 4, 5
-"""Engines: what each does, and the time that it is said to take."""
+"""Numbers of engines, named by their behaviour; the number is also the reported time in milliseconds."""
 LISTED = (FAVOURITE, SLOW, FAST, CRASHES, HANGS, WRONG, SPOILS)
 
 
 class Clocked(RecordedDevice):
-    """The recorded device under the key of a GPU that was measured."""
+    """The recorded device with the key of a measured GPU."""
 
     def key(self, threads: int) -> str:
         return KEY
 
 
 def main() -> None:
-    """Answer requests as runtime.worker does."""
+    """Answer requests like runtime.worker."""
     usual_plan, usual_meaning = recorded.RecordedDriver.plan, meaning.evaluate_call
     chosen = [FAVOURITE]
 
@@ -68,7 +68,7 @@ def main() -> None:
     recorded.RecordedDriver.plan, recorded.RecordedDriver.plans = plan, plans  # type: ignore[method-assign, assignment]
     recorded.RecordedDriver.elapsed_us = elapsed_us  # type: ignore[method-assign]
     vars(recorded)["evaluate_call"] = evaluated
-    program.WARM_UP_REPLAYS = 1  # there is no cache to warm, and kernels run slowly here
+    program.WARM_UP_REPLAYS = 1  # there is no cache to warm up, and kernels are slow here
     device.DEVICE = Clocked(gpu=H100)  # type: ignore[assignment]
     worker.main()
 

@@ -1,4 +1,4 @@
-"""What makes an optimised model wrong is found: a rule of a user, two rules that do harm only together, a kernel."""
+"""The search finds what makes an optimised model wrong: a user's rule, two rules that do harm only together, or a kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RULES = (relu_idle, relu_before_product)
 
 @pytest.mark.parametrize("seed", range(0, 60, 10))
 def test_what_estimates_do_not_choose_is_compared(tmp_path: Path, seed: int) -> None:
-    """A program by the false rule is among those compared, whatever is drawn."""
+    """A program made with the false rule is among those compared, for every seed."""
     graph = importer.load(build_model(tmp_path / "m.onnx")).graph
     compared = programs(graph, (*shipped_rules(), relu_first), Settings(seed=seed))
     assert any("relu_first" in kernel.rules for program in compared for kernel in program.kernels)
@@ -88,7 +88,7 @@ def search(folder: Path, rules: tuple[AnyRule, ...]) -> tuple[str, ...]:
 
 
 def test_two_wrong_rules_are_both_to_blame(tmp_path: Path) -> None:
-    """Each alone is enough to make a program wrong, so that leaving one out does not help."""
+    """Each rule alone makes a program wrong, so that leaving out only one does not help."""
     assert set(search(tmp_path, (relu_first, tanh_first))) == {"relu_first", "tanh_first"}
 
 
@@ -99,7 +99,7 @@ def relu_of_product_is_nothing(x: Tensor, y: Tensor) -> Equation:
 
 
 def test_a_wrong_rule_that_makes_no_node_is_found(tmp_path: Path) -> None:
-    """Both sides are values of the model, so that no kernel names the rule."""
+    """Both sides of the rule are values of the model, so that no kernel names the rule."""
     assert search(tmp_path, (*shipped_rules()[:20], relu_of_product_is_nothing)) == ("relu_of_product_is_nothing",)
 
 

@@ -1,6 +1,6 @@
 """Derived programs are proved equal to the operators that they compute, at real sizes; wrong ones are refuted or stay open.
 
-Which programs are right is settled by the reference interpreter, in a prime field and at sizes that it can evaluate.
+The reference interpreter decides which programs are right, in a prime field and at sizes that it can evaluate.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def agree(left: Node, right: Node) -> bool:
 
 
 def proved(left: Node, right: Node) -> bool:
-    """Return whether the proof goes through, random operands left aside."""
+    """Return whether the prover proves equality without random operands."""
     return isinstance(prove_equal(fragment_expression(left), fragment_expression(right), Assumptions(facts=Facts(at_sizes=True))), Equal)
 
 
@@ -175,7 +175,7 @@ def test_wrong_programs_are_refuted_and_never_proved(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_changed_number_is_never_proved_unless_nothing_changes(name: str) -> None:
-    """Every number in the notation of a program's expressions may be off by one: guards, shifts, tiles, constants."""
+    """A program with one number off by one (a guard, shift, tile or constant) is proved only if it still computes the same."""
     random = Random(name)
     left, right = SMALL[name]()
     wrong = 0
@@ -185,7 +185,7 @@ def test_a_changed_number_is_never_proved_unless_nothing_changes(name: str) -> N
             continue
         try:
             equal = agree(left, mutant)
-        except EinsatError:  # it reads outside of an operand
+        except EinsatError:  # the mutant reads outside of an operand
             continue
         wrong += not equal
         assert equal or not proved(left, mutant)
@@ -194,7 +194,7 @@ def test_a_changed_number_is_never_proved_unless_nothing_changes(name: str) -> N
 
 
 def mutated(root: Node, random: Random) -> Node | None:
-    """Return a program with one number of one expression changed, None where that is no expression."""
+    """Return a program with one number of one expression changed; None if the result is no valid expression."""
     chosen = random.choice([node for node in walk((root,)) if node.op == "Expression"] or [root])
     if chosen.op != "Expression":
         return None
@@ -287,7 +287,7 @@ def test_tables_are_taken_apart(rows: list[list[int]], restrictions: int, pieces
 
 
 def test_sampled_positions_are_those_of_the_reference() -> None:
-    """What is compared at a few positions is what the programs compute there: a difference anywhere else is not seen."""
+    """The values at sampled positions are those that the programs compute there; a difference anywhere else is not detected."""
     x = leaf(0, 9)
     iterator = Iterator("i", 0, 9)
     copy = Scope.pointwise((iterator,), read(Tensor("0", (9,)), (index(iterator),)))

@@ -1,4 +1,4 @@
-"""Where two programs differ, as boxes: exactly the positions at which brute force sees a difference."""
+"""The boxes in which two programs differ are exactly the positions at which brute force finds a difference."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def under_each_other(images: int, size: int) -> tuple[Node, Node]:
 
 
 def test_evaluating_conditions_and_sums_counts_as_work() -> None:
-    """A few units do for a small tensor and not for a large one, whose conditions are the same."""
+    """A budget of a few units suffices for a small tensor, but not for a large one with the same conditions."""
     few = 400
     for images, units, is_decided in ((4, few, True), (1000, few, False), (1000, LITTLE_WORK, True)):
         left, right = map(fragment_expression, under_each_other(images, images))
@@ -86,7 +86,7 @@ def test_two_images_under_each_other_differ_where_they_touch() -> None:
 
 
 def test_halves_of_an_image_beside_each_other_are_decided_with_little_work() -> None:
-    """Rows of both halves overlap in part, in terms of both signs: splitting these ends."""
+    """Rows of both halves overlap partly, in terms of both signs; splitting them must end."""
     x, w = leaf(0, 1, 2, 56, 56), leaf(1, 2, 2, 3, 3, constant=True)
     halves = Regrouping(2, 3, 2, takes_major=True, puts_major=True)
     beside = halves.of(x)
@@ -122,7 +122,7 @@ def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:
 
 
 def has_boxes_of_brute_force(pair: tuple[Node, Node]) -> bool:
-    """Assert that the boxes of a pair are those of brute force; return whether it is decided with the work that a mutant may take."""
+    """Assert that a pair's boxes are those of brute force; return whether a mutant's budget suffices to decide the pair."""
     result = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]), LITTLE_WORK)
     if result is not None:
         assert (mask_of(result.boxes, pair[0].type.sizes) == everywhere(*pair)).all()
@@ -132,11 +132,11 @@ def has_boxes_of_brute_force(pair: tuple[Node, Node]) -> bool:
 @settings(max_examples=40, deadline=None)
 @given(pairs())
 def test_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
-    assume(has_boxes_of_brute_force(pair))  # hypothesis fails where most are not decided
+    assume(has_boxes_of_brute_force(pair))  # hypothesis fails if most pairs stay undecided
 
 
 MANY_DRAWS, UNDECIDED = 2000, 5
-"""Drawn pairs, and how many of a thousand may be left undecided."""
+"""Number of drawn pairs, and how many per thousand may stay undecided."""
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def points_between(left: Node, right: Node) -> FewPoints | None:
 
 
 def assert_few_points_tell(pair: tuple[Node, Node]) -> None:
-    """Boxes at whose m + 1 points the programs agree are those without a position that differs; every other one has such a position."""
+    """Assert that a box contains a differing position exactly if the programs differ at one of its m + 1 points."""
     result = points_between(*pair)
     assert result is not None
     sizes, mask = pair[0].type.sizes, everywhere(*pair)
@@ -172,7 +172,7 @@ def assert_few_points_tell(pair: tuple[Node, Node]) -> None:
 
 
 def test_few_points_of_a_box_tell_for_all_of_it() -> None:
-    """Five kinds of rows, those of either image of a pair where it touches the other among them, by three kinds of columns."""
+    """The boxes are five kinds of rows, including those at which the two images touch, by three kinds of columns."""
     pair = under_each_other(4, 4)
     assert_few_points_tell(pair)
     result = points_between(*pair)
@@ -244,7 +244,7 @@ def check_linear_boxes(path: str) -> None:
 
 
 def test_boxes_for_all_sizes_are_those_of_brute_force_at_any(in_part: Path) -> None:
-    """At sizes that were not drawn, those of single rows included, where boxes meet or have no position."""
+    """Boxes are right at sizes that were not drawn, including single rows, for which boxes touch or are empty."""
     in_a_fresh_process(check_boxes_at_other_sizes, in_part)
 
 

@@ -1,4 +1,4 @@
-"""A proof of any function in an operator's place serves the rules that differ in that operator alone, and no others."""
+"""A proof for any function in an operator's place covers the rules that differ only in that operator, and no others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def transposed(op: str) -> Rule:
 
 
 def turned(op: str) -> Rule:
-    """The operands change places: true where f is commutative."""
+    """Exchange the operands: true if f is commutative."""
 
     def law(x: Tensor, y: Tensor, p: Attributes) -> Steps:
         yield binary(op, transpose(x, p), transpose(y, p))
@@ -53,7 +53,7 @@ def turned(op: str) -> Rule:
 
 
 def padded(op: str) -> Rule:
-    """True where f(0, 0) is 0: 0 / 0 is not, 0 ** 0 is 1."""
+    """True if f(0, 0) is 0: 0 / 0 is not, 0 ** 0 is 1."""
 
     def law(x: Tensor, y: Tensor, a: Attributes) -> Steps:
         yield pad(binary(op, x, y), a)
@@ -65,7 +65,7 @@ def padded(op: str) -> Rule:
 
 
 def cut_beside_a_zero(op: str) -> Rule:
-    """True where 0 is neutral."""
+    """True if 0 is neutral."""
 
     def law(x: Tensor, zero: Weight, a: Attributes) -> Steps:
         yield slice_(binary(op, x, zero), a)
@@ -78,7 +78,7 @@ def cut_beside_a_zero(op: str) -> Rule:
 
 
 def of_sums(op: str) -> Rule:
-    """True where f is linear in both operands together."""
+    """True if f is linear in both operands together."""
 
     def law(x: Tensor, y: Tensor, a: Attributes) -> Steps:
         yield reduce_sum(binary(op, x, y), a)
@@ -89,7 +89,7 @@ def of_sums(op: str) -> Rule:
 
 
 def is_addition(op: str) -> Rule:
-    """True of addition, which the right side names."""
+    """True of addition only, because the right side names it."""
 
     def law(x: Tensor, y: Tensor, p: Attributes) -> Steps:
         yield binary(op, transpose(x, p), transpose(y, p))
@@ -99,7 +99,7 @@ def is_addition(op: str) -> Rule:
 
 
 def chosen_by_name(op: str) -> Rule:
-    """The function of the rule asks which operator it is."""
+    """The rule's function branches on the operator's name."""
 
     def law(x: Tensor, y: Tensor, p: Attributes) -> Steps:
         yield binary(op, transpose(x, p), transpose(y, p))
@@ -109,7 +109,7 @@ def chosen_by_name(op: str) -> Rule:
 
 
 def chosen_in_a_helper(op: str) -> Rule:
-    """Another function is handed the name."""
+    """The rule passes the operator's name to a helper, which branches on it."""
 
     def twisted(name: str, x: Tensor, y: Tensor) -> Tensor:
         return binary(name, x, y) if name != "Sub" else binary(name, y, x)
@@ -122,7 +122,7 @@ def chosen_in_a_helper(op: str) -> Rule:
 
 
 def chosen_by_default(op: str) -> Rule:
-    """The name is the default of a parameter."""
+    """The operator's name is the default value of a helper's parameter."""
 
     def twisted(x: Tensor, y: Tensor, name: str = op) -> Tensor:
         return binary(name, x, y) if name != "Sub" else binary(name, y, x)
@@ -176,7 +176,7 @@ def test_a_rule_that_looks_at_the_name_has_no_family(made: Made) -> None:
 
 
 def test_what_else_computes_is_proved_of_each_operator() -> None:
-    """Rounding, infinities and NaN are what the other operator makes of them."""
+    """A rule with a further operator is proved for each operator, because the further one determines rounding, infinities and NaN."""
 
     def made(op: str) -> Rule:
         def law(x: Tensor, y: Tensor, p: Attributes) -> Equation:
@@ -238,5 +238,5 @@ def test_a_unary_operator_stands_for_any_function_of_one_element() -> None:
     def law(x: Tensor, p: Attributes) -> Equation:
         return unary("Exp", transpose(x, p)) == transpose(unary("Exp", x), p)
 
-    assert family_of(named(law, "exponential", "names its operator")) is None  # its text names it: it is of no family
+    assert family_of(named(law, "exponential", "names its operator")) is None  # its text names the operator, so it belongs to no family
     assert f"{ANY} Exp" in prove(rule_named("transpose_out_of_exp"), QUICK).scope

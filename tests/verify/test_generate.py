@@ -1,4 +1,4 @@
-"""Rules found by enumeration: typed as generally as operators allow, proved, none said twice."""
+"""Enumeration finds rules that are typed as generally as operators allow, proved, and stated once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONCAT = PRODUCTIONS["concat"]
 
 
 def holds(rule: Rule) -> bool | None:
-    """Judge by random tests, which take less time than proofs."""
+    """Judge a rule by random tests, which take less time than proofs."""
     return check_rule(rule, cases=12, tries=1000).passed or None
 
 
@@ -46,7 +46,7 @@ DISTRIBUTES = (apply(ADD, apply(MATMUL, 0, 1), apply(MATMUL, 0, 2)), apply(MATMU
 
 
 def test_kernels_of_one_size_are_asked_for_where_enumeration_knows_only_one() -> None:
-    """conv(x, y) + conv(z, w) = conv([x z], [y w]), found with kernels of size 3: the rule is for all that are alike."""
+    """conv(x, y) + conv(z, w) = conv([x z], [y w]) is found with kernels of size 3, but holds for all kernels of equal size."""
     conv, add, joined = PRODUCTIONS["conv"][0], PRODUCTIONS["add"][1], CONCAT[3]
     sides = (apply(add, apply(conv, 0, 1), apply(conv, 2, 3)), apply(conv, apply(joined, 0, 2), apply(joined, 1, 3)))
     context = joint_context(sides, 4)
@@ -106,7 +106,7 @@ def test_sizes_differ_within_a_test_and_between_tests() -> None:
 
 
 def test_equal_extents_by_chance_prove_nothing() -> None:
-    """(A B)^T = A^T B^T and A B = B A hold nowhere, relu(x + y) = relu x + relu y only on positive data."""
+    """No false equation is generated: (A B)^T = A^T B^T and A B = B A never hold, relu(x + y) = relu x + relu y only on positive data."""
     transpose = PRODUCTIONS["transpose"][0]
     false = [
         (apply(transpose, apply(MATMUL, 0, 1)), apply(MATMUL, apply(transpose, 0), apply(transpose, 1))),
@@ -134,7 +134,7 @@ def test_guards_are_as_weak_as_the_judge_accepts() -> None:
 
 
 def test_a_rule_needs_its_guard() -> None:
-    """x z + y w = [x y] [z; w] needs the extents that meet to be as long."""
+    """x z + y w = [x y] [z; w] needs a guard that the contracted extents are equal."""
     left = apply(MATMUL, apply(CONCAT[1], 0, 1), apply(CONCAT[0], 2, 3))
     right = apply(ADD, apply(MATMUL, 0, 2), apply(MATMUL, 1, 3))
     context = joint_context((left, right), 4)
@@ -231,7 +231,7 @@ def test_json_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_float_data_have_both_signs() -> None:
-    """Where all data are negative, every relu is the same zero."""
+    """If all data were negative, every relu would be the same zero."""
     every = contexts(productions(["add", "relu"]), 2, 2)
     assert every and all(every)
     for context in every:
@@ -241,7 +241,7 @@ def test_float_data_have_both_signs() -> None:
 
 
 def test_an_equation_is_stated_in_its_most_general_context() -> None:
-    """Terms that are equal for all matrices are equal for square ones too: that says nothing new."""
+    """Terms that are equal for all matrices are equal for square ones too, so the latter is not stated separately."""
     chosen = productions(["matmul", "add"])
     every, stated = contexts(chosen, 2, 3), 0
     for context in every:

@@ -1,4 +1,4 @@
-"""Cases have one name where they say the same up to names and the order of axes, and other names where they do not."""
+"""Cases share a name exactly if they are equal up to names and the order of axes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plain(names: Names, left: Scope, right: Scope, *conditions: Compare) -> int:
 
 
 def reduced(sizes: Sequence[Symbol], over: Symbol, along: int, name: str = "k") -> Scope:
-    """A tensor of ``sizes`` and ``over``, summed along the axis ``along``."""
+    """Return a tensor of ``sizes`` and ``over``, summed along the axis ``along``."""
     outer, inner = traversal(*sizes), Iterator(name, 0, index(over))
     places: list[Iterator] = list(outer)
     places.insert(along, inner)
@@ -57,7 +57,7 @@ def test_names_of_symbols_and_iterators_and_the_order_of_axes_do_not_matter() ->
 
 
 def test_what_is_not_the_same_has_another_name() -> None:
-    """Each differs from the others in one thing; a name that two shared would make the proof of one that of the other."""
+    """Cases that differ in one thing have different names; if two shared a name, the proof of one would be taken for the other."""
     names = Names()
     i, j = traversal(N, N)
     square = (index(N), index(N))
@@ -101,7 +101,7 @@ RANKS = (0, 1, 2, 3)
 
 @pytest.mark.parametrize("name", ["slice_into_add", "transpose_out_of_reduce_mean", "concat_of_mul_with_constants", "scale_into_conv"])
 def test_cases_of_one_name_are_proved_alike(name: str) -> None:
-    """Of shipped rules: one case of a name is proved, and so is every other that is looked at; the first names are those of few axes."""
+    """The first and the last case of a shared name are both proved, for shipped rules; the first names are those of few axes."""
     names, by_name = Names(), defaultdict[int, list[Case]](list)
     for case in cases(rule_named(name), ranks=RANKS):
         if not (case.left_out or case.ill_typed or case.failure):

@@ -1,4 +1,4 @@
-"""Two models compared: what covers which part, the first tensor that differs, artefacts against what they were made from."""
+"""A comparison of models names the method for each part and the first tensor that differs; artefacts are compared with their sources."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_changed_weight_differs(tmp_path: Path) -> None:
 
 
 def test_a_rearranged_part_is_proved(tmp_path: Path) -> None:
-    """x u + x u = x (u + u), relu(b) + b the other way round; nothing else of the models is looked at twice."""
+    """x u + x u = x (u + u) and relu(a) + a = a + relu(a) are proved; the rest of the models is equal by structure."""
     last = node("MatMul", "b v", "y")
     first = (node("MatMul", "x u", "p"), node("Add", "p p", "a"), node("Relu", "a", "r"), node("Add", "r a", "b"))
     second = (node("Add", "u u", "q"), node("MatMul", "x q", "a"), node("Relu", "a", "r"), node("Add", "a r", "b"))
@@ -83,7 +83,7 @@ def test_a_rearranged_part_is_proved(tmp_path: Path) -> None:
 
 
 def test_numbers_that_meet_are_equal_exactly(tmp_path: Path) -> None:
-    """(x * 3) * 3 against x * 9: the constants differ, so that no proof over free constants can hold; residues do."""
+    """(x * 3) * 3 and x * 9 have different constants, so no proof over free constants can hold; residues show equality."""
     first = (node("MatMul", "x u", "a"), node("Mul", "a s", "p"), node("Mul", "p s", "b"), node("MatMul", "b v", "y"))
     second = (node("MatMul", "x u", "a"), node("Mul", "a t", "b"), node("MatMul", "b v", "y"))
     comparison = compared(tmp_path, first, second, {"t": np.full((1,), 9.0)})

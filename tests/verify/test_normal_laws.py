@@ -1,4 +1,4 @@
-"""Every law of the normal form holds, each by a test of its own, the normal form applies it, and nothing rewrites without one."""
+"""Every law of the normal form has a test that it holds, the normal form applies it, and nothing is rewritten without a law."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from verify.normal import normalise
 z3 = pytest.importorskip("z3")
 FOLDER = ROOT / "verify/normal"
 RESOURCES = 50_000_000
-"""Units of work that Z3 may do for one law."""
+"""Z3's budget for one law, in units of work."""
 OPERATIONS: Mapping[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Lt: operator.lt,
     ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -35,7 +35,7 @@ OPERATIONS: Mapping[type, Callable[..., Any]] = {
 
 
 class Formula:
-    """A law's text for Z3. Roots, exponentials and floors are unknowns that are what their definitions say."""
+    """A law's text for Z3, in which roots, exponentials and floors are unknowns constrained by their definitions."""
 
     def __init__(self, sort: Callable[[str], Any]) -> None:
         self.sort = sort
@@ -93,7 +93,7 @@ class Formula:
                 return z3.If(first > 0, 1.0, z3.If(first < 0, -1.0, z3.RealVal(0)))
             case "floor":
                 return z3.ToReal(z3.ToInt(first))
-            case "round":  # the nearest integer, of two the even one
+            case "round":  # the nearest integer; ties go to the even one
                 whole = z3.FreshInt()
                 off = first - z3.ToReal(whole)
                 self.meant += [off <= 0.5, off >= -0.5, z3.Implies(z3.Or(off == 0.5, off == -0.5), whole % 2 == 0)]
@@ -117,7 +117,7 @@ class Formula:
         return z3.If(truths[name](), z3.RealVal(1), z3.RealVal(0))
 
     def exponential(self, value: Any) -> Any:
-        """Return e > 0, above 1 where the exponent is above 0; that of the opposite is its reciprocal."""
+        """Return e > 0 with e > 1 if the exponent is positive; the negated exponent gives the reciprocal."""
         named = z3.Function("exp", z3.RealSort(), z3.RealSort())
         positive, opposite = named(z3.simplify(value)), named(z3.simplify(-value))
         self.meant += [positive > 0, opposite > 0, positive * opposite == 1, (positive > 1) == (value > 0), (positive == 1) == (value == 0)]
@@ -262,7 +262,7 @@ def by_order(law: Law) -> None:
     ordered = np.sort(numbers[~np.isnan(numbers)])
     with np.errstate(all="ignore"):
         values = np.asarray(function(ordered))
-    values = values[~np.isnan(values)]  # a function that is no number everywhere is asked where it is one
+    values = values[~np.isnan(values)]  # points at which the function is NaN are skipped
     assert len(values) > 30_000 and (values[:-1] <= values[1:]).all()
 
 
@@ -323,11 +323,11 @@ def test_a_false_law_is_refuted(law: Law) -> None:
         WAYS[law.way](law)
 
 
-# The normal form applies them
+# The normal form applies the laws
 
 
 def scalar(text: str, given: tuple[str, ...]) -> Scalar:
-    """Return a law's side as an expression; what is positive is an exponential there, what is not negative a magnitude."""
+    """Return a law's side as an expression: positive names become exponentials, nonnegative ones magnitudes."""
     bounds: dict[str, str] = dict(condition.split(" ", 1) for condition in given if re.fullmatch(r"\w (>|>=|!=) 0", condition))
 
     def of(node: ast.expr) -> Scalar:
@@ -355,7 +355,7 @@ def scalar(text: str, given: tuple[str, ...]) -> Scalar:
 
 
 ELSEWHERE = ("condition by a factor", "common bound", "condition on a quotient")
-"""Laws that are applied to reductions alone, to what they leave or to sizes: operators and programs show them (test_verify_normal.py)."""
+"""Laws that apply only to reductions, their results or sizes; operators and programs test them (test_verify_normal.py)."""
 
 
 def applicable(law: Law) -> bool:
@@ -372,7 +372,7 @@ def test_the_normal_form_applies_a_law_and_records_what_it_asks(law: Law) -> Non
     assert facts == ({law.asks} if law.asks else set())
 
 
-# The table is whole
+# The table is complete
 
 RESULTS = re.compile(
     r"\b(Value|Term|Factor|Call|Candidate|Conditions|Compare|Extremum|Product|Corner|Element|Substitution)\b|^(int|bool) \| None$"
@@ -380,7 +380,7 @@ RESULTS = re.compile(
 
 
 def rewriting() -> set[str]:
-    """Return the functions of the normal form that return values, conditions or what is known of them."""
+    """Return the functions of the normal form that return values, conditions or facts about them."""
     functions = set()
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -396,7 +396,7 @@ def test_what_rewrites_has_a_law() -> None:
 
 def test_facts_are_those_of_laws() -> None:
     recorded = {fact for path in FOLDER.glob("*.py") for fact in re.findall(r'context\.use\("([^"]+)"\)', path.read_text())}
-    without_law = {"arithmetic with infinite constants"}  # no law: that none is used of them is what it says
+    without_law = {"arithmetic with infinite constants"}  # not a law: the fact states that none is used for them
     assert recorded == {law.asks for law in LAWS if law.asks} | without_law
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on rules: proved, refuted with a runnable counterexample, unknown with its obligation; hard failures are no passes."""
+"""Rules are proved, refuted with a runnable counterexample, or unknown with an obligation; hard failures do not pass."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_true_rule_is_proved_for_all_sizes() -> None:
 
 
 def test_a_named_number_of_thousands_of_digits_is_no_example() -> None:
-    """Z3 proposes such numbers where powers and bounds of very different sizes meet; Python does not read them."""
+    """Z3 proposes such numbers if powers and bounds differ greatly in size, but Python does not parse them."""
     numbers = [index(RealSymbol(f"c{at}")) for at in range(16)]
     steps = [Compare(small * 10**300, "<", large) for small, large in pairwise((index(1), *numbers))]
     values = small_values(steps, [Symbol("n")])
@@ -77,7 +77,7 @@ def test_a_named_number_of_thousands_of_digits_is_no_example() -> None:
 
 
 def test_an_open_case_is_looked_at_where_its_inequalities_are_strict() -> None:
-    """Its smallest sizes, and all that are drawn, are those of a slice that leaves nothing out."""
+    """An open case is examined at strict inequalities because its slice drops nothing at the smallest and at all drawn sizes."""
     proof = prove(largest_of_nearly_all, QUICK)
     assert proof.verdict in ("unknown", "refuted"), proof.scope
 
@@ -96,7 +96,7 @@ def test_a_wrong_rule_has_a_small_counterexample_that_needs_numpy_alone(wrong: R
 
 
 def test_a_script_computes_what_the_reference_computes() -> None:
-    """Every operator of every family, on the instances that random tests draw."""
+    """Scripts agree with the reference for every operator of every family, on instances that random tests draw."""
     seen: set[str] = set()
     for each in RULES:
         operators = {node.op for instance in islice(draws(each, 3, 40), 1) for node in walk(instance.left)}
@@ -138,7 +138,7 @@ def test_a_right_side_that_is_the_left_side_is_no_pass() -> None:
 
 
 def test_a_shape_that_passes_the_guard_with_an_ill_typed_right_side_is_no_pass() -> None:
-    """conv(x, v) + conv(y, w) = conv([x y], [v w]) needs inputs of one size: a stride may hide that theirs differ."""
+    """For example, conv(x, v) + conv(y, w) = conv([x y], [v w]) needs inputs of equal size, but a stride may hide a difference."""
 
     @rule(rounding="reassociates")
     def add(x: Tensor, v: Weight) -> Steps:
@@ -331,7 +331,7 @@ def test_a_transpose_is_proved_for_every_permutation() -> None:
 
 
 def test_a_rank_of_too_many_cases_is_left_to_single_applications() -> None:
-    """Twelve cases an axis are 144 of two axes, five are 25, and 125 of three."""
+    """Twelve cases per axis are 144 for two axes; five are 25 for two axes and 125 for three."""
 
     def last_rank(different: int, ways: int = 2) -> int:
         growth = Growth()

@@ -1,4 +1,4 @@
-"""False rules that outsiders would try: what divides where the left side does not, what Python hides from a proof, what rounds."""
+"""False rules that outsiders would try: divisions that the left side lacks, Python code that misleads a proof, and rounding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from verify.comparison import compare_sides
 from verify.prove import Effort, prove
 
 BY_CASES = Effort(tests=0, open_cases=2, applications=0)
-"""No test and no known size: the general proof is on its own."""
+"""Effort without tests or known sizes, so that the general proof must decide alone."""
 
 
 def less(x: Tensor, y: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_what_is_asked_under_all_conditions_together_is_given(each: Rule) -> Non
     assert proof.verdict == "proved", proof
 
 
-# What Python hides from a proof
+# Python code that misleads a proof
 
 
 def turned(wrong: Callable[[Tensor], bool]) -> Rule:
@@ -288,11 +288,11 @@ def about_two(x: Tensor, c: Weight) -> Steps:
 
 @pytest.mark.parametrize("each", [slope_below_three_halves, about_two], ids=lambda each: str(each.name))
 def test_numbers_that_a_guard_lets_pass_are_drawn_on_either_side_of_each_other(each: Rule) -> None:
-    """The least number that passes is one at which the sides agree."""
+    """The sides agree at the least number that the guard admits, so testing that number alone would refute nothing."""
     assert prove(each, Effort(tests=16)).verdict == "refuted"
 
 
-# What rounds
+# Rounding
 
 
 @rule

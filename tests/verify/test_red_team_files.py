@@ -1,6 +1,6 @@
-"""Rules made to fool the prover, in tests/red_team: none that is false is proved, none is let in where its sides differ.
+"""Rules in tests/red_team are made to fool the prover: no false one is proved, and none is admitted where its sides differ.
 
-All of them are judged by ``python -m bench.red_team``; here a few of each file are.
+These tests judge a few of each file; ``python -m bench.red_team`` judges all of them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from verify.comparison import compare_sides
 
 QUICK = ("divide", "float_guard", "infinite", "merges", "negpow", "never_ends", "set_order", "types_and_infinities")
 FEWER_TRIES = {"never_ends": 5}
-"""Random draws for the gate, for rules that take a million steps in each; there is none that they match."""
+"""Random draws for the gate by file, for rules that take a million steps per draw; these rules match no draw."""
 SHARE = 12
-"""Of the rules of larger files, one of so many is judged here, of those that the record says take less than so many seconds."""
+"""In larger files, one of ``SHARE`` rules is judged, among those that take less than ``SECONDS`` according to the record."""
 SECONDS = 1.0
 
 
@@ -50,7 +50,7 @@ def test_no_false_rule_of_a_larger_file_is_proved(path: Path, monkeypatch: pytes
 
 
 def test_there_are_200_new_rules_and_each_is_false_where_it_says() -> None:
-    """A rule of sizes is applied to vectors of the size that its file names: the sides differ there, and the gate sees it."""
+    """A rule about sizes is applied to vectors of the size that its file names: the sides differ, and the gate detects it."""
     count = sum(len(read_rules(path)) for path in FOLDER.glob("second_*.py"))
     assert count >= 300
     space: dict[str, int] = dict(re.findall(r'\("(\w+)", lambda n: .*, (\d+)\),\n', (FOLDER / "second_sizes.py").read_text()))
@@ -75,7 +75,7 @@ def test_rules_that_are_excused_exist() -> None:
 
 
 def test_the_gate_is_asked_too() -> None:
-    """What is refused as a rule applies, judged match by match, only where it is right; what is proved passes."""
+    """A rule that is not proved is judged match by match and admitted only where it is right; a proved rule passes."""
     by_name = {judgement.name: judgement for judgement in judged_once(FOLDER / "merges.py", 20.0)}
     wrong, refused = by_name["merge_many_wrong"], by_name["text_require_only"]
     assert not wrong.passes and wrong.matches and not wrong.differing and refused.matches == 0
@@ -94,7 +94,7 @@ def test_what_is_recorded_is_replaced_file_by_file(tmp_path: Path, monkeypatch: 
 
 
 def test_the_record_is_of_rules_that_exist_and_shows_nothing_wrong() -> None:
-    """Written by `python -m bench.red_team --record`."""
+    """The record is written by `python -m bench.red_team --record`."""
     judgements = [Judged(**judgement) for row in recorded().values() for judgement in row["rules"]]
     existing = [path for path in files(()) if path.stem in recorded()]
     stated = {(path.stem, each.name) for path in existing for each in read_rules(path)}

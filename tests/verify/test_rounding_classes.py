@@ -135,13 +135,13 @@ def test_what_may_differ_by_class(left: float, right: float, rounding: Rounding,
 
 @pytest.mark.parametrize("name", ["neutral_in_mul", "relu_twice", "transpose_twice", "matmul_weights_associate", "gelu_from_tanh"])
 def test_classes_are_not_given_away(name: str) -> None:
-    """What is corrected is only what has to be."""
+    """A rule's rounding class is no weaker than necessary."""
     expected = {"matmul_weights_associate": "reassociates", "gelu_from_tanh": "reassociates"}
     assert rule_named(name).rounding == expected.get(name, "exact")
 
 
 def test_a_window_in_the_padding_is_met_by_a_case() -> None:
-    """An infinite scale of a result that is nothing but padding is not a number; the right side has zero there."""
+    """An infinite scale of a result that is only padding is NaN on the left side, but zero on the right side."""
     wrong = replace(rule_named("scale_into_conv"), rounding="reassociates")
     proof = prove(wrong, Effort(tests=8))
     assert proof.failure == "rounding" and "nan on the left side and 0 on the right" in proof.reason
@@ -161,7 +161,7 @@ def floor_by_its_rest(x: Tensor, y: Tensor) -> Equation:
 
 
 def test_operands_of_elementwise_rules_meet_in_every_way() -> None:
-    """A few random operands seldom have -infinity beside a finite number, and what is finite on the left side is NaN there."""
+    """Few random draws pair -infinity with a finite number, for which the left side is finite and the right side is NaN."""
     breach = broken(floor_by_its_rest, count=1, draws=0)
     assert breach is not None and breach.kind == "not finite"
     assert prove(floor_by_its_rest, Effort(tests=16)).verdict == "unknown"
@@ -204,7 +204,7 @@ def quantized_after_clipping(x: Tensor, u: Weight, v: Weight) -> Equation:
 
 
 def test_rounding_to_integers_hides_no_last_bits() -> None:
-    """Whether bytes show another last bit depends on the numbers that are drawn: one seed of four let it pass."""
+    """Regression: whether bytes show a changed last bit depends on the drawn numbers, and one seed of four let the rule pass."""
     drawn = [keeps_rounding(each) for seed in range(4) for each in islice(draws(scaled_before_it_is_rounded, seed, 400), 8)]
     assert drawn.count(False) > len(drawn) // 6
     assert all(objection(scaled_before_it_is_rounded, frozenset(), seed) for seed in range(4))
@@ -215,5 +215,5 @@ def test_rounding_to_integers_hides_no_last_bits() -> None:
 
 @pytest.mark.parametrize("each", [r for r in RULES if r.rounding == "exact" and "quant" in str(r.name)], ids=lambda each: str(each.name))
 def test_moved_bytes_are_exact_whatever_is_drawn(each: Rule) -> None:
-    """A rounded number and a zero point are integers: what is kept of last bits is not rounded once more by their sum."""
+    """The sum of a rounded number and a zero point is a sum of integers, so it does not round the last bits again."""
     assert not any(objection(each, frozenset(), seed) for seed in range(3))

@@ -1,4 +1,4 @@
-"""What a user's rules can state, and that it is proved: infinities, conditions, indices, high ranks, identities, crops and dilation."""
+"""Users' rules on infinities, conditions, indices, high ranks, identities, crops and dilation can be stated and are proved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random operands at some positions: what they are does not depend on how many positions are asked for together."""
+"""Random operands at a position do not depend on how many positions are requested together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assumptions never conclude what a concrete instance refutes, and conclude what shape arithmetic needs."""
+"""Conclusions from assumptions hold at every concrete instance, and include those that shape arithmetic needs."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def test_output_sizes_bound_positions() -> None:
     tap = over("r", K)
     assert fits.decide(lt(index(o) * S + tap, index(H) + 2 * index(PAD))) is True
     assert fits.decide(lt(index(o) * S + tap, index(H) + PAD)) is None
-    assert NOTHING.decide(lt(index(o) * S + tap, index(H) + 2 * index(PAD))) is True  # o in its range says that there is room
+    assert NOTHING.decide(lt(index(o) * S + tap, index(H) + 2 * index(PAD))) is True  # o lies in its range, so there is room
 
 
 def test_a_division_that_an_equality_brings_back_is_not_merged_for_ever() -> None:
-    """With z = v // 3 - 2 and z in v, (v // 3 + n) // d holds a division again however often it is merged."""
+    """Merging divisions must end: if z = v // 3 - 2 and v contains z, each merge of (v // 3 + n) // d yields another division."""
     z, a = Symbol("z", 0), Symbol("a")
     v = 1 - 2 * index(a) * z + z
     assumed = NOTHING.assume(eq(-2 + v // index(3) - z, 0), lt(0, -3))
@@ -122,7 +122,7 @@ def test_nothing_is_concluded_of_a_division_by_what_may_be_negative() -> None:
 
 
 def test_what_may_be_negative_is_not_taken_for_a_size() -> None:
-    """Symbols and iterators that begin below zero, and quotients of what may be below zero."""
+    """Symbols and iterators with a negative lower bound, and quotients of possibly negative values, may be below zero."""
     shift, row = Symbol("shift", -3), over("i", N, -2)
     for open_value in (shift, index(shift) * N, index(M) // shift, row, index(row) * N, (index(K) - M) // index(N)):
         assert NOTHING.decide(le(0, open_value)) is None
@@ -165,7 +165,7 @@ def test_examples_satisfy_whether_they_are_drawn_or_found() -> None:
     for assumed in (
         NOTHING.assume(lt(K, N), eq(index(N) % index(G), 0), lt(1, G)),
         NOTHING.assume(eq(N, index(K) * 2), lt(G, K)),
-        NOTHING.assume(eq(index(N) * K, 91), lt(1, K), lt(K, N)),  # no draw meets this
+        NOTHING.assume(eq(index(N) * K, 91), lt(1, K), lt(K, N)),  # no draw satisfies this
     ):
         values = assumed.example((G, K, N))
         assert values is not None and set(values) == {G, K, N}
@@ -180,7 +180,7 @@ def test_instances_of_extended_facts_meet_them() -> None:
     assert instances_of(facts)
     more = facts.extended([Literal0(to_polynomial(index(K) - 2), ">=")])
     assert instances_of(more) and all(instance.satisfies(each) for instance in instances_of(more) for each in more.kept())
-    assert len(instances_of(facts.extended([Literal0(to_polynomial(index(K) - 8), ">=")]))) == 0  # none is that large: nothing is claimed
+    assert len(instances_of(facts.extended([Literal0(to_polynomial(index(K) - 8), ">=")]))) == 0  # no instance is that large
 
 
 def test_remainders_come_back_as_remainders() -> None:
@@ -233,7 +233,7 @@ def true_at(condition: Compare, instance: dict[Iterator | Symbol, int]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CONDITIONS, max_size=3), CONDITIONS, polynomials())
 def test_no_instance_refutes_a_conclusion(conditions: list[Compare], question: Compare, value: Index) -> None:
-    """Whatever is decided or simplified holds at every small instance of the assumptions."""
+    """Every decision and every simplification holds at all small instances of the assumptions."""
     assumed = NOTHING.assume(*conditions)
     decided, simplified, consistent = assumed.decide(question), assumed.simplify(value), assumed.consistent()
     named = any(isinstance(atom, Symbol) and atom not in SYMBOLS for atom in atoms(simplified))
@@ -279,7 +279,7 @@ def test_the_solver_is_not_imported_where_nothing_is_proved(module: str) -> None
 
 
 def test_canonical_forms_are_worked_out_once_and_forgotten_with_new_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered without an equation must not outlive it: (n + 3) // 4 is 2 only where n is 5."""
+    """A form cached without an equation must not be reused under it: (n + 3) // 4 becomes 2 when n = 5 is added."""
     worked_out: list[Polynomial] = []
     before = Facts._canonical
 
@@ -298,7 +298,7 @@ def test_canonical_forms_are_worked_out_once_and_forgotten_with_new_facts(monkey
 
 
 def test_solvers_are_told_of_an_atom_what_was_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two questions under the same facts look at the definition of every atom once, and neither answer changes."""
+    """Two questions under the same facts compute the definition of every atom once, and neither answer changes."""
     defined: list[int] = []
     before = solver.definition
 
@@ -314,7 +314,7 @@ def test_solvers_are_told_of_an_atom_what_was_found_once(monkeypatch: pytest.Mon
 
 
 def test_questions_that_differ_by_names_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other numbers, relations and least values are other questions, and have their own answers."""
+    """Questions that differ in numbers, relations or lower bounds have their own answers."""
     asked: list[str] = []
     before = solver._solver
 
@@ -324,7 +324,7 @@ def test_questions_that_differ_by_names_are_asked_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(solver, "_solver", counted)
     solver._contradicts.cache_clear()
-    n, m, k, h = (Symbol(f"{name} of this test") for name in "nmkh")  # terms stand in the order in which they were first met
+    n, m, k, h = (Symbol(f"{name} of this test") for name in "nmkh")  # terms are ordered by when they were first seen
 
     def holds(small: Symbol, large: Symbol, times: int) -> bool:
         facts = NOTHING.assume(le(index(small) * 3, large)).facts
@@ -337,7 +337,7 @@ def test_questions_that_differ_by_names_are_asked_once(monkeypatch: pytest.Monke
 
 
 def test_high_powers_are_written_out_once_for_each_exponent() -> None:
-    power = Index(((tuple([N] * 64), 1),))  # two to the 64th terms, were like ones not joined
+    power = Index(((tuple([N] * 64), 1),))  # 2^64 terms unless like terms are combined
     assert at_minimums(to_polynomial(power - 1)) and not at_minimums(to_polynomial(power - 2))
 
 
@@ -361,14 +361,14 @@ def test_facts_with_other_equalities_or_with_divisions_share_nothing() -> None:
 
 
 def test_what_shares_no_atom_is_asked_about_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question about one size is that about another, however much is known of others; a contradiction among these still counts."""
+    """Facts that share no atom with a question are omitted from it, unless they contradict each other. Equal questions thus coincide."""
     asked: list[str] = []
 
     def noted(text: str, _: bool) -> bool:
         asked.append(text)
         return False
 
-    n, k, m, g, h, p, s = (Symbol(f"{name} apart") for name in "nkmghps")  # terms stand in the order in which they were first met
+    n, k, m, g, h, p, s = (Symbol(f"{name} apart") for name in "nkmghps")  # terms are ordered by when they were first seen
     alike = NOTHING.assume(*(le(2 * index(a) + 3 * index(b), index(a) * b) for a, b in ((n, k), (m, g))))
     with monkeypatch.context() as patched:
         patched.setattr(solver, "_contradicts", noted)
@@ -384,7 +384,7 @@ def test_what_shares_no_atom_is_asked_about_apart(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("seed", [0, 1, 17, 2**40])
 def test_drawn_numbers_are_those_of_a_generator_of_that_seed(seed: int) -> None:
-    for _ in range(2):  # the second time, the words are known
+    for _ in range(2):  # the second time, the random words are cached
         draws, expected, which = Draws(seed), Random(seed), Random(seed + 1)
         for _ in range(300):
             low, count = which.randint(-9, 9), which.choice([1, 2, 3, 4, 7, 2**31, 2**32, 2**32 + 5, 2**70])

@@ -1,4 +1,4 @@
-"""The symbolic cases of a rule cover what its left side admits, and say what they leave out."""
+"""The symbolic cases of a rule cover what its left side admits, and state what they omit."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_step_of_zero_is_no_step() -> None:
 
 STAGED = ("concat_of_add_2", "reshape_twice", "add_into_concat_2", "scale_into_conv", "neutral_in_mul", "slice_of_concat_2",
           "merge_matmuls")  # fmt: skip
-"""Rules whose cases do not depend on how early a fork is known: where broadcasts stay open, runs from the start split fewer."""
+"""Rules whose cases do not depend on how early a fork is known; if broadcasts stay open, runs from the start split fewer."""
 
 
 GUARDS = {
@@ -224,16 +224,16 @@ GUARDS = {
     "a number": lambda x, y, a: a.alpha >= 0 and (a.alpha != 1 or x.shape[-1] == 1),
     "a truth": lambda x, y, a: x.shape[-1] - 1,
 }
-"""Forms of conditions; those that are taken apart where a guard requires them have fewer refusals then."""
+"""Forms of conditions; those that are split into parts when a guard requires them have fewer refusals."""
 ALTERNATIVES = tuple(GUARDS[name] for name in ("other shapes", "no equal shapes", "not in order", "not every size", "some size"))
-"""Those that hold in several ways, each of which is followed."""
+"""Conditions that hold in several ways, each of which is explored."""
 
 
 @pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
 def test_what_a_guard_requires_leaves_the_cases_that_following_its_refusals_leaves(
     guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every path on which the guard holds is a case in both ways, with the same assumptions and sides."""
+    """Requiring a guard and exploring its refusals yield the same cases, with the same assumptions and sides."""
 
     @rule
     def guarded(x: Tensor, y: Tensor, a: Attributes) -> Steps:
@@ -265,7 +265,7 @@ def factors_change_places(x: Tensor, c: Weight, d: Weight) -> Steps:
 
 @pytest.mark.parametrize("rule", [*map(rule_named, STAGED), factors_change_places], ids=lambda each: each.name)
 def test_a_run_in_stages_has_the_cases_of_runs_from_the_start(rule: Rule | MergeRule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a way that was not taken finds when it goes on is what it would find if it began anew."""
+    """A path that resumes at a fork finds the same cases as one that runs again from the start."""
     fixed = Fixed(ranks=(0, 1, 2) if rule.name in STAGED else (0, 1), windowed=(3,))
 
     names = Names()
@@ -310,7 +310,7 @@ AHEAD = (
 
 @pytest.mark.parametrize("each", AHEAD, ids=lambda each: each.name)
 def test_what_is_refused_by_the_first_operands_was_no_case(each: Rule | MergeRule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function is run ahead of the operands that are missing: that ends paths, and changes no case of those that are left."""
+    """Running the rule's function before all operands are chosen ends refused paths early, and leaves the remaining cases unchanged."""
 
     def told() -> tuple[list[str], int]:
         survey = Survey()
@@ -326,7 +326,7 @@ def test_what_is_refused_by_the_first_operands_was_no_case(each: Rule | MergeRul
 
 
 def test_a_refusal_counts_ahead_where_nothing_was_chosen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal that follows from one answer of two is none of the path."""
+    """A refusal that depends on one of two possible answers does not end the path."""
     reasons: list[str | None] = []
     ahead = case_stages._refused_ahead
 

@@ -1,4 +1,4 @@
-"""An equation that loses a division, a logarithm, a root or a power needs it defined, and says so."""
+"""An equation that drops a division, a logarithm, a root or a power needs it to be defined, and reports that."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _at(tensor: Tensor) -> Scalar:
     ],
 )
 def test_a_lost_partial_function_is_a_fact(left: Scalar, right: Scalar, facts: set[str]) -> None:
-    """Both sides must be defined for the same values, or the rule says that it assumes them finite."""
+    """Both sides must be defined for the same values, or the rule states that it assumes finite values."""
     outcome = prove_equal(_scope(left), _scope(right), Assumptions())
     assert isinstance(outcome, Equal) and outcome.facts == facts
 
@@ -49,7 +49,7 @@ def test_a_lost_partial_function_is_a_fact(left: Scalar, right: Scalar, facts: s
     ],
 )  # fmt: skip
 def test_a_count_of_at_least_one_is_no_lost_divisor(before: int, size: int | Symbol | None, facts: set[str]) -> None:
-    """sum(k < 2) [0 <= i + k - before < size]: at i = 0 no tap counts where three lie before; too many positions are not tried."""
+    """sum(k < 2) [0 <= i + k - before < size] is 0 at i = 0 if before is 3. If there are too many positions, they are not tried."""
     position, tap = Iterator("i", 0, index(size) if isinstance(size, Symbol) else size or 3), Iterator("k", 0, 2)
     inside = () if size is None else (Compare(index(before), "<=", index(position) + index(tap)),)
     body = Guarded(inside, ONE, Number(Fraction(0))) if inside else ONE
@@ -103,7 +103,7 @@ LOGARITHMS = call("add", call("log", _at(X)), call("log", _at(Y)))
     ],
 )  # fmt: skip
 def test_the_right_side_asks_for_no_more_than_the_left(less: Scalar, more: Scalar) -> None:
-    """Where the left side has a value, so has the right: the other direction of an equation may be the only one."""
+    """The right side must be defined if the left side is, so an equation may hold in one direction only."""
     assert isinstance(prove_equal(_scope(more), _scope(less), Assumptions()), Equal)
     outcome = prove_equal(_scope(less), _scope(more), Assumptions())
     assert isinstance(outcome, Open) and "and the left side does not" in outcome.obligation
@@ -123,7 +123,7 @@ def test_what_is_positive_by_its_form_is_not_asked_for(right: Scalar) -> None:
 
 
 def test_a_magnitude_is_zero_where_its_number_is() -> None:
-    """|x / (2y)| = |x| / |2y|, both ways; not x / y = x max(x, y) / (y max(x, y)), whose maximum is no magnitude."""
+    """|x / (2y)| = |x| / |2y| holds both ways; x / y = x max(x, y) / (y max(x, y)) does not, as a maximum is no magnitude."""
     twice = call("mul", Number(Fraction(2)), _at(Y))
     whole = _scope(call("abs", call("div", _at(X), twice)))
     apart = _scope(call("div", call("abs", _at(X)), call("abs", twice)))

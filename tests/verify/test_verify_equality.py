@@ -1,4 +1,4 @@
-"""What is true for all sizes is proved, what is not stays open: laws of tensor programs over symbolic shapes."""
+"""Laws of tensor programs over symbolic shapes are proved if they hold for all sizes, and stay open otherwise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def var(name: str, *shape: Size) -> Tensor:
 
 
 def op(name: str, *operands: Operand, **attributes: Any) -> Scope:
-    """Return the operator's meaning with operands put in."""
+    """Return the operator's meaning with operands substituted."""
     places = [Tensor(f"%{i}", operand.shape) for i, operand in enumerate(operands)]
     scope = OPS[name].meaning(places, attributes)
     return inline(scope, {f"%{i}": operand for i, operand in enumerate(operands)})

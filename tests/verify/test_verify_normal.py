@@ -1,4 +1,4 @@
-"""Normal forms keep the value: an evaluator of their own agrees with the meanings of the operators and of their compositions."""
+"""Normal forms preserve values: a separate evaluator agrees with the meanings of the operators and of their compositions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATIONAL = (
     "AveragePool", "Reshape", "Transpose", "Concat", "Slice", "Pad", "Expand", "Gather",
 )  # fmt: skip
 LARGE_FORMS = ("Resize",)
-"""Interpolation weights of two axes are products of many terms; some samples are refused as too large."""
+"""Operators of which some samples are refused as too large: interpolation weights of two axes are products of many terms."""
 
 
 def sampled(name: str, random: Random) -> tuple[Scope, dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -54,7 +54,7 @@ def test_the_normal_form_of_every_operator_keeps_its_value(name: str) -> None:
     for _ in range(8 if name.endswith("Normalization") else 5):
         scope, real, whole = sampled(name, random)
         if name in ("InstanceNormalization", "LayerNormalization") and real["0"].size > 60:
-            continue  # three nested sums at every point
+            continue  # too slow: three nested sums at every point
         try:
             check(scope, real, random)
         except TooLarge:
@@ -100,7 +100,7 @@ def programs(draw: st.DrawFn) -> Scope:
 def _step(
     kind: str, random: Random, first: Scope | Tensor, second: Scope | Tensor, third: Scope | Tensor
 ) -> tuple[str | None, Mapping[str, Any], list[Scope | Tensor]]:
-    """Return an operator with its attributes and operands; no name where the operands do not fit."""
+    """Return an operator with its attributes and operands; the name is None if the operands do not fit."""
     attributes: dict[str, object] = {}
     match kind:
         case "unary":

@@ -1,4 +1,4 @@
-"""Laws of scalar functions and of sums in normal forms: what is equal has one form, what is no law stays apart."""
+"""Laws of scalar functions and of sums give equal expressions one normal form; without a law, the forms stay different."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_laws_that_ask_for_more_than_real_numbers_are_named() -> None:
 
 
 def test_what_a_float_stands_for() -> None:
-    """The number that it is the rounding of: a root with its sign, and no fraction that is only near."""
+    """A float stands for the exact number that it rounds, such as a signed root, and for no fraction that is only close."""
     root, near, infinite = number(2**0.5), number(0.3333333), number(float("inf"))
     assert scalar(apply("mul", root, root)) == "2" and scalar(apply("mul", number(-(2**0.5)), root)) == "-2"
     assert scalar(apply("mul", X, near)) != scalar(apply("mul", X, number(1 / 3)))

@@ -1,4 +1,4 @@
-"""Symbolic numbers decide what a path implies and fork where both answers are possible."""
+"""Symbolic numbers decide what a path implies and fork if both answers are possible."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_a_comparison_forks_once() -> None:
 
 @dataclass
 class Sizes:
-    """A state of some sizes."""
+    """A state that holds sizes."""
 
     path: Path
     made: tuple[Any, ...] = ()
     stages: list[str] = field(default_factory=list)
-    """What was done, over all paths."""
+    """The stages that were run, over all paths."""
 
     def saved(self) -> tuple[Any, ...]:
         return self.made
@@ -87,7 +87,7 @@ def test_what_comes_before_a_fork_is_done_once() -> None:
         return str(x), str(y), str(same), str(same < 2)
 
     found = list(explore(start, [first, second, third], 100))
-    assert runs[0].stages == ["first", "second", "second"]  # a stage begins anew on the way that it did not take
+    assert runs[0].stages == ["first", "second", "second"]  # a stage starts again on the branch that it did not take
     assert found == [("x", "x", "x", "True"), ("x", "x", "x", "False"), ("x", "y", "0", "True")]
 
 
@@ -100,7 +100,7 @@ def test_an_equality_makes_later_values_equal() -> None:
 
 
 def test_shapes_compare_as_tuples_and_are_not_looked_up() -> None:
-    """Equal sizes may be written differently, so that a set would miss some: what looks sizes up is left out."""
+    """A path that looks sizes up in a set is discarded, because equal sizes may be written differently and the set would miss some."""
 
     def compared(path: Path) -> bool:
         x, y, z = (size(path, name) for name in "xyz")
@@ -191,12 +191,12 @@ def test_reals_compare_with_numbers_and_infinities() -> None:
 
 
 def halved(value: Any) -> Any:
-    """Return a function of one number that forks where it is looked into."""
+    """Return the value of an opaque function, which forks if its body is run."""
     return opaque("half", lambda x: x // 2 if x % 2 == 0 else (x - 1) // 2, value)
 
 
 def test_an_opaque_function_has_one_value_at_equal_arguments() -> None:
-    """Its value is any number, the same at arguments that are found equal before it is asked, and no path forks."""
+    """The value is an arbitrary number, the same at arguments known to be equal before the call, and no path forks."""
     def run(path: Path) -> tuple[bool | None, bool | None, int]:
         path.opaque = True
         x, y = size(path, "x"), size(path, "y")

@@ -37,5 +37,5 @@ def transposed_of_doubled(x: Tensor, w: Tensor, a: Attributes) -> Equation:
 
 @pytest.mark.parametrize("false", [transposed_by_relu, transposed_of_doubled])
 def test_what_is_false_stays_open_element_by_element(false: Rule) -> None:
-    """Writing sums out proves nothing more than is so."""
+    """Writing sums out must not prove false rules."""
     assert objection(false, [_binding(4, 2, 1)]) != ""

@@ -1,4 +1,4 @@
-"""Whole numbers that wrap around: how large they get is bounded, and no rule is proved that forgets it."""
+"""Integers wrap around: their magnitude is bounded, and no rule is proved that ignores wrapping."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_under_the_class_that_says_so_the_equation_is_proved() -> None:
 
 
 def test_the_two_sides_differ_where_a_sum_wraps_around() -> None:
-    """What the proof would hide: int32 numbers at the end of their range."""
+    """The sides differ for int32 numbers at the end of their range, which a proof without wrapping would hide."""
     x, c = (placeholder(k, TensorType("int32", (2,))) for k in (0, 1))
     left = apply("Cast", apply("Add", x, c), to="float32")
     right = apply("Add", apply("Cast", x, to="float32"), apply("Cast", c, to="float32"))
@@ -99,6 +99,6 @@ def test_the_gate_compares_bytes_over_their_whole_range() -> None:
 
 
 def test_of_types_that_are_one_as_much_is_known() -> None:
-    """A proof for one is taken for one of the other, so that it may use no more of either."""
+    """A proof for one type serves the other, so it may use only bounds that both share."""
     known = {magnitude(Read(Operand("x", (), dtype), ())) for dtype in ALIKE}
     assert known == {255.0} and set(ALIKE) == {"int8", "uint8"}

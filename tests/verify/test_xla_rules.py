@@ -1,4 +1,4 @@
-"""Rules of XLA's simplifier: with their guards they are proved, with something wrong they are not, whatever is wrong."""
+"""Rules of XLA's simplifier are proved with their guards, and are not proved if anything in them is wrong."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from verify.proof import Proof
 from verify.prove import Effort, prove
 
 UNDECIDED = {"power_of_exponential", "power_of_power", "logarithm_of_power", "average_of_constant_window", "pad_of_rectified"}
-"""True, and not proved: laws of powers with unknown exponents, an average over the part of a window that lies inside; or long."""
+"""True rules that are not proved: powers with unknown exponents, an average over the inner part of a window; or slow proofs."""
 NEVER_DRAWN = {"reverse_twice", "even_elements_of_interleaved"}
-"""No random draw passes the guard, so that the symbolic cases alone are asked."""
+"""Rules whose guards no random draw passes, so that only the symbolic cases decide."""
 
 
 def by_cases(rule: Rule) -> Proof | None:
-    """Return what the symbolic cases say, None where they take too long."""
+    """Return the verdict of the symbolic cases; None if they take too long."""
     try:
         with at_most(20_000):
             return prove(rule, Effort(tests=0, open_cases=2, applications=0))

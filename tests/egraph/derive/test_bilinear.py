@@ -1,4 +1,4 @@
-"""Bilinear algorithms: exact identities, bounded error, and programs that compute what the operator computes."""
+"""Bilinear algorithms: the identities are exact, the error is bounded, and the programs compute the operator's result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_points_are_chosen_for_little_error() -> None:
 
 
 def errors(f: CookToom) -> tuple[float, float]:
-    """Return the largest and the root mean square error of float32 arithmetic on data and taps of [-1, 1]."""
+    """Return the largest and the root mean square error of float32 arithmetic on data and taps in [-1, 1]."""
     random = Random(1)
     a, b = (np.array([[float(v) for v in row] for row in matrix], np.float32) for matrix in (f.a, f.b))
     g64 = np.array([[float(v) for v in row] for row in f.g])
@@ -99,7 +99,7 @@ def leaves(node: Node, random: Random, low: int = -9, high: int = 9) -> dict[Nod
 
 
 def assert_equal(node: Node, derived: Node, random: Random) -> None:
-    """Assert that two programs are equal in the prime field, exactly, and about equal in float64."""
+    """Assert that two programs are exactly equal in the prime field, and approximately equal in float64."""
     values = leaves(node, random)
     assert derived.type == node.type
     exact, found = evaluate([node, derived], values, "prime")
@@ -110,7 +110,7 @@ def assert_equal(node: Node, derived: Node, random: Random) -> None:
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Node:
-    """Convolutions whose axes differ in everything; tiles need not divide them."""
+    """Draw convolutions whose axes differ in all attributes; tiles need not divide the axes."""
     spatial = draw(st.sampled_from((1, 2, 2, 2, 3)))
 
     def ints(low: int, high: int) -> tuple[int, ...]:
@@ -198,7 +198,7 @@ def test_inner_blocks_share_their_kernels() -> None:
     blocked = blocked_program(node.inputs[0], node.inputs[1], what, 1, 2)
     first = [n for n in walk((blocked,)) if n.op == "Expression" and n.inputs[0].op in ("Slice", "Placeholder")]
     assert len(first) - 1 == 5
-    assert len({(n.attribute("text"), n.inputs[0].type) for n in first}) - 1 == 3  # one for each border, one for all between
+    assert len({(n.attribute("text"), n.inputs[0].type) for n in first}) - 1 == 3  # one for each border and one for all inner blocks
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_blocks_fit_a_budget(batch: int, rows: int, budget: int, blocks: tuple[i
     what = next(what for what in algorithms(node) if [axis.algorithm.outputs for axis in what.axes] == [4, 4])
     found = blocks_of(batch, what, budget)
     assert found == blocks
-    if found is not None and budget > 1:  # else they would be too many
+    if found is not None and budget > 1:  # with a budget of 1, there would be too many blocks
         assert stage_bytes(1, what) * found[0] * found[1] // rows <= budget
 
 
@@ -229,7 +229,10 @@ def test_what_is_no_faster_is_left_alone() -> None:
 
 
 def test_the_best_algorithm_is_proposed_on_the_whole_too() -> None:
-    """Blocks are for a processor's caches: elsewhere each of them is a launch, and so few tiles leave a device idle."""
+    """The best algorithm is also proposed without blocks.
+
+    Blocks are sized for a processor's caches. On other devices each block is a launch, and its few tiles leave the device idle.
+    """
     names = [each.name for each in winograd_programs(conv((16, 28, 28, 128), (128, 128, 3, 3), pads=(1, 1, 1, 1)))]
     blocked, whole = [name for name in names if " by " in name], [name for name in names if " by " not in name]
     assert blocked and whole == [names[0].partition(" by ")[0]]
@@ -251,7 +254,10 @@ def test_many_taps_are_summed_directly() -> None:
     ("size", "taps", "stride", "has_phases"), [(43, 11, 4, True), (70, 20, 10, True), (130, 60, 30, False), (5000, 900, 441, False)]
 )
 def test_phases_of_a_stride_have_algorithms_of_their_own_where_these_are_small(size: int, taps: int, stride: int, has_phases: bool) -> None:
-    """Those of a resampler by 441 took 26 s of a budget of 55, in matrices of 2,205 by 2,600 fractions."""
+    """Phases of a stride get algorithms of their own only if these are small.
+
+    Regression: the phases of a resampler by 441 took 26 s of a budget of 55, in matrices of 2,205 by 2,600 fractions.
+    """
     node = conv((1, 1, size, 2), (2, 2, 1, taps), strides=(1, stride))
     axes = [axis for found in algorithms(node) for axis in found.axes if isinstance(axis, Strided)]
     windows = [axis.algorithm.window for axis in axes if axis.separate]

@@ -1,4 +1,4 @@
-"""Derived programs lowered and run: generated transforms, the library's products, blocks written in place."""
+"""Derived programs are lowered and run: generated transforms, the library's products, and blocks written in place."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from egraph.tensor.ops.reference import evaluate
 
 
 def derived() -> Iterator[tuple[Node, Node]]:
-    """Yield operators and programs of tiles of 2 or 4, of which some reach beyond the edges."""
+    """Yield operators and programs with tiles of 2 or 4, some of which extend beyond the edges."""
     for text, size in (("8@14", 4), ("8@13->4 5x5 s2 n2", 2), ("8@11 d2", 2), ("8@9 g2 5x1", 2), ("4@6->3 4x4 t2 p1", 2)):
         node = operator(text)
         x, w = node.inputs
         fitting = [what for what in algorithms(node) if {axis.algorithm.outputs for axis in what.axes} <= {1, size}]
-        what = max(fitting, key=lambda what: what.products)  # all axes transformed that can be
+        what = max(fitting, key=lambda what: what.products)  # transforms as many axes as possible
         yield node, program(x, w, what)
         if text == "8@14":
             yield node, blocked_program(x, w, what, 1, 2)
@@ -55,6 +55,6 @@ def test_lowered_programs_compute_what_the_operators_do() -> None:
     assert not any(kernel.implementation.is_opaque for kernel in lowered.kernels)
     with open_program(lowered) as session:
         found = session.run(None, feeds)
-        assert not any(name.startswith("Concat") for name, _ in session.profile(1))  # blocks are written where they stand
+        assert not any(name.startswith("Concat") for name, _ in session.profile(1))  # blocks are written in place
     for got, want in zip(found, wanted, strict=True):
         assert np.max(np.abs(np.asarray(got) - want)) <= 1e-5 * np.max(np.abs(want))

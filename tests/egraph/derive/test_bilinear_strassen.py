@@ -1,4 +1,4 @@
-"""Strassen's product: exact constants, equal programs at even and odd sizes, and only where it pays."""
+"""Strassen's product has exact constants, equals the product at even and odd sizes, and is proposed only if it pays."""
 
 from __future__ import annotations
 

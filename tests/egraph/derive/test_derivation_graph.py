@@ -1,4 +1,4 @@
-"""Derivations at work: proved programs join the e-graph, refused ones are told, and nothing is derived twice."""
+"""Derivations in the e-graph: proved programs are added, refused ones are reported, and nothing is derived twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TYPE = TensorType("float32", (3, 4))
 
 
 def transposed_text(rows: int, columns: int, *, wrong: bool = False) -> str:
-    """Return the expression of a transpose; the wrong one is of a square matrix and transposes nothing."""
+    """Return the expression of a transpose; the wrong one takes a square matrix and transposes nothing."""
     i, j = Iterator("i", 0, columns), Iterator("j", 0, rows)
     places = (index(i), index(j)) if wrong else (index(j), index(i))
     return text_of(Scope.pointwise((i, j), Read(Tensor("0", (rows, columns)), places)))
@@ -150,7 +150,7 @@ def test_a_class_gets_so_many_programs_and_the_rest_is_refused() -> None:
 
     def derive(node: Node) -> Iterable[Derivation]:
         (x,) = node.inputs
-        for again in range(3):  # transposed so many times more, and back
+        for again in range(3):  # further pairs of transposes, which cancel
             for _ in range(2 * again):
                 x = apply("Transpose", x, perm=(1, 0))
             yield Derivation("as an expression", apply("Expression", x, text=text), ())
@@ -192,7 +192,7 @@ def test_budgets_hold_for_derivations_too() -> None:
 
 
 def test_what_time_cut_short_is_neither_used_nor_kept() -> None:
-    """How far a derivation gets in some time is different each time."""
+    """A derivation that ran out of time is neither used nor stored, because its extent differs from run to run."""
     x = placeholder(0, TensorType("float32", (3, 3)))
     database, told = Database.in_memory(), iter([False, True, True])
     rule = count([])
@@ -214,7 +214,7 @@ def test_proofs_outlive_a_derivation_that_time_cut_short() -> None:
 
 
 class SlowClock:
-    """A clock on which every look takes a second."""
+    """A clock that advances by a second each time it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -229,7 +229,10 @@ LAYERS = tuple(rule for rule in RULES if rule.name in ("transpose_twice", "trans
 
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 9.0, 14.0, 20.0, 30.0])
 def test_a_saturation_that_time_cut_short_is_repeated_exactly(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the cut was, and though what was derived before is read from the database and takes no time."""
+    """A saturation that ran out of time is repeated exactly, wherever it stopped.
+
+    This holds although the repetition reads earlier derivations from the database, which takes no time.
+    """
     database = Database.in_memory()
     with monkeypatch.context() as patched:
         patched.setattr("egraph.engine.saturate.time", SlowClock())
@@ -266,7 +269,7 @@ def test_derivation_rules_are_chosen_by_name_and_by_what_they_may_change() -> No
     known = {rule.name for rule in DERIVATIONS}
     assert {rule.name for rule in choose_derivations([], allow="finite")} == known
     assert not choose_derivations([], allow="finite", enabled=False)
-    assert not choose_derivations([], allow="exact")  # all of them sum in another order
+    assert not choose_derivations([], allow="exact")  # all of them change the order of summation
     name = DERIVATIONS[0].name
     assert name not in {rule.name for rule in choose_derivations([name], allow="finite")}
     assert choose_rules([], [name], allow="finite", unsafe=False)
@@ -276,7 +279,7 @@ def test_derivation_rules_are_chosen_by_name_and_by_what_they_may_change() -> No
 
 
 def convolution(path: Path, channels: int, size: int) -> None:
-    """Write relu(conv(x) + b), 3x3."""
+    """Write the model relu(conv(x) + b) with a 3x3 window."""
     generator = np.random.default_rng(0)
     weight = (generator.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
     bias = generator.standard_normal(channels).astype(np.float32)
@@ -292,7 +295,7 @@ def convolution(path: Path, channels: int, size: int) -> None:
 
 
 def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(tmp_path: Path) -> None:
-    """With derivations made cheap, the way from a model to its artefact goes through one."""
+    """A derived program passes all steps from a model to its artefact; its cost is lowered so that it is chosen."""
     from egraph.extract import extract, to_program
     from egraph.inspect.derivation import derivation_rule, derivation_text, explain_derivation
     from egraph.onnx import exporter, importer

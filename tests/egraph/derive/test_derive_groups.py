@@ -1,4 +1,4 @@
-"""Groups of operators that one computes: found on one level, proved, joined to every member's class, and told."""
+"""Groups of operators that one operator computes are found on one level, proved, joined to every member's class, and reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def graph(*roots: Node) -> Graph:
 
 
 def global_block(layout: str = "NCHW") -> tuple[Node, ...]:
-    """GCN: k x 1 then 1 x k beside 1 x k then k x 1; the first of each branch share an input, the second do not."""
+    """Return GCN's block: k x 1 then 1 x k, beside 1 x k then k x 1. Only the first convolutions of the branches share an input."""
     x = entry("x", *((1, 6, 9, 9) if layout == "NCHW" else (1, 9, 9, 6)))
     left = conv(conv(x, weight("a", 4, 6, 5, 1), (2, 0, 2, 0), 1, layout), weight("b", 4, 4, 1, 5), (0, 2, 0, 2), 1, layout)
     right = conv(conv(x, weight("c", 4, 6, 1, 5), (0, 2, 0, 2), 1, layout), weight("d", 4, 4, 5, 1), (2, 0, 2, 0), 1, layout)
@@ -75,7 +75,7 @@ def grouped() -> tuple[Node, ...]:
 
 
 def twins() -> tuple[Node, ...]:
-    """The same layers on two images, of which one is a batch of two."""
+    """Return the same layer on two inputs, one of which is a batch of two."""
     shared = weight("w", 3, 4, 3, 3)
     return tuple(conv(entry(f"x{k}", k, 4, 6, 6), shared, (1, 1, 1, 1)) for k in (1, 2))
 
@@ -86,7 +86,7 @@ def rows() -> tuple[Node, ...]:
 
 
 def transposed(shared: str) -> tuple[Node, ...]:
-    """Transposed convolutions that share nothing, their weights, or their input."""
+    """Return transposed convolutions that share nothing, their weights, or their input."""
     values = attributes(strides=(2, 2), dilations=(1, 1), pads=(0, 0, 0, 0), output_padding=(0, 0), group=1, layout="NCHW")
     data = [entry("x" if shared == "x" else f"x{k}", 1, 4, 5, 5) for k in range(2)]
     weights = [weight("w" if shared == "w" else f"w{k}", 4, 3, 3, 3) for k in range(2)]
@@ -94,7 +94,7 @@ def transposed(shared: str) -> tuple[Node, ...]:
 
 
 def contractions() -> tuple[Node, ...]:
-    """Products that nobody named: rows of a tensor of three axes, times a matrix that lies on its side."""
+    """Return products as expressions: rows of a tensor of three axes times a transposed matrix."""
     text = "{i0<4,i1<6,i2<5} sum(r0<3) ($0[i1,i0,r0] * $1[i2,r0])"
     return tuple(apply("Expression", entry(f"x{k}", 6, 4, 3), entry(f"y{k}", 5, 3), text=text) for k in range(3))
 
@@ -162,7 +162,10 @@ def test_what_depends_on_each_other_is_not_offered() -> None:
 
 
 def test_expressions_that_no_operator_computes_are_left_apart() -> None:
-    """Two bands are a band of a larger batch, which no library has either; different texts are no group."""
+    """Expressions are not merged if no operator computes the merged one.
+
+    Two bands form a band of a larger batch, which no library provides either. Expressions with different texts form no group.
+    """
     text = "{i0<6,i1<3} sum(r0<4) [0<=i0+i1-1, i0+i1-1<6 ? ($0[i0,r0] * $1[i0+i1-1,r0]) : 0]"
     bands = [apply("Expression", entry(f"a{k}", 6, 4), entry(f"b{k}", 6, 4), text=text) for k in range(2)]
     assert offered(*bands) == {"merge_expressions": [2]} and BY_NAME["merge_expressions"].merge(bands) is None
@@ -189,7 +192,10 @@ def test_large_groups_are_cut() -> None:
 
 
 def test_an_equal_group_is_proved_once_in_a_run_and_once_in_all_runs() -> None:
-    """Two levels of equal groups; a second run reads the proofs, one with a prover that refuses everything too."""
+    """A group that occurs on two levels is proved once, and a second run reads the proof from the database.
+
+    The second run's prover would refuse everything, which shows that it is not asked.
+    """
     x, y = entry("x", 4, 4), entry("y", 4, 4)
     for level in range(2):
         x, y = (apply("MatMul", data, weight(f"{level}{name}", 4, 4)) for data, name in ((x, "x"), (y, "y")))
@@ -276,7 +282,10 @@ def test_a_group_in_an_artefact_is_told_once_with_all_its_programs() -> None:
 
 
 def test_two_towers_of_the_same_layers_become_one_of_a_larger_batch() -> None:
-    """Extraction chooses it by estimates, and the program computes the same."""
+    """Two towers of the same layers become one tower over a larger batch.
+
+    Extraction chooses it by estimates, and the program computes the same values.
+    """
     layers = [weight(f"w{k}", 32, 32, 3, 3) for k in range(2)]
     towers = [entry(name, 1, 32, 14, 14) for name in ("left", "right")]
     for layer in layers:

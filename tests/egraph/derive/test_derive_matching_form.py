@@ -1,4 +1,4 @@
-"""Forms: the laws they rest on hold at every point, and their texts agree exactly where the values do."""
+"""The laws of forms hold at every point, and two forms have equal texts exactly if their values are equal."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_pieces_are_the_choice() -> None:
             choice = Guarded((Compare(sides[0], random.choice(OPERATORS[:3]), sides[1]),), number(value), choice)
         assert isinstance(choice, Guarded)
         pieces = pieces_of(choice)
-        if pieces is None:  # no condition that depends on the iterator
+        if pieces is None:  # no condition depends on the iterator
             continue
         assert pieces[0] == iterator
         expected = np.broadcast_to(EVALUATOR.scalar(choice, {iterator: np.arange(6)}, None), 6)
@@ -108,7 +108,7 @@ def test_pieces_are_the_choice() -> None:
 
 
 def changed(program: Node, random: Random) -> Node | None:
-    """Change one attribute, the order of operands or a layout of a program; None where the result is no program."""
+    """Change one attribute, the order of operands or a layout of a program; return None if the result is no valid program."""
     node = random.choice([n for n in walk((program,)) if n.op != "Placeholder"])
     values: dict[str, Any] = dict(node.attributes)
     operands = list(node.inputs)
@@ -136,7 +136,7 @@ def changed(program: Node, random: Random) -> Node | None:
 
 @pytest.mark.parametrize("operator", CONTRACTIONS + WINDOWS[:3] + MOVEMENTS)
 def test_forms_agree_exactly_where_values_do(operator: str) -> None:
-    """Programs of a match, and programs with something changed: an equal form has an equal value, and the other way."""
+    """Programs of a match and changed programs have equal forms exactly if their values are equal."""
     random, compared = Random(operator), 0
     for node in samples(operator, 12 if operator in CONTRACTIONS else 24):
         text, generator = form(fragment_expression(node)).text, np.random.default_rng(1)
@@ -152,7 +152,7 @@ def test_forms_agree_exactly_where_values_do(operator: str) -> None:
 
 
 def test_a_sum_over_an_equal_index_is_found_through_inner_scopes() -> None:
-    """Inner scopes are opened: what is split around them is split in them."""
+    """A sum over an equal index is found in inner scopes, which are split like the scopes around them."""
     tensors = {"0": Tensor("0", (6, 4)), "1": Tensor("1", (6, 4))}
     nested = parse_scope("{i<24} exp({{a<6,b<4} sum(k<4) ($0[a,k] * $1[a,b])}[i//4,i%4])", tensors)
     plain = parse_scope("{a<6,b<4} exp({{x<6,y<4} sum(j<4) ($1[x,y] * $0[x,j])}[a,b])", tensors)

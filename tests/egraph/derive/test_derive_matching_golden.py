@@ -1,4 +1,4 @@
-"""The cases of EinNet's own tests that concern matching, named as there."""
+"""Cases of EinNet's own tests that concern matching, under their original names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leaves(*shapes: tuple[int, ...]) -> tuple[Node, ...]:
 
 
 def matches(text: str, *shapes: tuple[int, ...]) -> tuple[Node, ...]:
-    """Match a scope; every program has the value of the scope, in F_p."""
+    """Match a scope and check that every program has the scope's value, in F_p."""
     scope, operands = parsed(text, *shapes), leaves(*shapes)
     programs = match(scope, operands)
     values = [np.random.default_rng(k).integers(0, PRIME, shape) for k, shape in enumerate(shapes)]
@@ -44,7 +44,7 @@ def matches(text: str, *shapes: tuple[int, ...]) -> tuple[Node, ...]:
 
 
 def kinds(programs: tuple[Node, ...]) -> set[str]:
-    """Which contractions are among the programs."""
+    """Return which contractions occur in the programs."""
     return {node.op for program in programs for node in walk((program,)) if node.op in OPS and OPS[node.op].category == "contraction"}
 
 
@@ -54,7 +54,7 @@ MATRICES = ((224, 16), (8, 16))
 
 
 def test_match_matmul_no_batch() -> None:
-    """Of EinNet's eight variants (order, two transpositions) the two orders remain: our transposes are operators of their own."""
+    """Of EinNet's eight variants (order, two transpositions), only the two orders remain because our transposes are separate operators."""
     programs = matches("{m<224,n<8} sum(k<16) ($0[m,k] * $1[n,k])", *MATRICES)
     products = [program for program in programs if any(node.op == "MatMul" for node in walk((program,)))]
     shapes = [[operand.type.sizes for n in walk((p,)) if n.op == "MatMul" for operand in n.inputs] for p in products]
@@ -75,7 +75,10 @@ def test_match_matmul_illegal(case: str) -> None:
 
 
 def test_match_matmul_illegal_2_is_a_leading_dimension_where_it_stays_inside() -> None:
-    """A[m,m+k] of 224x16 leaves its tensor, which is no scope; within 224x239 it is a matrix with a leading dimension of 240."""
+    """A[m,m+k] is a matrix with a leading dimension of 240 if its reads stay inside 224x239.
+
+    With A of 224x16 the reads leave the tensor, and nothing is matched.
+    """
     outside = parsed("{m<224,n<8} sum(k<16) ($0[m,m+k] * $1[n,k])", (224, 16), (8, 16))
     assert match(outside, leaves((224, 16), (8, 16))) == ()
     programs = matches("{m<224,n<8} sum(k<16) ($0[m,m+k] * $1[n,k])", (224, 239), (8, 16))
@@ -83,7 +86,7 @@ def test_match_matmul_illegal_2_is_a_leading_dimension_where_it_stays_inside() -
 
 
 def test_match_matmul_illegal_4_reads_outside() -> None:
-    """B[k,n] of a B shaped 8x16 leaves it."""
+    """B[k,n] reads outside a B of shape 8x16, so nothing is matched."""
     outside = parsed("{m<224,n<8} sum(k<16) ($0[m,k] * $1[k,n])", (224, 16), (8, 16))
     assert match(outside, leaves((224, 16), (8, 16))) == ()
 
@@ -101,7 +104,7 @@ def test_match_conv_no_batch() -> None:
 
 
 def test_match_conv_wrong0_swapped_filters_are_found_through_a_transpose() -> None:
-    """EinNet has no match for K[c,f,...]; here the weight is transposed."""
+    """K[c,f,...] is matched with a transposed weight; EinNet has no match for it."""
     programs = matches(CONV.replace("$1[f,c", "$1[c,f"), (2, 3, 8, 9), (3, 5, 3, 3))
     assert "Conv" in kinds(programs)
     outside = parsed(CONV.replace("$1[f,c", "$1[c,f"), (2, 3, 8, 9), (5, 3, 3, 3))
@@ -109,13 +112,13 @@ def test_match_conv_wrong0_swapped_filters_are_found_through_a_transpose() -> No
 
 
 def test_match_conv_wrong1_a_doubled_tap_is_a_dilation() -> None:
-    """EinNet has no match for h+2r; here it is a dilated convolution."""
+    """h+2r is matched as a dilated convolution; EinNet has no match for it."""
     programs = matches(CONV.replace("h+r-1", "h+2*r-2"), (2, 3, 8, 9), (5, 3, 3, 3))
     assert programs[0].op == "Conv" and programs[0].attribute("dilations") == (2, 1)
 
 
 def test_kernels_with_their_taps_swapped_are_another_program() -> None:
-    """A[h+r,w+s] K[r,s] and A[h+r,w+s] K[s,r], which EinNet's fingerprint confuses."""
+    """A[h+r,w+s] K[r,s] and A[h+r,w+s] K[s,r] are different programs, which EinNet's fingerprint confuses."""
     swapped = CONV.replace("$1[f,c,r,s]", "$1[f,c,s,r]")
     assert form(parsed(CONV, (2, 3, 8, 9), (5, 3, 3, 3))).text != form(parsed(swapped, (2, 3, 8, 9), (5, 3, 3, 3))).text
     assert matches(CONV, (2, 3, 8, 9), (5, 3, 3, 3))[0] is not matches(swapped, (2, 3, 8, 9), (5, 3, 3, 3))[0]
@@ -152,7 +155,7 @@ def test_match_element_wise_a_large_convolution_is_a_convolution() -> None:
 
 
 def test_match_element_wise_two_scopes_are_one_expression() -> None:
-    """A padded copy, read along its diagonals: one Expression, and also a view of the flat tensor."""
+    """A padded copy that is read along its diagonals is one Expression, and also a view of the flat tensor."""
     text = "{r<8,s<4} {{i<8,j<12} [2<=j,j<10 ? $0[i,j-2] : 0]}[r,s+r]"
     *views, program = matches(text, (8, 8))
     assert program.op == "Expression" and program.inputs[0].op == "Placeholder"
@@ -216,7 +219,7 @@ def test_compare_formulas() -> None:
 
 
 def test_interpreter_positions_written_as_one_index_or_as_two() -> None:
-    """m as i3 + 25 i4, directly and through a merged inner iterator."""
+    """An index i3 + 25 i4 gives the same form, written directly or through a merged inner iterator m."""
     shapes = ((8, 100, 12), (8, 5, 12))
     two = parsed("{b<8,i4<4,i3<25,n<5} sum(k<12) ($0[b,i3+25*i4,k] * $1[b,n,k])", *shapes)
     one = parsed("{b<8,i4<4,i3<25,n<5} {{b<8,m<100,n<5} sum(k<12) ($0[b,m,k] * $1[b,n,k])}[b,25*i4+i3,n]", *shapes)
@@ -238,7 +241,7 @@ def test_serializer_round_trip() -> None:
 
 
 def places(width: int) -> tuple[tuple[Index, ...], list[Iterator]]:
-    """K[f, c, 3 p1 + p2, 3 q1 + q2], with p2 of the given range."""
+    """Return K[f, c, 3 p1 + p2, 3 q1 + q2], with p2 of the given range."""
     iterators = [Iterator(name, 0, high) for name, high in (("f", 16), ("c", 12), ("p1", 2), ("p2", width), ("q1", 3), ("q2", 3))]
     f, c, p1, p2, q1, q2 = map(index, iterators)
     return (f, c, 3 * p1 + p2, 3 * q1 + q2), iterators
@@ -259,7 +262,7 @@ def test_dlt_wrong0_digits_that_overlap_are_no_layout() -> None:
 
 
 def test_oob() -> None:
-    """Where a guard keeps the reads of a band inside there is an expression; without it, there is none."""
+    """A band becomes an expression only if a guard keeps its reads inside the tensor."""
     shapes = ((8, 100, 65), (8, 100, 16))
     inside = "{b<8,m<100,n<16} sum(w<65) [0<=m+4*w-128,m+4*w-128<100 ? ($0[b,m,w] * $1[b,m+4*w-128,n]) : 0]"
     assert matches(inside, *shapes)[-1].op == "Expression"
@@ -291,7 +294,7 @@ def test_simplify(case: str) -> None:
 
 
 def test_simplify_does_not_take_a_negative_modulus_for_a_marker() -> None:
-    """(i5 % -2) + 2 (i5 / -2) is not i5: at 2 it is -2."""
+    """(i5 % -2) + 2 (i5 / -2) is not simplified to i5: at 2 it is -2."""
     written = tidy(i5 % -2 + 2 * (i5 // -2))
     assert written != i5
     iterator = Iterator("i5", 0, 8)

@@ -1,4 +1,4 @@
-"""Whole fragments matched as one operator: the graph-level cases of EinNet and those of PET that are exact, named as there."""
+"""Whole fragments are matched as one operator: EinNet's graph-level cases and PET's exact ones, under their original names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deconv(data: Node, weight: Node, stride: int, pad: int, layout: str) -> Node
 
 
 def programs_of(root: Node) -> tuple[Node, ...]:
-    """Match a fragment, its composed meaning as one scope; every program has its value, in F_p."""
+    """Match a fragment by its composed meaning as one scope, and check that every program has its value, in F_p."""
     operands = placeholders(root)
     names = {str(n.integer("index")): Tensor(str(position), n.type.sizes, n.type.dtype) for position, n in enumerate(operands)}
     programs = tuple(one for one in match(inline(fragment_expression(root), names), operands) if one is not root and one.type == root.type)
@@ -78,7 +78,7 @@ def test_rtstr_3d_is_one_softmax() -> None:
 
 
 def test_rtstr_along_another_axis_is_one_softmax_too() -> None:
-    """EinNet stays at five operators."""
+    """EinNet leaves this chain at five operators."""
     root = reshape(softmax_between((1, 2, 0, 3), 2, (2, 0, 1, 3)), 8, 20, 30)
     assert programs_of(root)[0] is apply("Softmax", leaf(0, 8, 20, 30), axis=0)
 
@@ -136,7 +136,7 @@ def test_tconv_input_expression_split_by_parity() -> None:
 
 
 def test_convtrans_test_1() -> None:
-    """The same numbers from the operator, and from what is matched when the weight has another layout."""
+    """The operator and the programs that are matched with another layout of the weight give the same numbers."""
     data, kernel = leaf(0, 1, 2, 2, 3), leaf(1, 3, 4, 4, 2)
     root = deconv(data, transpose(kernel, 0, 3, 1, 2), 2, 1, "NHWC")
     programs = programs_of(root)
@@ -152,7 +152,7 @@ def test_cudnn_conv_transposed_run_1() -> None:
     programs = (root, *programs_of(root))
     for value in evaluate(programs, leaves):
         assert value.size == 50 and value.ravel()[:6].tolist() == [162, 351, 569, 413, 224, 405]
-    assert {"Conv", "ConvTranspose"} <= {kind for program in programs for kind in operators(program)}  # the taps reversed
+    assert {"Conv", "ConvTranspose"} <= {kind for program in programs for kind in operators(program)}  # the taps are reversed
 
 
 def test_cudnn_conv_transposed_run_on_a_range() -> None:
@@ -183,7 +183,7 @@ def test_rule12_a_row_window_is_a_column_window_of_the_transposed_image() -> Non
 
 
 def test_conv_test_5_trans_kernel() -> None:
-    """A 3x5 window over the transposed image with the transposed kernel is the 5x3 window, and is matched as that."""
+    """A 3x5 window over the transposed image with the transposed kernel is matched as the 5x3 window that it equals."""
     image, weight = leaf(0, 2, 4, 6, 7), leaf(1, 3, 4, 5, 3)
     turned = transpose(conv(transpose(image, 0, 1, 3, 2), transpose(weight, 0, 1, 3, 2), 1, 2, 1, 2), 0, 1, 3, 2)
     assert programs_of(turned)[0] is conv(image, weight, 2, 1, 2, 1)
@@ -191,7 +191,7 @@ def test_conv_test_5_trans_kernel() -> None:
 
 @pytest.mark.parametrize("group", [1, 4])
 def test_rule14_convolutions_of_halves_of_the_groups(group: int) -> None:
-    """Matched with the group found from the coefficients of the channels."""
+    """A grouped convolution is matched, with the group found from the coefficients of the channels."""
     root = conv(leaf(0, 2, 8, 5, 5), leaf(1, 8, 8 // group, 3, 3), 1, 1, 1, 1, group=group)
     channels_last = transpose(leaf(0, 2, 5, 5, 8), 0, 3, 1, 2)
     shuffled = transpose(conv(channels_last, leaf(1, 8, 8 // group, 3, 3), 1, 1, 1, 1, group=group), 0, 2, 3, 1)
@@ -215,7 +215,7 @@ def test_pad_slice_test() -> None:
 
 
 def interleave(node: Node, source: int, factor: int, target: int) -> Node:
-    """Split ``factor`` off the front of one axis and put it behind another (PET's TransposeOp)."""
+    """Split ``factor`` off the front of one axis and place it behind another (PET's TransposeOp)."""
     sizes = list(node.type.sizes)
     split = reshape(node, *sizes[:source], factor, sizes[source] // factor, *sizes[source + 1 :])
     axes = [axis for axis in range(len(sizes) + 1) if axis != source]
@@ -237,7 +237,7 @@ def back(node: Node, source: int, factor: int, target: int) -> Node:
 
 
 def test_transpose_test_4() -> None:
-    """n into h and back is nothing; n into h alone is one transpose between views."""
+    """Moving n into h and back is the identity; moving n into h alone is one transpose between views."""
     x = leaf(0, 2, 1, 8, 8)
     moved = interleave(x, 0, 2, 2)
     assert moved.type.sizes == (1, 1, 16, 8)
@@ -246,7 +246,7 @@ def test_transpose_test_4() -> None:
 
 
 def test_eliminator_test_1() -> None:
-    """h split into n, then twice n into w and twice back: what is left is the first."""
+    """A chain of h into n, then twice n into w and twice back, is matched as its first step."""
     x = leaf(0, 4, 4, 14, 14)
     first = interleave(x, 0, 2, 2)
     chain = back(back(interleave(interleave(first, 0, 2, 3), 0, 1, 3), 0, 1, 3), 0, 2, 3)
@@ -256,7 +256,7 @@ def test_eliminator_test_1() -> None:
 
 
 def test_fuse_activation() -> None:
-    """A product, a transpose and a Relu: the transpose and the Relu are one Expression."""
+    """In a product followed by a transpose and a Relu, the last two become one Expression."""
     root = apply("Relu", transpose(apply("MatMul", leaf(0, 32, 32), leaf(1, 32, 32)), 1, 0))
     assert operators(programs_of(root)[-1]) == ["MatMul", "Expression"]
 
@@ -285,7 +285,7 @@ def test_what_needs_no_movement_is_matched_without_any(name: str) -> None:
 
 
 def test_weights_move_for_nothing() -> None:
-    """A product with a transposed weight is taken as it stands where the weight is a constant: it is transposed before the model runs."""
+    """A product with a transposed constant weight is matched unchanged because the weight is transposed before the model runs."""
     text = "{m<12,n<8} sum(k<16) ($0[m,k] * $1[n,k])"
     scope = parse_scope(text, {"0": Tensor("0", (12, 16)), "1": Tensor("1", (8, 16))})
     first = match(scope, (leaf(0, 12, 16), leaf(1, 8, 16, constant=True)))[0]

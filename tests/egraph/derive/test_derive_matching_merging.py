@@ -1,4 +1,4 @@
-"""Merged products and convolutions compute what the single ones do."""
+"""Merged products and convolutions compute the results of the single ones."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ MERGED = ("two products", "three products that share an operand", "columns besid
 
 @pytest.mark.parametrize("name", MERGED)
 def test_merged_expressions_are_one_operator(name: str) -> None:
-    """Choices between tensors become one tensor: stacked, or concatenated along the axis that is walked."""
+    """A choice between tensors becomes one tensor, either stacked or concatenated along the axis that the index walks."""
     text, shapes, operator = of_merged(name)
     scope = parse_scope(text, {str(k): Tensor(str(k), shape) for k, shape in enumerate(shapes)})
     operands = tuple(leaf(k, *shape) for k, shape in enumerate(shapes))

@@ -1,4 +1,4 @@
-"""Every operator is found again in its own meaning, whatever the layout of its operands, and what is found computes the same."""
+"""Every operator is recovered from its own meaning, in any layout of its operands, and the recovered program computes the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOWS = ("MaxPool", "AveragePool", "ReduceSum", "ReduceMax", "ReduceMin", "Red
 MOVEMENTS = ("Transpose", "Reshape", "Slice", "Pad", "Concat", "Expand")
 BYTES = ("Cast", "Quantize", "Dequantize")
 ELEMENTWISE = tuple(sorted(name for name, spec in OPS.items() if spec.category == "elementwise" and name not in BYTES))
-"""Of numbers: Cast's operand is an index, whose tensor no derivation reads."""
+"""Operators over numbers. Cast is excluded: its operand is an index, and no derivation reads the index's tensor."""
 
 
 def samples(operator: str, count: int) -> list[Node]:
@@ -35,7 +35,7 @@ def samples(operator: str, count: int) -> list[Node]:
 
 
 def shuffled(node: Node, random: Random) -> Node:
-    """Put every operand and the result into another layout: the operands are transposed to what the operator wants, the result away."""
+    """Return an operator whose operands and result are each in another layout, with transposes around it."""
     operands = []
     for k, operand in enumerate(node.inputs):
         perm = random.sample(range(operand.type.rank), operand.type.rank)
@@ -48,7 +48,7 @@ def shuffled(node: Node, random: Random) -> Node:
 
 
 def agree(programs: tuple[Node, ...], expected: Node) -> None:
-    """Compare programs with what they were derived from, in F_p."""
+    """Compare programs in F_p with the node from which they were derived."""
     generator = np.random.default_rng(7)
     leaves = {
         leaf: generator.integers(0, 2 if leaf.type.dtype == "bool" else PRIME, leaf.type.sizes)
@@ -67,7 +67,7 @@ def uses(program: Node, operator: str) -> bool:
 
 
 def degenerate(node: Node) -> bool:
-    """Whether the operator is another one here: an axis of size 1 makes a window or a sum disappear."""
+    """Return whether the operator is a different one here: an axis of size 1 removes a window or a sum."""
     return 1 in node.type.sizes or any(1 in operand.type.sizes for operand in node.inputs)
 
 
@@ -124,5 +124,5 @@ def test_elementwise_operators_are_found_in_their_meaning(operator: str) -> None
     for node in samples(operator, 4):
         programs = operators(fragment_expression(node), node.inputs)
         agree(programs, node)
-        if 1.0 not in dict(node.attributes).values():  # a factor of one is no factor
+        if 1.0 not in dict(node.attributes).values():  # a factor of one disappears
             assert any(uses(program, operator) for program in programs), node.attributes

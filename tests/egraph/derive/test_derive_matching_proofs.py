@@ -1,4 +1,4 @@
-"""What is matched is proved at its own sizes, and is found again behind the rules of derivations."""
+"""Matched programs are proved at their own sizes, and are found again after derivation rules."""
 
 from __future__ import annotations
 

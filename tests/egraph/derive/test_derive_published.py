@@ -1,4 +1,4 @@
-"""The four published searches: few states, the published program found and proved, and the page that says so."""
+"""The four published searches: few states are seen, the published program is found and proved, and the page lists it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_page_holds_every_search(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_search_that_misses_its_program_says_so() -> None:
-    """The wanted form is looked for in what was found: a target that has none is not found, and the page says it."""
+    """If the wanted form is not among the found programs, no program is reported, although the found ones are proved."""
     first = PUBLISHED[0]
     row = measured(Published(first.name, first.to, first.make, first.target, first.einnet_states, "no state holds this"), repeats=1)
     assert not row.steps and not row.program and row.proved == row.found > 0

@@ -1,4 +1,4 @@
-"""Every derivation rule keeps the value of every scope: operators' meanings with all their attributes, before and after, in F_p."""
+"""Every derivation rule keeps the value of every scope: operators with all their attributes are compared before and after, in F_p."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DRAWN = (
 
 
 def drawn(random: Random, name: str) -> Scope:
-    """Return the canonical meaning of an operator at drawn sizes and attributes."""
+    """Return the canonical meaning of an operator with drawn sizes and attributes."""
     spec = OPS[name]
     shapes, attributes = spec.sample(random)
     return canonical(spec.meaning([Tensor(str(k), shape) for k, shape in enumerate(shapes)], attributes))
@@ -52,7 +52,7 @@ def tensors_of(body: Scalar) -> Iterable[Tensor]:
 
 
 def assert_equal(before: Scope, after: Scope) -> None:
-    """Compare two scopes on one random draw of operands, exactly in F_p; maxima and functions compare as residues do."""
+    """Compare two scopes on one random draw of operands, exactly in F_p; maxima and functions act on residues."""
     random = np.random.default_rng(3)
     values = {t.name: random.integers(0, PRIME, [known(n) for n in t.shape]) for t in sorted(tensors_of(before.body), key=str)}
     one, other = evaluate(before, values, "prime"), evaluate(after, values, "prime")
@@ -146,7 +146,7 @@ def _solved(scope: Scope, random: Random) -> Ways:
 
 
 LEAST = {"split_terms": 1, "sum_within": 0}
-"""Rules that few operators have a place for: they have tests of their own."""
+"""Rules that apply to few operators, with the least number of their applications; they also have tests of their own."""
 RULES: dict[str, Callable[[Scope, Random], Ways]] = {
     "split_summation": _split_sums,
     "merge_traversal": _merged_traversals,
@@ -190,7 +190,7 @@ def parsed(text: str, **shapes: tuple[int, ...]) -> Scope:
 
 @pytest.mark.parametrize("image", ["x+2*y", "x-2*y+6", "7-x-2*y"])
 def test_skewed_images_are_read_at_one_index(image: str) -> None:
-    """EinNet's Rule2 cases: x in 2, y in 4, whatever the signs, are one iterator of 8 values."""
+    """In EinNet's Rule2 cases, x in 2 and y in 4 become one iterator of 8 values, whatever their signs."""
     scope = parsed("{x<2,y<4} sum(t<5) ($0[" + image + "+t] * $1[t])", t0=(12,), t1=(5,))
     place = next(iter(indices_of(scope.body))) - index(scope.summation[0])
     result = substitute_indices(scope, [place])
@@ -199,7 +199,7 @@ def test_skewed_images_are_read_at_one_index(image: str) -> None:
 
 
 def test_taps_beyond_the_image_are_tightened_away() -> None:
-    """EinNet's Relaxation case: 230 rows of which 226 hold anything."""
+    """In EinNet's Relaxation case, 226 of 230 rows hold nonzero values, and the other rows are cut off."""
     scope = parsed("{i<230} sum(r<3) [0<=i+r-4, i+r-4<224 ? ($0[i+r-4] * $1[r]) : 0]", t0=(224,), t1=(3,))
     result = tighten(scope, scope.traversal[0])
     assert isinstance(result, Scope)
@@ -208,7 +208,7 @@ def test_taps_beyond_the_image_are_tightened_away() -> None:
 
 
 def source_of(part: Scope) -> Tensor | Scope:
-    """Return what a range of a wider scope is read from."""
+    """Return the tensor or scope that a scope's body reads."""
     assert isinstance(part.body, Read)
     return part.body.source
 
@@ -283,7 +283,10 @@ def test_reads_are_exchanged_where_they_stand() -> None:
 
 
 def test_alike_iterators_beyond_the_orders_compared_are_left_as_they_are() -> None:
-    """All orders of twelve would be half a thousand million; an order is kept, and it means the same."""
+    """Twelve interchangeable iterators keep their order because comparing all orders would be about 500 million cases.
+
+    The canonical form is still stable and has the same value.
+    """
     names = [f"k{n}" for n in range(12)]
     text = f"{{i<2}} sum({','.join(f'{name}<2' for name in names)}) $0[i+{'+'.join(names)}]"
     scope = parse_scope(text, {"0": Tensor("0", (14,))})
@@ -295,7 +298,7 @@ def test_alike_iterators_beyond_the_orders_compared_are_left_as_they_are() -> No
 @pytest.mark.parametrize(
     ("guards", "left"),
     [
-        ("0<=i+r-4, i+r-4<1", 0),  # two bounds of one value
+        ("0<=i+r-4, i+r-4<1", 0),  # two bounds that leave one value
         ("0<=i+r-4, i+r<=4", 0),
         ("0<=i+r-4, i+r-4<2", 1),  # two values
         ("0<=i+r-4, i+2*r-4<1", 1),  # bounds of different indices

@@ -1,4 +1,4 @@
-"""Converging search: programs equal to what they derive from, the families that it must reach, more budget finds no less."""
+"""Converging search: programs equal their operator, required families are reached, and a larger budget finds no fewer programs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FAMILIES: dict[str, tuple[Callable[[], Node], str, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_reach_their_operator(name: str) -> None:
-    """A program of the family holds an operator with this result, up to the order of its axes, and computes the same."""
+    """Each family has a program with an operator of this result, up to the order of its axes, and the program computes the same."""
     make, operator, shape = FAMILIES[name]
     node = make()
     found = derive(node)
@@ -70,7 +70,7 @@ def test_families_reach_their_operator(name: str) -> None:
 
 
 def test_a_band_folds_its_dilation_into_the_batch() -> None:
-    """Chunks of the band never leak into each other, whatever the sizes (EinNet's form is wrong at their borders)."""
+    """Chunks of the band do not leak into each other at any size (EinNet's form is wrong at their borders)."""
     for rows, dilation in ((12, 4), (13, 4), (10, 3)):
         node = band(2, rows, 3, 2, dilation)
         for derivation in derive(node):
@@ -80,7 +80,7 @@ def test_a_band_folds_its_dilation_into_the_batch() -> None:
 
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "MatMul"])
 def test_programs_compute_what_they_derive_from(operator: str) -> None:
-    """Over all strides, dilations, pads, groups and layouts that samples draw."""
+    """Programs compute their operator's result for all strides, dilations, pads, groups and layouts that samples draw."""
     random, count = Random(5), 0
     for _ in range(12):
         shapes, attributes = OPS[operator].sample(random)
@@ -94,7 +94,7 @@ def test_programs_compute_what_they_derive_from(operator: str) -> None:
 
 
 def test_states_mean_the_same() -> None:
-    """Every state of a search is the operator, not only those that become programs."""
+    """Every state of a search has the operator's value, not only the states that become programs."""
     random, compared = Random(2), 0
     for operator in ("Conv", "ConvTranspose") * 4:
         shapes, attributes = OPS[operator].sample(random)
@@ -122,7 +122,10 @@ def test_more_budget_never_loses_a_solution() -> None:
 
 
 def test_what_repairs_do_not_reach_is_explored() -> None:
-    """A guard over iterators of both operands has no repair; a sum moved outward makes it one of the output."""
+    """Exploration finds programs that no repair reaches.
+
+    A guard over iterators of both operands has no repair, but a sum that is moved outward turns its iterator into one of the output.
+    """
     node = expression("{h<6,f<5} sum(c<4,k<8) [h+f+c<9 ? ($0[h,c,k] * $1[f,c,k]) : 0]", (6, 4, 8), (5, 4, 8))
     assert not search(meaning(node), PRODUCT)[0]
     found, effort = search(meaning(node), PRODUCT, 200)
@@ -135,7 +138,10 @@ def test_what_repairs_do_not_reach_is_explored() -> None:
 
 @pytest.mark.parametrize(("stride", "dilation"), [((2, 2), (1, 1)), ((1, 1), (2, 2)), ((2, 2), (2, 2)), ((2, 3), (3, 2))])
 def test_strides_and_dilations_of_grouped_convolutions_channels_last(stride: tuple[int, int], dilation: tuple[int, int]) -> None:
-    """The channel's index is a division, which must not keep the windows from being taken apart: digits were split again and again."""
+    """Windows are taken apart although the channel's index is a division.
+
+    Regression: the search split the digits of such an index again and again.
+    """
     node = convolution((1, 12, 12, 16), (16, 2, 3, 3), strides=stride, dilations=dilation, pads=(1, 1, 1, 1), group=8, layout="NHWC")
     found, effort = search(meaning(node), WINDOW)
     assert found and effort.seen <= 16
@@ -144,7 +150,7 @@ def test_strides_and_dilations_of_grouped_convolutions_channels_last(stride: tup
 
 
 def test_states_that_undo_what_they_did_are_left_out() -> None:
-    """No scope of a state has more than three times the sums of the operator, whatever the target."""
+    """States that undo earlier steps are discarded: no scope of a state has more than three times the operator's sums, for any target."""
     for node in (
         convolution((1, 8, 9, 9), (8, 4, 3, 3), "ConvTranspose", strides=(2, 2), dilations=(3, 3)),
         convolution((1, 12, 12, 16), (16, 2, 3, 3), strides=(2, 3), dilations=(3, 2), group=8, layout="NHWC"),
@@ -164,7 +170,7 @@ def test_states_that_undo_what_they_did_are_left_out() -> None:
     ],
 )  # fmt: skip
 def test_windows_over_one_position_have_one_tap(operator: str, size: tuple[int, int], pads: int, stride: int) -> None:
-    """Where the image has one position each output has one tap: that is no window, and what is derived is proved."""
+    """A window over an image with one position has one tap, so it is no window, and the derived programs are proved."""
     node = convolution((1, 8, *size), (8, 8, 5, 5), operator, strides=(stride, stride), pads=(pads,) * 4)
     found = derive(node)
     assert any(c.op == "MatMul" for d in found for c in contraction_of(d.program))
@@ -184,7 +190,7 @@ def test_taps_in_two_iterators_are_one_window() -> None:
 
 
 def test_an_image_that_was_enlarged_is_convolved_before() -> None:
-    """conv(nearest(x)) along h: rows that are equal are computed once."""
+    """In conv(nearest(x)) along h, equal rows are computed once, before the image is enlarged."""
     node = expression("{f<4,h<12} sum(c<3,r<3) ($0[c,h//2+r] * $1[f,c,r])", (3, 8), (4, 3, 3))
     found = derive(node)
     assert any(6 in c.type.sizes for d in found for c in contraction_of(d.program) if c.op == "Conv")
@@ -224,7 +230,7 @@ def expression(text: str, *shapes: tuple[int, ...]) -> Node:
     ],
 )
 def test_products_of_more_than_two_reads(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    """Scales, activations, biases and tables among the factors are instantiated on one side: what is left is an operator."""
+    """Scales, activations, biases and tables among the factors are instantiated on one side, so that an operator remains."""
     node = expression(text, *shapes)
     found = derive(node)
     assert any(contraction_of(d.program) for d in found)
@@ -247,7 +253,7 @@ def test_reductions_are_matched_as_they_stand() -> None:
 
 
 def test_two_kernels_over_one_input_become_products_of_one_left_operand() -> None:
-    """1xk and kx1 beside each other: both products read the input as it is, so that they merge along their columns."""
+    """For a 1xk and a kx1 window over one input, both products read the input unchanged, so that they can be merged along their columns."""
     wide = convolution((1, 16, 7, 7), (4, 16, 1, 5), pads=(0, 2, 0, 2))
     tall = convolution((1, 16, 7, 7), (4, 16, 5, 1), pads=(2, 0, 2, 0))
     products = [

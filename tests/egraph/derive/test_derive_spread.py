@@ -1,4 +1,4 @@
-"""What is derived on a spread of signatures: no program of the golden list is lost, and no search sees more states than there."""
+"""Derivations over a spread of signatures: no program of the golden list is lost, and no search sees more states than listed."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_every_signature_is_in_the_golden_list() -> None:
     assert list(golden) == list(SPREAD) and all(one["programs"] for one in golden.values())
 
 
-if __name__ == "__main__":  # python -m tests.egraph.derive.test_derive_spread writes the list anew
+if __name__ == "__main__":  # python -m tests.egraph.derive.test_derive_spread rewrites the list
     rows = {name: {"programs": told(make()), "states": states(make())} for name, make in SPREAD.items()}
     EXPECTED.write_text(json.dumps(rows, indent=1) + "\n")

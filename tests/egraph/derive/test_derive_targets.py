@@ -1,4 +1,4 @@
-"""Conflicts with targets, estimates and folding: what steers the search, and what tidies its programs."""
+"""Conflicts with targets, estimates and folding, which guide the search and simplify its programs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def test_distance_counts_iterators_in_conflict(text: str, taps: int, target: Tar
     ("taps", "sizes"), [(2, ()), (3, (2,)), (4, (2,)), (5, (3, 2)), (6, (3, 2)), (7, (4, 3, 2)), (9, (5, 3, 2)), (11, (6, 4, 3, 2))]
 )
 def test_windows_are_cut_into_the_least_blocks_of_each_number(taps: int, sizes: tuple[int, ...]) -> None:
-    """Every size that is left out needs as many blocks as a smaller one: more taps, and more products of a fast algorithm."""
+    """A window size is skipped if a smaller one needs as many blocks.
+
+    A larger size has more taps, and a fast algorithm needs more products for them.
+    """
     assert block_sizes(taps, taps) == sizes
     for size in set(range(2, taps)) - set(sizes):
         blocks = -(-taps // size)
@@ -86,7 +89,7 @@ def test_smaller_windows_are_at_most_half_of_the_operators(taps: int, most: int 
 
 
 def test_a_fast_algorithm_saves_what_it_is_known_to_save() -> None:
-    """F(6,3) needs 8 products for 18; beyond the error that is allowed, and for what has no taps, nothing is saved."""
+    """F(6,3) needs 8 products instead of 18; nothing is saved if the error is above the limit or the operator has no taps."""
 
     def conv(*kernel: int, size: int, layout: str) -> Node:
         data = (1, 8, size, size) if layout == "NCHW" else (1, size, size, 8)
@@ -102,7 +105,10 @@ def test_a_fast_algorithm_saves_what_it_is_known_to_save() -> None:
 
 
 def test_smaller_windows_are_proposed_where_a_fast_algorithm_may_pay() -> None:
-    """Of few filters they fill lanes that the operator leaves idle; of many they are no better than the operator's own algorithm."""
+    """Smaller windows are proposed only for few filters.
+
+    With few filters they fill lanes that the operator leaves idle. With many they are no better than the operator's own fast algorithm.
+    """
 
     def proposed(filters: int) -> list[str]:
         node = convolution((1, 16, 28, 28), (filters, 16, 5, 5), pads=(2, 2, 2, 2))

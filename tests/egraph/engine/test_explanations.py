@@ -1,4 +1,4 @@
-"""Explanations: the reasons behind an equality are a chain, complete, and never change."""
+"""Explanations: the reasons for an equality form a chain, are complete, and never change."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def graph_of(text: str) -> Graph:
 
 
 def drawn_term(frozen: FrozenEGraph, number: int, random: Random, above: frozenset[int]) -> tuple[ENode, ...] | None:
-    """Return the e-nodes of a random term of a class, None where the draw ran into a cycle."""
+    """Return the e-nodes of a random term of a class, or None if the draw entered a cycle."""
     node = random.choice(frozen.classes[number])
     nodes = [node]
     for child in node.children:
@@ -172,7 +172,7 @@ def drawn_term(frozen: FrozenEGraph, number: int, random: Random, above: frozens
 
 
 def holds(frozen: FrozenEGraph, number: int, term: list[ENode]) -> bool:
-    """Return whether a class holds a term, given as its e-nodes in the order of a walk from the root."""
+    """Return whether a class holds a term, given by its e-nodes in preorder."""
     node = term.pop(0)
     rest = list(term)
     for twin in frozen.classes[number]:
@@ -187,7 +187,7 @@ def holds(frozen: FrozenEGraph, number: int, term: list[ENode]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_the_rules_of_a_term_suffice_to_find_it(text: str, rules: tuple[Rule, ...], seed: int) -> None:
-    """Nothing else is needed: an e-graph grown by the named rules alone holds the term too."""
+    """An e-graph that is grown by the named rules alone holds the term too."""
     graph = graph_of(text)
     frozen = saturate(graph, rules).frozen
     random = Random(seed)
@@ -202,7 +202,10 @@ def test_the_rules_of_a_term_suffice_to_find_it(text: str, rules: tuple[Rule, ..
 
 
 def test_a_rule_that_only_joins_two_values_is_named() -> None:
-    """x + 0 = x makes no e-node; what reads x instead of the sum rests on it."""
+    """A rule that only joins two values is named in explanations.
+
+    For example, x + 0 = x makes no e-node, but a node that reads x instead of the sum depends on it.
+    """
     text = """<ir_version: 9, opset_import: ["" : 20]>
         m (float[64] x) => (float[64] y, float[64] out) <float[1] zero = {0.0}> {
             a = Add(x, zero)
@@ -225,7 +228,7 @@ def test_steps_lead_from_the_input_to_the_e_node() -> None:
 
 
 def test_shipped_rules_are_explained_completely() -> None:
-    """What extraction chooses for a small network is found again by the rules that it names."""
+    """The rules that a program names suffice to find a program of at most the same cost, for a small network."""
     text = """<ir_version: 9, opset_import: ["" : 20]>
         m (float[1,8,6,6] x) => (float[1,4,6,6] y)
         <float[8,8,1,1] v = {0.5}, float[4,8,3,3] w = {0.25}, float[1,4,1,1] s = {2.0}> {
@@ -245,7 +248,10 @@ def test_shipped_rules_are_explained_completely() -> None:
 
 
 def test_a_match_is_an_e_node_of_its_own_class_although_congruence_is_not_closed_yet() -> None:
-    """Relu(y) is looked up as Relu(x), whose class is another one until both are joined: what follows would rest on what is newer."""
+    """A match refers to an e-node of the class in which it was found, even before congruence is restored.
+
+    Relu(y) is looked up as Relu(x), whose class is a different one until both are joined. An explanation by it would depend on newer facts.
+    """
     graph = importer.load(onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["" : 20]> main (float[4] x, float[4] y) => (float[4] p, float[4] q) { p = Relu(x) q = Relu(y) }"""
     )).graph  # fmt: skip
@@ -270,7 +276,10 @@ def test_a_match_is_an_e_node_of_its_own_class_although_congruence_is_not_closed
 
 
 def test_operands_are_equal_of_which_a_transposition_makes_the_same() -> None:
-    """``out`` is known to be sin(x) + y by a rule that says so of transposed sines alone; 0 is added before."""
+    """Operands of a transposition are equal if its results are.
+
+    A rule about transposed sines alone implies that ``out`` is sin(x) + y; 0 is added to the sine before.
+    """
     out, *_ = (found := saturate(graph_of(INJECTIVE), TRANSPOSED).frozen).roots
     sums = [node for node in found.classes[out] if node.op == "Add"]
     sines = [(node, below) for node in sums for child in node.children for below in found.classes[child] if below.op == "Sin"]
@@ -280,7 +289,7 @@ def test_operands_are_equal_of_which_a_transposition_makes_the_same() -> None:
 
 
 def two_of_one_result(left: Node, right: Node) -> bool:
-    """Return whether the operands of two operators, whose results are equal, are one class."""
+    """Return whether the corresponding operands of two operators with equal results are in one class."""
     classes = EClasses(Labels())
     number: dict[Node, int] = {}
     for node in walk((left, right)):

@@ -1,4 +1,4 @@
-"""Saturation: what is found, when it stops, what is counted, and that it is the same each time."""
+"""Saturation: what it finds, when it stops, what it counts, and that it is deterministic."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def times_one(x: Tensor, one: Weight) -> Steps:
 
 @pytest.mark.parametrize(("first", "second"), [(1.0, 2.0), (2.0, 1.0)])
 def test_what_a_guard_says_of_one_number_is_not_said_of_another(first: float, second: float) -> None:
-    """Matches of equal types share their right sides, but not where they differ in a number."""
+    """Matches of equal types share their right sides, but not if a guard depends on a number in which they differ."""
     roots = [apply("Mul", given(f"x{k}", 4, 6), weight(f"w{k}", 4, 6)) for k in (0, 1)]
     result = saturate(graph(*roots, w0=first, w1=second), [times_one])
     is_input = [any(node.op == "Input" for node in result.frozen.classes[root]) for root in result.frozen.roots]
@@ -272,7 +272,10 @@ def test_stop_reasons() -> None:
     ],
 )
 def test_a_proof_ends_when_the_time_of_the_saturation_does(rule: Rule | MergeRule, start: list[Node]) -> None:
-    """A proof of one match may take longer than all of it has: the match stays undecided, also where the search is made again."""
+    """A proof ends when the saturation's time does, even if one match would take longer than the whole limit.
+
+    The match stays undecided, also if the saturation is repeated.
+    """
     decided: list[bool] = []
 
     def endless(*_: object) -> str:
@@ -322,7 +325,7 @@ def test_merges_take_all_at_once(count: int) -> None:
 
 
 def test_biases_are_merged_whichever_operand_they_are() -> None:
-    """Exporters write b + x W as well as x W + b."""
+    """Sums with biases are merged in either operand order, because exporters write b + x W as well as x W + b."""
     products = [apply("MatMul", X, weight(f"w{i}", 6, width)) for i, width in enumerate((2, 3, 5))]
     biases = [weight(f"b{i}", *product.type.sizes[-1:]) for i, product in enumerate(products)]
     orders = zip(biases, products, strict=True)
@@ -377,7 +380,10 @@ def test_merges_never_join_dependent_operators() -> None:
 
 
 def test_merges_take_no_operators_that_rules_made_of_others() -> None:
-    """Operands that do not commute tell them from those of the input program, also where both have the same ones."""
+    """A merge takes only operators of the input program, not those that rules derived from them.
+
+    The order of the operands tells them apart because the operator does not commute, even if both have the same operands.
+    """
 
     @rule
     def swapped(x: Tensor, y: Tensor) -> Equation:
@@ -409,7 +415,10 @@ def sample_picture() -> str:
 
 
 def test_a_closed_engine_may_be_collected_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds an engine forms cycles, and the garbage collector runs in whatever thread allocates."""
+    """A closed engine may be freed by the garbage collector in any thread.
+
+    Objects that refer to an engine form cycles, and the collector runs in the thread that happens to allocate.
+    """
     told: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
     engine = Engine()
@@ -424,7 +433,10 @@ def test_a_closed_engine_may_be_collected_in_any_thread(monkeypatch: pytest.Monk
 
 
 def test_residual_sums_do_not_multiply_each_other() -> None:
-    """Each block adds what the one before it does: sums that are equal once they are transposed are equal before."""
+    """The e-graph grows linearly with the number of residual blocks, each of which adds to the sum of the one before.
+
+    Sums that are equal after a transposition must already be equal before it.
+    """
 
     def e_nodes(blocks: int) -> int:
         model = Model()

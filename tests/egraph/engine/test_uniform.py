@@ -1,4 +1,4 @@
-"""Numbers of uniform constants, of operators over them, and values of small constants."""
+"""Numbers of uniform constants and of operators over them, and values of small constants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def test_the_number_of_a_term(
 
 
 def test_constants_that_differ_by_the_prime_are_two() -> None:
-    """Their residues agree, and so do their digests; what they are as numbers does not."""
+    """Constants that differ by the prime are different.
+
+    Their residues and digests agree, but their numbers do not.
+    """
     one, other = value_of_array(np.array([0.5, 3.0])), value_of_array(np.array([0.5, 3.0]) + PRIME)
     assert one is not None and other is not None and one.digest == other.digest
     assert one.agrees(one) and not one.agrees(other)

@@ -1,4 +1,4 @@
-"""Extraction: shared work counts once, programs are acyclic and distinct, and selections become programs."""
+"""Extraction: shared work is counted once, programs are acyclic and distinct, and selections become programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALTERNATIVES = dict[int, list[Choice]]
 
 
 def frozen_of(alternatives: ALTERNATIVES, roots: tuple[int, ...], leaves: tuple[int, ...]) -> FrozenEGraph:
-    """Return an e-graph of the given shape; every alternative is an e-node of its own operator, made by its own rule."""
+    """Return an e-graph of the given shape, in which every alternative is an e-node with its own operator and rule."""
     classes = {}
     for n, offered in alternatives.items():
         classes[n] = tuple(ENode(f"F{i}", (), needs, f"rule{n}_{i}" if i else "") for i, (_, needs) in enumerate(offered))
@@ -69,7 +69,7 @@ SHARED: ALTERNATIVES = {
     2: [(10.0, (9,)), (1.0, (3,))],
     3: [(15.0, (9,))],
 }
-"""Each branch alone is cheaper by its own (10 < 16); both together by the shared class (1 + 1 + 1 + 15 < 21)."""
+"""Each branch alone is cheaper with its own class (10 < 16); both together are cheaper with the shared class (1 + 1 + 1 + 15 < 21)."""
 
 
 def test_shared_work_is_counted_once() -> None:
@@ -96,7 +96,10 @@ def test_cycles_are_not_chosen() -> None:
 
 
 def test_two_cycles_apart_are_both_left() -> None:
-    """0, 1, 2 are entered cheaply; that does not make the cycle of 3, 4, 5 any less one."""
+    """Extraction breaks two separate cycles, 0, 1, 2 and 3, 4, 5.
+
+    The first is cheap to break, which must not hide the second one.
+    """
     cyclic: ALTERNATIVES = {
         0: [(1.0, (1,)), (30.0, (3,))],
         1: [(1.0, (2,))],
@@ -110,7 +113,7 @@ def test_two_cycles_apart_are_both_left() -> None:
 
 
 def test_no_value_is_computed_from_itself() -> None:
-    """x + 0 is in the class of x."""
+    """No value is computed from itself. For example, the class of x holds x + 0."""
     selfish: ALTERNATIVES = {0: [(1.0, (0, 9)), (5.0, (1,))], 1: [(1.0, (1,)), (4.0, (9,))]}
     (best,) = extract(frozen_of(selfish, (0,), (9,)), candidates_of(selfish), 1)
     assert {n: c.operands for n, c in best.chosen.items()} == {0: (1,), 1: (9,)}
@@ -124,7 +127,7 @@ def test_what_never_ends_is_not_chosen() -> None:
 
 
 def cheapest(alternatives: ALTERNATIVES, root: int) -> float:
-    """Return the cost of the cheapest program, found by trying all of them; infinity where there is none."""
+    """Return the cost of the cheapest program by trying all of them; infinity if there is none."""
     best = math.inf
     for picks in itertools.product(*alternatives.values()):
         chosen = dict(zip(alternatives, picks, strict=True))
@@ -200,7 +203,10 @@ def test_all_is_ranked_anew_where_no_number_is_left_between_two_ranks() -> None:
 
 @pytest.mark.parametrize("spacing", [1.0, 2.3e-16])
 def test_a_draft_holds_what_is_needed_and_ranks_operands_before_users(spacing: float) -> None:
-    """After every move; ``spacing``: between ranks, where there may be few numbers left."""
+    """After every move, a draft holds exactly the needed classes, and operands rank before their users.
+
+    ``spacing`` is the distance between ranks; if it is small, few numbers lie between two ranks.
+    """
     random, moved = Random(3), 0
     for _ in range(250):
         count = random.choice((12, 30))
@@ -245,7 +251,7 @@ def test_same_choice_each_time() -> None:
 
 
 def peak(plan: Sequence[int], needs: Mapping[int, tuple[int, ...]], roots: tuple[int, ...], sizes: Mapping[int, int]) -> int:
-    """Return the most bytes that are alive at once: what is kept, just made, or read now or later."""
+    """Return the peak of live bytes: values that are kept, just made, or read now or later."""
 
     def alive(step: int) -> int:
         read = {need for user in plan[step:] for need in needs[user]}
@@ -322,7 +328,7 @@ def test_program_is_rebuilt() -> None:
 
 
 def test_constants_take_their_shortest_form() -> None:
-    """A weight is also the transpose of its transpose."""
+    """A constant is extracted in its shortest form. For example, a weight is also the transpose of its transpose."""
     x, w = make("Input", (), attributes(name="x"), TensorType("float32", (4, 6))), weight("w", 6, 5)
     rebuilt, ops, _ = program_of(graph(apply("MatMul", x, apply("Transpose", apply("Transpose", w, perm=(1, 0)), perm=(1, 0)))))
     assert ops == ["MatMul"] and rebuilt.outputs == (("y0", apply("MatMul", x, w)),)

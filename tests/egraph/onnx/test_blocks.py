@@ -1,4 +1,4 @@
-"""Weights of four or eight bits with scales in blocks: what they mean, and that programs compute it as onnxruntime does."""
+"""Weights of four or eight bits with scales for blocks: their meaning, and programs that agree with onnxruntime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ drawn = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def theirs(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return onnxruntime's result without its optimisations, which round activations to bytes where weights have four bits."""
+    """Return onnxruntime's result without its optimisations, which round activations to bytes if weights have four bits."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -83,7 +83,7 @@ def near(one: np.ndarray, other: np.ndarray) -> None:
 
 
 def agree(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Graph:
-    """Compare meaning, program and export with onnxruntime; nothing is left to it."""
+    """Compare meaning, program and export with onnxruntime, and check that no node is left to it."""
     graph, expected = importer.load(proto).graph, theirs(proto, feeds)
     near(reference(graph, feeds), expected)
     program = estimated_program(graph)

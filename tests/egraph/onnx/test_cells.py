@@ -1,4 +1,4 @@
-"""Loops that write the step of a recurrent operator: imported as folds where they are one, and never as another."""
+"""Loops that write the step of a recurrent operator become folds if they are such a step, and are never taken for another operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDS = {"LSTM", "GRU", "RNN"}
 
 @dataclass
 class Writer:
-    """Writes a loop as an exporter might: ``random`` decides what exporters do differently."""
+    """Writes a loop as an exporter might; ``random`` makes the choices in which exporters differ."""
 
     random: Random
     batch: int = 2
@@ -64,7 +64,7 @@ class Writer:
         return self.node("Slice", value, *cut)
 
     def gates(self, x: str, h: str, count: int) -> list[tuple[str, str | None]]:
-        """Return what each gate is given by the input and by the state, or both at once."""
+        """Return the contributions of the input and of the state to each gate, either separate or combined."""
         bias, way = bool(self.random.randrange(2)), self.random.randrange(3)
         if way == 0:
             pairs = [(self.product(x, WIDTH, UNITS, bias=bias), self.product(h, UNITS, UNITS, bias=bias)) for _ in range(count)]
@@ -132,13 +132,13 @@ def loop_model(writer: Writer, body: Callable[[str, Sequence[str]], tuple[list[s
         inputs.append(helper.make_tensor_value_info("counter", TensorProto.INT64, []))
         outputs.append(helper.make_tensor_value_info(following, TensorProto.INT64, []))
     matrices = [name for name, each in weights.items() if each.ndim == 2]
-    if carries and matrices:  # one that no run changes, as a state
+    if carries and matrices:  # a matrix that no iteration changes, passed as a state
         kept = matrices[:1]
         inputs.append(helper.make_tensor_value_info(kept[0], TensorProto.FLOAT, list(weights[kept[0]].shape)))
         outputs.append(helper.make_tensor_value_info("kept", TensorProto.FLOAT, list(weights[kept[0]].shape)))
         writer.nodes.append(helper.make_node("Identity", kept, ["kept"]))
     outputs += [helper.make_value_info(name, state) for name in rows]
-    for k, value in enumerate(outputs):  # each has a name of its own
+    for k, value in enumerate(outputs):  # every output needs a name of its own
         if value.name in [each.name for each in outputs[:k]]:
             writer.nodes.append(helper.make_node("Identity", [value.name], [f"{value.name}_{k}"]))
             value.name = f"{value.name}_{k}"
@@ -170,7 +170,7 @@ def imported(model: onnx.ModelProto) -> Counter[str]:
 
 
 def cell_model(seed: int, name: str, *, changes: int = 0) -> onnx.ModelProto:
-    """Return a loop that writes a cell, some of its operators or operands replaced by others."""
+    """Return a loop that writes a cell, with some of its operators or operands replaced by others."""
     random = Random(seed)
     writer = Writer(random, batch=random.choice((1, 2)))
 
@@ -190,7 +190,7 @@ def cell_model(seed: int, name: str, *, changes: int = 0) -> onnx.ModelProto:
 
 
 def change(random: Random, nodes: Sequence[onnx.NodeProto], states: Sequence[str]) -> None:
-    """Replace an operator by one of its kind, or an operand by a state or an earlier result of the same kind of operator."""
+    """Replace an operator by one of its kind, or an operand by a state or by an earlier result of an operator of the same kind."""
     node = random.choice([each for each in nodes if each.op_type in ("Add", "Sub", "Mul", "Tanh", "Sigmoid")])
     if random.randrange(2):
         node.op_type = random.choice(("Add", "Sub", "Mul") if len(node.input) == 2 else ("Tanh", "Sigmoid", "Relu"))
@@ -262,7 +262,7 @@ def _states_exchanged(writer: Writer, x: str, states: Sequence[str]) -> tuple[li
 
 
 def _one_row_for_all(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A product of the state's mean over the batch: a row for all rows."""
+    """Project the state's mean over the batch: all rows get the same row."""
     mean = writer.node("ReduceMean", states[0], writer.number([0]), keepdims=1)
     h = writer.node("Tanh", writer.node("Add", writer.product(x, WIDTH, UNITS, bias=True), writer.product(mean, UNITS, UNITS, bias=False)))
     return [h], [h]
@@ -275,14 +275,14 @@ def _scaled_state(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[s
 
 
 def _learned_matrix(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Recurrent weights that the input gives."""
+    """Compute the recurrent weights from the input."""
     square = writer.node("MatMul", writer.node("Transpose", x, perm=[1, 0]), x)
     h = writer.node("Tanh", writer.node("MatMul", states[0], writer.node("Pad", square, writer.number([0, 0, 1, 1]))))
     return [h], [h]
 
 
 def _state_read_twice(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
-    """New values of a GRU that read the state past the reset gate, too."""
+    """Compute new values of a GRU that also read the state without the reset gate."""
     z, r = (writer.node("Sigmoid", writer.sum(parts)) for parts in writer.gates(x, states[0], 3)[:2])
     scaled, past = (writer.product(states[0], UNITS, UNITS, bias=False) for _ in range(2))
     n = writer.node("Tanh", writer.node("Add", writer.node("Mul", r, scaled), past))
@@ -290,7 +290,7 @@ def _state_read_twice(writer: Writer, x: str, states: Sequence[str]) -> tuple[li
 
 
 def _scaled_input(writer: Writer, x: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
-    """New values of a GRU whose reset gate scales what a run is given."""
+    """Compute new values of a GRU whose reset gate also scales the input."""
     z, r = (writer.node("Sigmoid", writer.sum(parts)) for parts in writer.gates(x, states[0], 3)[:2])
     given = writer.node("Sin", writer.product(x, WIDTH, UNITS, bias=False))
     scaled = writer.node("Mul", r, writer.node("Add", writer.product(states[0], UNITS, UNITS, bias=False), given))
@@ -338,7 +338,7 @@ def test_cells_that_scans_write_are_folds(name: str, axis: int, is_backward: int
 
 
 def independent(op: str, form: str) -> onnx.ModelProto:
-    """Return a loop whose runs read one row each, and nothing of the run before."""
+    """Return a loop whose iterations read one row each, and nothing of earlier iterations."""
     reduced, kind = helper.make_tensor_type_proto(TensorProto.FLOAT, [7]), helper.make_tensor_type_proto(TensorProto.FLOAT, [7, 3])
     nodes = [helper.make_node("Sub", ["s", "row"], ["d"]), helper.make_node(form, ["d", "axes"], ["p"], keepdims=0)]
     axes, minus = numpy_helper.from_array(np.array([1]), "axes"), numpy_helper.from_array(np.array(-1), "minus")
@@ -384,7 +384,7 @@ def test_what_a_gate_is_given_for_all_rows_is_repeated() -> None:
 
 
 def text_loop(body: str, **numbers: float) -> onnx.ModelProto:
-    """Return a Loop of at most 20 runs over x, which a run gets as its state s."""
+    """Return a Loop of at most 20 iterations whose state s starts as x."""
     weights = ", ".join(f"{k % 7 / 9:.3f}" for k in range(36))
     known = "".join(f", float {name} = {{{value}}}" for name, value in numbers.items())
     model = model_of(
@@ -399,7 +399,10 @@ def text_loop(body: str, **numbers: float) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("step", [0.1, 0.2, 0.3, 0.7])
 def test_a_condition_that_rounding_decides_is_not_foreseen(step: float) -> None:
-    """In float64 six times 0.1 is below 0.6, and one run more would follow."""
+    """The number of iterations is not predicted if it depends on rounding.
+
+    For example, six times 0.1 is below 0.6 in float64, which would add an iteration.
+    """
     for times in range(4, 20):
         imported(text_loop("a = Mul(f, k) d = Less(a, last) o = Identity(s) p = Mul(x, f)", k=step, last=round(step * times, 6)))
 
@@ -424,7 +427,10 @@ def test_recurrent_weights_that_are_an_input_are_no_fold() -> None:
     [("Sub(one, k)", "k", 2), ("Add(k, one)", "k", 1), ("Add(k, one)", "Sub(k, four)", 1), ("Mul(k, one)", "k", 1)]
 )
 def test_rows_are_read_where_a_state_says(following: str, position: str, computations: int) -> None:
-    """Positions that alternate, count up, from the start or from the end, and that stay."""
+    """Iterations that read the row at a state's position agree with onnxruntime.
+
+    Positions alternate, count up from the start or from the end, or stay.
+    """
     place = position if "(" in position else f"Identity({position})"
     body = f"d = Identity(c) m = {following} at = {place} row = Gather(x, at) r = Neg(row)"
     model = model_of(

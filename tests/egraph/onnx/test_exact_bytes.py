@@ -1,4 +1,4 @@
-"""References of products of bytes: exact on processors on which onnxruntime's own sums saturate."""
+"""References of products of bytes are exact even on processors on which onnxruntime's sums saturate."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_sums_of_bytes_do_not_saturate(tmp_path: Path, name: str, is_constant: b
 
 @pytest.mark.parametrize("optimise", [True, False])
 def test_sums_of_bytes_do_not_saturate_in_a_graph_that_is_opened(optimise: bool) -> None:
-    """Its large constants of signed bytes have to become unsigned ones, wherever they lie."""
+    """Large constants of signed bytes become unsigned ones, wherever they are stored, so that sums do not saturate."""
     model, random = parser.parse_model(HEADER + PRODUCTS["MatMulInteger"]), np.random.default_rng(0)
     a, b = random.integers(0, 256, (4, 512)).astype(np.uint8), random.integers(-128, 128, (512, 16)).astype(np.int8)
     model.graph.initializer.append(numpy_helper.from_array(b, "b"))
@@ -81,7 +81,7 @@ QUANTISES_ITSELF = {
 
 @pytest.mark.parametrize("name", QUANTISES_ITSELF)
 def test_products_of_what_onnxruntime_quantises_do_not_saturate(name: str) -> None:
-    """The same by unsigned weights, which are exact everywhere."""
+    """Signed weights give the same result as unsigned weights, whose sums are exact everywhere."""
     random = np.random.default_rng(0)
     a = random.uniform(0, 1, (5, 4, 512) if "LSTM" in name else (4, 512)).astype(np.float32)
     weights = {"b": (512, 16), "w": (1, 512, 16), "r": (1, 4, 16)}
@@ -108,7 +108,7 @@ def test_other_models_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("is_node", [False, True])
 def test_constants_that_several_products_read_are_separated(is_node: bool, tmp_path: Path) -> None:
-    """onnxruntime's exact option refuses a constant of two operands; each operand has a constant of its own."""
+    """A constant that two products read is copied for each, because onnxruntime's exact option refuses shared constants."""
     model = parser.parse_model(
         HEADER + "(uint8[4,8] a) => (int32[4,8] c, int32[4,8] d) { c = MatMulInteger(a, b, , z) d = MatMulInteger(a, b, , z) }"
     )
@@ -154,7 +154,10 @@ def test_convolutions_of_signed_bytes_open_although_the_option_refuses_them(tmp_
     [("flags\t: avx2 avx512_vnni", False), ("flags\t: avx2 avx_vnni", False), ("flags\t: avx2 avx512f", True), ("Features\t: asimd", True)],
 )
 def test_the_option_is_set_where_sums_would_saturate(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, saturates: bool) -> None:
-    """Elsewhere onnxruntime's own kernels are exact, and with the option twice as slow."""
+    """The exact option is set only if sums would saturate.
+
+    Otherwise onnxruntime's own kernels are exact, and twice as slow with the option.
+    """
     entries: list[tuple[str, str]] = []
     monkeypatch.setattr(processor, "cpuinfo", lambda: ("processor\t: 0", cpuinfo))
     monkeypatch.setattr(opaque, "x86_flags", processor.x86_flags.__wrapped__)
@@ -165,7 +168,7 @@ def test_the_option_is_set_where_sums_would_saturate(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("saturates", [False, True])
 def test_signed_bytes_become_unsigned_where_sums_would_saturate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saturates: bool) -> None:
-    """Elsewhere onnxruntime would leave its fast kernels for it."""
+    """Signed bytes become unsigned only if sums would saturate, because otherwise onnxruntime would leave its fast kernels."""
     constant = "<int8[3,4] b = {1,2,3,4,5,6,7,8,9,10,11,12}>"
     proto = parser.parse_model(HEADER + f"(uint8[2,3] a) => (int32[2,4] y) {constant} {{ y = MatMulInteger(a, b) }}")
     onnx.save(proto, path := tmp_path / "model.onnx")

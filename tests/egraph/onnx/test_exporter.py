@@ -1,4 +1,4 @@
-"""Export: every core operator in several opsets, programs with fused kernels, opaque nodes, external data, folding."""
+"""Export: core operators in several opsets, programs with fused kernels, opaque nodes, external data, and folding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.implementations import GENERATED, PRODUCT
 
 FORMS_SINCE = {"ArgMax": 12, "ArgMin": 12, "Celu": 12, "GatherElements": 11, "GatherND": 12, "Round": 11, "Resize": 18,
                "ThresholdedRelu": 10, "Saturate": 10, "Quantize": 11, "DequantizeBlocks": 11}
-"""Operators that an older opset does not have at all: models of that opset cannot contain them."""
+"""Operators that an older opset lacks, so that models of that opset cannot contain them."""
 
 POSITIVE = frozenset({"Log", "Sqrt", "Pow", "Div", "Reciprocal", "Quantize"})
 
@@ -79,7 +79,7 @@ def test_every_operator_in_every_opset_means_what_its_specification_says(op: str
         builder = Builder.start(graph, graph.roots, Inline(), {})
         builder.emitter.opset = opset
         if opset < 19 and (values.get("mode") == "wrap" or (op == "AveragePool" and set(values["dilations"]) != {1})):
-            continue  # only a newer model can hold these
+            continue  # only a newer model can hold this operator
         if opset < 10 and op == "MaxPool" and set(values["dilations"]) != {1}:
             with pytest.raises(LowerError, match="newer opset"):
                 builder.finish()
@@ -199,7 +199,10 @@ def test_programs_read_several_results_of_opaque_kernels() -> None:
 
 
 def test_opaque_kernels_may_read_one_tensor_twice() -> None:
-    """As an LSTM does whose two initial states are the same zeros."""
+    """An opaque kernel may read one tensor twice.
+
+    For example, both initial states of an LSTM may be the same zeros.
+    """
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]> g (float[2,1,3] x) => (float[2,1,1,4] y) '
         "{ y = LSTM<hidden_size = 4, clip = 9.0>(x, w, r, b, , h, c) }"
@@ -217,7 +220,7 @@ def test_opaque_kernels_may_read_one_tensor_twice() -> None:
 
 
 def test_random_operators_are_never_folded_or_merged() -> None:
-    """Not even where their operand is a constant."""
+    """Random operators are not folded or merged, even if their operand is a constant."""
     nodes = [helper.make_node("RandomNormalLike", ["shaped"], [name]) for name in ("a", "b")]
     nodes.append(helper.make_node("Sub", ["a", "b"], ["y"]))
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
@@ -236,7 +239,10 @@ def test_functions_of_the_source_model_survive_when_they_cannot_be_inlined() -> 
 
 
 def test_large_constants_lie_apart_from_a_model_that_is_only_opened() -> None:
-    """A session reads them where they are, in any order and of any type that it can be given; others are in the model."""
+    """A model that is only opened leaves its large constants outside the file, and the session reads them in place.
+
+    They may have any memory order, and any type that a session accepts. Other constants are stored in the model.
+    """
     random = np.random.default_rng(0)
     transposed = random.normal(size=(64, 32)).astype(np.float32).T
     arrays: dict[str, np.ndarray] = {

@@ -49,7 +49,7 @@ def run(model: onnx.ModelProto, **feeds: np.ndarray) -> list[np.ndarray]:
 
 
 def agrees(model: onnx.ModelProto, **feeds: np.ndarray) -> None:
-    """Compare the exported graph and the running program with onnxruntime, bits beyond the last place apart."""
+    """Compare the exported graph and the running program with onnxruntime, up to the last place."""
     expected = run(model, **feeds)
     with open_session(model) as session:
         programs = {"exported": run(export(load(model).graph), **feeds), "program": session.run(None, feeds)}
@@ -156,7 +156,10 @@ def test_what_overflows_in_float16_alone_is_no_rounding() -> None:
 
 
 def test_an_output_of_a_type_that_the_file_does_not_say_keeps_it() -> None:
-    """It became float32, as nothing said that it was to be converted back."""
+    """An output whose type the file does not declare keeps its type.
+
+    Regression: it became float32 because nothing requested the conversion back.
+    """
     model = model_of("(float16[4] x) => (float16[4] y) { y = Relu(x) }")
     model.graph.output[0].ClearField("type")
     assert "does not say of which type 'y' is" in " ".join(load(model).notes)
@@ -165,7 +168,10 @@ def test_an_output_of_a_type_that_the_file_does_not_say_keeps_it() -> None:
 
 
 def test_a_program_is_compared_in_float32_and_a_model_that_is_kept_with_itself(tmp_path: Path) -> None:
-    """Without time for a race the model is kept, and where nothing is timed a program is written: they differ by more than programs may."""
+    """A program is compared with the model in float32, and an unchanged model with itself.
+
+    Without time for a race the model is kept; if nothing is timed, a program is written. The references differ by more than programs may.
+    """
     text = """(float[8, 64] x) => (float[8, 16] y) {
         rounded = Cast<to = 16>(x)
         again = Cast<to = 1>(rounded)

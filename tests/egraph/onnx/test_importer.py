@@ -1,4 +1,4 @@
-"""Import: what is folded, what becomes core operators, what stays opaque."""
+"""Test which nodes the importer folds, which become core operators, and which stay opaque."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def operators(graph: Graph) -> Counter[str]:
 
 
 def agrees(model: onnx.ModelProto, *, seed: int = 0, tolerance: float = 1e-4, **shapes: tuple[int, ...]) -> Graph:
-    """Import and export the model, compare both in onnxruntime on random inputs, return the graph."""
+    """Import and export the model, compare both in onnxruntime on random inputs, and return the graph."""
     graph = load(model, shapes=shapes).graph
     exported = export(graph)
     onnx.checker.check_model(exported, full_check=True)
@@ -63,7 +63,7 @@ def agrees(model: onnx.ModelProto, *, seed: int = 0, tolerance: float = 1e-4, **
 
 @cache
 def backend_cases() -> dict[str, Any]:
-    """Return the cases of the suite, of which only models and inputs are of use here."""
+    """Return the cases of the ONNX backend suite; the tests use only their models and inputs."""
     with warnings.catch_warnings(), without_large_pools():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
@@ -103,11 +103,11 @@ def same(left: object, right: object) -> bool:
 @pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
 @pytest.mark.parametrize("name", CORE_CASES + OPAQUE_CASES)
 def test_round_trip_of_standard_cases(name: str, constants: bool) -> None:
-    """Each case with its operands as inputs, and with all but the first as constants."""
+    """The exported model agrees with the original, with all operands as inputs and with all but the first as constants."""
     case = backend_cases()[f"test_{name}"]
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
-    model.ir_version = min(model.ir_version, 13)  # the newest that onnxruntime reads
+    model.ir_version = min(model.ir_version, 13)  # the newest version that onnxruntime reads
     feeds = dict(zip([v.name for v in model.graph.input], case.data_sets[0][0], strict=True))
     if constants:
         fixed = [v.name for v in model.graph.input[1:] if isinstance(feeds[v.name], np.ndarray | np.generic)]
@@ -240,7 +240,10 @@ def test_compositions(body: str) -> None:
 def test_transforms_of_all_lengths_are_numpys(
     length: int, parts: int, missing: int, onesided: bool, inverse: bool, axis: int, seed: int
 ) -> None:
-    """Lengths with factors are two products, others one; onnxruntime computes the core operators, numpy the transform in float64."""
+    """A DFT agrees with numpy in float64 at every length.
+
+    A length with factors becomes two products, any other length becomes one. onnxruntime runs the exported core operators.
+    """
     inverse = inverse and not onesided
     sizes = [2, 3, 3, parts]
     sizes[axis] = max(1, length - missing)
@@ -258,7 +261,10 @@ def test_transforms_of_all_lengths_are_numpys(
 
 
 def test_a_window_beyond_its_input_is_cut() -> None:
-    """A pool of 1280 x 1280, which an exporter writes for an average over all places, took the interpreter minutes."""
+    """A pooling window that is larger than its input is cut to the input's size.
+
+    Regression: an exporter writes a global average as a pool of 1280 x 1280, which took the interpreter minutes.
+    """
     body = "y = AveragePool<kernel_shape = [1280, 1280], strides = [1280, 1280], ceil_mode = 1, count_include_pad = 1>(x)"
     graph = load(model_of(f"(float[1,2,7,5] x) => (float[1,2,1,1] y) {{ {body} }}")).graph
     (pool,) = (node for node in walk(graph.roots) if node.op == "AveragePool")
@@ -267,7 +273,10 @@ def test_a_window_beyond_its_input_is_cut() -> None:
 
 @pytest.mark.parametrize(("length", "products"), [(16, 1), (97, 1), (240, 2), (768, 2), (1021, 0), (4096, 2), (16384, 0)])
 def test_a_transform_takes_two_products_where_they_multiply_less(length: int, products: int) -> None:
-    """Lengths of too large matrices are left to onnxruntime: a prime number, which has no factors, and one with large ones."""
+    """A DFT becomes two products only if they need fewer multiplications than one.
+
+    If the matrices would be too large, the DFT is left to onnxruntime: at prime lengths, and at lengths with large factors.
+    """
     graph = load(model_of(f"(float[2,{length},1] x) => (float[2,{length},2] y) {{ y = DFT(x) }}")).graph
     assert operators(graph)["MatMul"] == products
     assert operators(graph)["Opaque"] == (0 if products else 1)
@@ -290,7 +299,10 @@ def test_a_one_sided_transform_computes_about_half_of_the_results() -> None:
     ],
 )
 def test_what_the_opset_cannot_say_is_left_to_onnxruntime(body: str, opset: int) -> None:
-    """The forms of these need a newer opset, and the whole model was refused."""
+    """An operator whose core form needs a newer opset is left to onnxruntime.
+
+    Regression: the whole model was refused.
+    """
     model = model_of(body, opset)
     graph = load(model).graph
     assert operators(graph)["Opaque"] == 1
@@ -300,7 +312,7 @@ def test_what_the_opset_cannot_say_is_left_to_onnxruntime(body: str, opset: int)
 
 @pytest.mark.parametrize("opset", [8, 10])
 def test_integers_are_compared_as_numbers_in_old_opsets(opset: int) -> None:
-    """Equal takes numbers from opset 11 on."""
+    """Integers are also compared in old opsets, in which Equal takes no floats; it does from opset 11 on."""
     body = "c = Constant<value = int64 {2}>() y = Equal(x, c) z = Cast<to = 9>(x) h = Hardmax(f)"
     model = model_of(f"(int64[6] x, float[1,6] f) => (bool[6] y, bool[6] z, float[1,6] h) {{ {body} }}", opset)
     graph = load(model).graph
@@ -310,7 +322,10 @@ def test_integers_are_compared_as_numbers_in_old_opsets(opset: int) -> None:
 
 
 def test_every_run_of_a_loop_has_sizes_of_its_own() -> None:
-    """Tensors of one name in several runs had one name for their sizes, and onnxruntime reused the memory of one for another."""
+    """Each iteration of an unrolled loop has its own names for dynamic sizes.
+
+    Regression: tensors of several iterations shared a name for their sizes, and onnxruntime reused the memory of one tensor for another.
+    """
     body = """b (int64 i, bool d) => (bool g, float[2] r) { g = Identity(d) f = Gather(s, i) t = Gather(e, i) u = Unsqueeze(f, z)
         v = Unsqueeze(t, z) p = Slice(w, u, v, z) q = Gather(x, p) r = ReduceSum<keepdims = 0>(q, z) }"""
     model = model_of(
@@ -325,7 +340,10 @@ def test_every_run_of_a_loop_has_sizes_of_its_own() -> None:
 
 
 def test_a_place_that_is_no_number_stops_nothing() -> None:
-    """The exported model gathered at the index that NaN becomes, and onnxruntime refused it."""
+    """A sampling position that is NaN does not fail the model.
+
+    Regression: the exported model gathered at the index that NaN becomes, and onnxruntime refused it.
+    """
     model = model_of('(float[1,3,5,7] x, float[1,1,2,2] g) => (float[1,3,1,2] y) { y = GridSample<padding_mode = "border">(x, g) }')
     x, grid = np.ones((1, 3, 5, 7), np.float32), np.array([[[[0, np.nan], [0, 0]]]], np.float32)
     assert run(export(load(model).graph), {"x": x, "g": grid})[0][..., 1].tolist() == [[[1.0], [1.0], [1.0]]]
@@ -370,7 +388,10 @@ def test_what_onnxruntime_computes_in_its_own_way_is_one_node(body: str) -> None
 
 
 def test_many_parts_side_by_side_are_joined_in_groups() -> None:
-    """Expressions of values side by side are nested: 300 of them were deeper than Python recurs."""
+    """A Concat of many expressions is split into groups.
+
+    Regression: such expressions are nested, and 300 of them exceeded Python's recursion limit.
+    """
     made = " ".join(f"p{k} = {('Add', 'Mul')[k % 2]}(x, n{k % 3})" for k in range(300))
     parts = ", ".join(f"p{k}" for k in range(300))
     numbers = ", ".join(f"float[1,1] n{k} = {{{k + 2}}}" for k in range(3))
@@ -575,7 +596,7 @@ def test_other_element_types_pass_through() -> None:
 
 @pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
 def test_weights_of_16_bits_are_weights_however_large_they_are(kind: int) -> None:
-    """y = x Cast(w): the cast is gone, above the limit of what is folded too, and no bit of a weight changes."""
+    """In y = x Cast(w), the cast is folded into the weight, bit for bit, even if the weight is above the folding limit."""
     values = np.random.default_rng(3).standard_normal((16, 8)).astype(np.float32)
     weight = onnx.helper.make_tensor("w", kind, (16, 8), values.reshape(-1).tolist())
     cast = onnx.helper.make_node("Cast", ["w"], ["wide"], to=onnx.TensorProto.FLOAT)
@@ -624,7 +645,7 @@ def test_wrong_sizes_are_refused(shapes: dict[str, tuple[int, ...]], message: st
 
 
 def fixed(rows: str) -> onnx.ModelProto:
-    """Return a model that fixes all sizes, and says those of values in between."""
+    """Return a model with fixed sizes that declares the shapes of its intermediate values."""
     return model_of(f"(float[1,3,4] x) => (float[1,12] y, float[1,3,4] q) <int64[2] rows = {{{rows}}}, float[1,3,4] r> "
                     "{ r = Relu(x) y = Reshape(r, rows) q = CumSum(r, axis) axis = Constant<value = int64 {1}>() }")  # fmt: skip
 

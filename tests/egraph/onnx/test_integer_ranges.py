@@ -1,4 +1,4 @@
-"""Ranges of integer inputs, read off models as exporters write them."""
+"""Ranges of integer inputs, derived from models as exporters write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from egraph.optimize.check_noise import open_onnxruntime
 
 
 def load(nodes: Sequence[Any], constants: dict[str, Any], dtype: int = TensorProto.INT64) -> importer.ImportResult:
-    """Return the model of these nodes from the integers ``i`` [2, 6] to ``y``, of any type."""
+    """Return the model of these nodes from the integers ``i`` [2, 6] to ``y``, which may have any type."""
     graph = helper.make_graph(
         nodes, "m", [helper.make_tensor_value_info("i", dtype, [2, 6])],
         [helper.make_empty_tensor_value_info("y")],
@@ -52,7 +52,7 @@ VALUES = {"depth": np.int64(257), "v": np.array([0, 1], np.float32)}
         ([N("Sub", ["i", "k"], ["a"]), N("Gather", ["t", "a"], ["y"])], TABLE | {"k": np.int64(3)}, TensorProto.INT64, (3, 11)),
         ([N("Mul", ["i", "k"], ["a"]), N("Gather", ["t", "a"], ["y"])], TABLE | {"k": np.int64(3)}, TensorProto.INT64, (0, 2)),
         ([N("Div", ["i", "k"], ["a"]), N("Gather", ["t", "a"], ["y"])], TABLE | {"k": np.int64(4)}, TensorProto.INT64, (0, 32)),
-        (  # indices from the end, as exporters make them usual
+        (  # exporters turn indices from the end into usual ones like this
             [
                 N("Less", ["i", "z"], ["c"]), N("Add", ["i", "n"], ["a"]), N("Where", ["c", "a", "i"], ["w"]),
                 N("Gather", ["t", "w"], ["y"]),
@@ -69,7 +69,7 @@ VALUES = {"depth": np.int64(257), "v": np.array([0, 1], np.float32)}
         ([N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], {}, TensorProto.UINT8, (0, 255)),
         ([N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], {}, TensorProto.INT8, (-128, 127)),
         ([N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], {}, TensorProto.INT64, None),
-        (  # rows of one index point into the first axis alone, and what a comparison would like is kept to that
+        (  # rows of one index address only the first axis, which limits the range that the comparison prefers
             [
                 N("Less", ["i", "k"], ["c"]), N("Unsqueeze", ["i", "e"], ["r"]), N("Expand", ["c", "s"], ["x"]),
                 N("ScatterND", ["t", "r", "x"], ["y"]),
@@ -79,15 +79,15 @@ VALUES = {"depth": np.int64(257), "v": np.array([0, 1], np.float32)}
         ([N("GatherND", ["t", "i"], ["y"])], {"t": np.zeros((9, 8, 7, 6, 5, 4, 3))}, TensorProto.INT64, (0, 3)),
         ([N("Mod", ["k", "i"], ["y"])], {"k": np.int64(3)}, TensorProto.INT64, (1, 8)),
         ([N("Div", ["k", "i"], ["y"])], {"k": np.arange(6, dtype=np.int32)}, TensorProto.INT32, (1, 8)),
-        (  # comparisons say which divisors matter
+        (  # a comparison shows which divisors matter
             [N("Div", ["k", "i"], ["q"]), N("Less", ["i", "l"], ["c"]), N("Where", ["c", "q", "i"], ["y"])],
             {"k": np.int64(7), "l": np.int64(20)}, TensorProto.INT64, (1, 21),
         ),
-        (  # and none is 0, whatever they are compared with
+        (  # and none is 0, whatever the comparison's constant
             [N("Div", ["k", "i"], ["q"]), N("Less", ["i", "l"], ["c"]), N("Where", ["c", "q", "i"], ["y"])],
             {"k": np.int64(7), "l": np.int64(-5)}, TensorProto.INT64, (1, 8),
         ),
-        (  # the smaller of two tables decides
+        (  # the smaller table limits the range
             [N("Gather", ["t", "i"], ["a"]), N("Gather", ["u", "i"], ["b"]), N("Add", ["a", "b"], ["y"])],
             TABLE | {"u": np.zeros((4, 3), np.float32)}, TensorProto.INT64, (0, 3),
         ),

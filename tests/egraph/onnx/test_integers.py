@@ -1,4 +1,4 @@
-"""Import: integers of known ranges become numbers, and compute what onnxruntime computes with integers."""
+"""Import: integers of known ranges become numbers, and agree with onnxruntime's integers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LIMIT = 1 << 24
 GREAT = (1 << 62) + 1
 ROWS = np.array([[3, -7, 0, 5, 12, 2], [-1, 4, 4, -8, 9, 6]], np.float32)
 PLACES = "z = Constant<value_float = -8.0>() t = Constant<value_float = 12.0>() c = Clip(x, z, t)"
-"""Integers from -8 to 12 made of numbers."""
+"""Integers from -8 to 12, computed from numbers."""
 
 
 def check(text: str, feeds: dict[str, Any], *, opaque: int = 0, opset: int = 18) -> None:
-    """Compare a model with onnxruntime, to the last bit; count what it leaves to it."""
+    """Compare a model with onnxruntime bit for bit, and count the nodes that are left to onnxruntime."""
     model = model_of(text, opset)
     assert operators(load(model).graph)["Opaque"] == opaque
     for expected, actual in zip(run(model, feeds), open_session(model).run(None, feeds), strict=True):
@@ -54,7 +54,10 @@ def test_operators_of_integers_compute_numbers(body: str, dtype: str) -> None:
 @pytest.mark.parametrize("operator", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 @pytest.mark.parametrize("constant", [0, LIMIT - 1, 1 - LIMIT])
 def test_a_comparison_with_a_small_integer_is_exact(operator: str, constant: int) -> None:
-    """Whatever is compared: numbers beyond 2^24 are rounded, and never past a smaller one."""
+    """A comparison with a small integer is exact for any operand.
+
+    Numbers beyond 2^24 are rounded, but never past a smaller integer.
+    """
     values = [constant + d for d in (-2, -1, 0, 1, 2)] + [LIMIT + 1, -LIMIT - 1, GREAT, -GREAT]
     text = f"(int64[9] x) => (bool[9] y, bool[9] z) <int64 c = {{{constant}}}> {{ y = {operator}(x, c) z = {operator}(c, x) }}"
     check(text, {"x": np.array(values)})
@@ -68,7 +71,7 @@ def test_a_comparison_with_a_great_integer_is_left_to_onnxruntime() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "y = Add(x, x)",  # nothing is known of an input
+        "y = Add(x, x)",  # the range of an input is unknown
         f"c = Constant<value_int = {LIMIT - 1}>() b = Greater(x, o) i = Cast<to = 7>(b) y = Add(i, c)",
         "b = Greater(x, o) i = Cast<to = 7>(b) y = Div(i, x)",
     ],
@@ -90,7 +93,7 @@ def test_conditions_are_combined(body: str) -> None:
 
 
 def test_numbers_of_a_mask_stay_numbers() -> None:
-    """Counting and averaging what a mask keeps converts nothing to integers and back."""
+    """Counts and averages over a mask convert nothing to integers and back."""
     text = """(float[2, 6] x) => (float[2] y) <float z = {0}, int64[1] a = {1}, int64 o = {1}> {
         m = Greater(x, z) i = Cast<to = 7>(m) n = ReduceSum<keepdims = 0>(i, a) p = Max(n, o) c = Cast<to = 1>(p)
         r = Relu(x) s = ReduceSum<keepdims = 0>(r, a) y = Div(s, c) }"""

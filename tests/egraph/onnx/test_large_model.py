@@ -1,4 +1,4 @@
-"""A model above 2 GB, which only external data can hold: read by mapping, optimised, saved and run.
+"""A model above 2 GB, which needs external data, is read by mapping, optimised, saved and run.
 
     python -m pytest -m slow tests/egraph/onnx/test_large_model.py
 """
@@ -23,7 +23,7 @@ WEIGHT_BYTES = WIDTH * WIDTH * 4
 
 
 def write_model(folder: Path) -> Path:
-    """Write ``relu(x @ w)`` nine times over, 2.4 GB of different weights in a file beside the model."""
+    """Write nine layers ``relu(x @ w)``, with 2.4 GB of different weights in a file beside the model."""
     random = np.random.default_rng(0)
     base = random.standard_normal((WIDTH, WIDTH), dtype=np.float32) * np.float32((2 / WIDTH) ** 0.5)
     weights, nodes, last = [], [], "x"

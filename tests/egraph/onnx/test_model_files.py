@@ -1,4 +1,4 @@
-"""Models that are no models, files that are none, and weights that lie in files of their own: read, or refused with the reason."""
+"""Invalid models and files that hold no model are refused with the reason; weights in separate files are read or refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_graph_without_outputs_and_a_future_opset_are_refused() -> None:
 
 
 def external(folder: Path, location: str, *, length: int = 16) -> Path:
-    """Write a model whose weight lies in ``location``."""
+    """Write a model whose weight is stored in ``location``."""
     model = model_of("(float[4] x) => (float[4] y) { y = Add(x, w) }")
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", "8"), ("length", str(length))):

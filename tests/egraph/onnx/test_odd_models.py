@@ -1,4 +1,4 @@
-"""What onnxruntime runs, we run: values of unknown sizes, of no size, of no axes, and values that are no tensors of numbers."""
+"""Unusual models that onnxruntime runs: values of unknown or zero size or of no axes, and values that are not numeric tensors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CASES: Mapping[str, tuple[onnx.ModelProto, Mapping[str, Any]]] = {
                  "y, s = Loop (n, c, z) <body = b (int64 i, bool d, float[3,4] a) => (bool e, float[3,4] o, float[3,4] p) "
                  "{ e = Identity(d) o = Add(a, x) p = Mul(a, x) }> }"), {"x": X, "n": np.array(3)},
     ),
-    "a loop whose runs cut out parts of several sizes": (  # tensors of one name were given one size, and one's memory served the other
+    "a loop whose runs cut out parts of several sizes": (  # Regression: slices of one name shared one size and its memory
         model_of("(float[12,2] x, int64[3] s, int64[3] e) => (float[3,2] y) { y = Loop (n, c) <body = b (int64 i, bool d) => "
                  "(bool g, float[2] r) { g = Identity(d) f = Gather(s, i) t = Gather(e, i) u = Unsqueeze(f, z) v = Unsqueeze(t, z) "
                  "p = Slice(w, u, v, z) q = Gather(x, p) r = ReduceSum<keepdims = 0>(q, z) }> }",
@@ -137,7 +137,7 @@ CASES: Mapping[str, tuple[onnx.ModelProto, Mapping[str, Any]]] = {
 
 
 def agrees(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
-    """Compare a model, optimised, with itself in onnxruntime, twice on one session."""
+    """Compare an optimised model with the original in onnxruntime, twice on one session."""
     session = open_onnxruntime(model.SerializeToString(), 1)
     wanted = session.run(None, dict(feeds))
     with open_session(model) as optimised:
@@ -159,7 +159,7 @@ def test_an_output_may_be_a_constant_that_no_file_of_weights_holds() -> None:
 
 
 def recogniser(folder: Path) -> onnx.ModelProto:
-    """Return a convolution, an LSTM and a product, quantised as onnxruntime does it when a model runs; widths are unknown."""
+    """Return a convolution, an LSTM and a product, quantised dynamically by onnxruntime; widths are unknown."""
     from onnxruntime.quantization import quantize_dynamic
 
     def weight(*shape: int) -> np.ndarray:
@@ -187,7 +187,10 @@ def test_a_dynamically_quantised_recogniser_runs(tmp_path: Path) -> None:
 
 
 def test_a_kernel_of_no_axes_with_a_weight_is_measured_and_right() -> None:
-    """The scale of a quantised product is one number times another."""
+    """A scalar kernel with a weight is measured without failure.
+
+    For example, the scale of a quantised product is a product of two scalars.
+    """
     database = Database.in_memory()
     fragment = apply("Mul", leaf(0), leaf(1, constant=True))
     with Worker() as worker:

@@ -1,4 +1,4 @@
-"""Models that onnxruntime has written: operators of its own, whose types nothing but onnxruntime knows."""
+"""Models that onnxruntime has written, with operators of its own, whose types only onnxruntime knows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tests.egraph.onnx.test_importer import agrees, operators
     ],
 )
 def test_what_follows_an_operator_of_onnxruntime_is_typed(inner: str, sizes: tuple[int, ...]) -> None:
-    """Shape inference knows no type of these; the operators that follow were refused or left to onnxruntime."""
+    """Operators that follow an operator of onnxruntime get types.
+
+    Regression: ONNX's shape inference does not know these types, so the operators were refused or left to onnxruntime.
+    """
     graph = load(parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[4,6] x) => (float[4,1] y) '
         f"{{ a = Constant<value_ints = [1]>() k = Constant<value_ints = [1]>() {inner} u = Add(t, t) y, i = TopK(u, k) }}"

@@ -1,4 +1,4 @@
-"""Quantised operators: bit for bit what onnxruntime computes, without a step of onnxruntime, by rules and without."""
+"""Quantised operators agree with onnxruntime bit for bit, with and without rules, and no step is left to onnxruntime."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def model(text: str) -> onnx.ModelProto:
 
 @cache
 def opened(text: str, *, by_rules: bool) -> tuple[Session, onnxruntime.InferenceSession, Program]:
-    """Return a session of ours and one of onnxruntime's on a model, and our program."""
+    """Return our session, onnxruntime's session and our program for a model."""
     proto = model(text)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # more would fuse sums that saturate
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # a higher level would fuse sums that saturate
     exact = with_exact_bytes(proto).SerializeToString()
     theirs = onnxruntime.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
     program = estimated_program(importer.load(proto).graph, rules=RULES if by_rules else ())
@@ -49,7 +49,7 @@ def opened(text: str, *, by_rules: bool) -> tuple[Session, onnxruntime.Inference
 
 
 def agree(text: str, feeds: dict[str, Any], *, by_rules: bool = False) -> None:
-    """Compare every output, bit for bit."""
+    """Compare every output bit for bit."""
     ours, theirs, _ = opened(text, by_rules=by_rules)
     given_feeds = {name: np.asarray(value) for name, value in feeds.items()}
     for one, other in zip(ours.run(None, given_feeds), theirs.run(None, given_feeds), strict=True):
@@ -62,7 +62,7 @@ def has_no_opaque_step(text: str, *, by_rules: bool = False) -> bool:
 
 
 def of_bytes(shape: tuple[int, ...], dtype: str) -> st.SearchStrategy[np.ndarray]:
-    """Bytes: anything, the extremes often."""
+    """Draw arrays of bytes in which the extremes are frequent."""
     limits = np.iinfo(dtype)
     low, high = int(limits.min), int(limits.max)
     return arrays(dtype, shape, elements=st.one_of(st.integers(low, high), st.sampled_from((low, high, 0))))
@@ -70,13 +70,13 @@ def of_bytes(shape: tuple[int, ...], dtype: str) -> st.SearchStrategy[np.ndarray
 
 ONEDNN_MATCH = import_module("lower.targets.cpu.onednn.match")
 SCALES = st.sampled_from((0.25, 1.0, 0.0078125, 0.013, 0.37, 3.0)).map(np.float32)
-"""Powers of two, which make ties of halves, and others."""
+"""Scales: powers of two, which cause ties between integers, and others."""
 HALVES = st.integers(-600, 600).map(lambda n: n / 2)
 FAR = st.sampled_from((3.4e38, -3.4e38, 1e9, -1e9, 0.0, -0.0, 2.0**31, -(2.0**31), 127.5, 128.5, -128.5, 254.5, 255.5))
 
 
 def numbers(shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray]:
-    """Ties, what saturates, and anything between."""
+    """Draw arrays of ties, values that saturate, and anything between."""
     return arrays(np.float32, shape, elements=st.one_of(HALVES, FAR, st.floats(-300, 300, width=32)))
 
 
@@ -151,7 +151,10 @@ UNSIGNED = np.random.default_rng(6).integers(0, 256, WEIGHT).astype(np.uint8)
 @pytest.mark.parametrize("y", [0, 128, 77])
 @given(a=of_bytes(MATRIX, "uint8"), z=of_bytes((), "uint8"), by_rules=st.booleans())
 def test_unsigned_weights_are_multiplied_as_signed_ones(y: int, a: np.ndarray, z: np.ndarray, by_rules: bool) -> None:
-    """No library kernel takes unsigned weights; less 128, with a zero point less 128, they are the same numbers."""
+    """Unsigned weights become signed ones because no library kernel takes unsigned weights.
+
+    Both the weights and their zero point are reduced by 128, which keeps their differences.
+    """
     text = (f"(uint8[5,37] a, uint8 z) => (int32[5,9] c) <uint8[37,9] b = {{{_listed(UNSIGNED)}}}, uint8 y = {{{y}}}> "
             "{ c = MatMulInteger(a, b, z, y) }")  # fmt: skip
     agree(text, {"a": a, "z": z}, by_rules=by_rules)
@@ -194,7 +197,7 @@ def test_qlinear_matmul(a: Any, b: Any, s: Any, t: Any, z: Any, u: Any, v: Any) 
 
 
 def _qlinear_conv(z: int, dtype: str) -> str:
-    """Return a convolution with constant scales and zero points, as the quantiser writes it."""
+    """Return a convolution with constant scales and zero points, as onnxruntime's quantiser writes it."""
     return (f"({dtype}[1,3,9,8] x, int8[4,3,3,3] w, int32[4] b) => ({dtype}[1,4,9,8] y) "
             f"<float s = {{0.013}}, {dtype} z = {{{z}}}, float[4] t = {{0.25, 0.37, 0.0078125, 0.5}}, int8[4] o = {{0, 0, 0, 0}}, "
             f"float u = {{1.5}}, {dtype} v = {{7}}> {{ y = QLinearConv<pads=[1,1,1,1]>(x, s, z, w, t, o, u, v, b) }}")  # fmt: skip
@@ -216,7 +219,10 @@ UNARY = [("QLinearSigmoid", MATRIX, MATRIX), ("QLinearAveragePool<kernel_shape=[
 @drawn
 @given(data=st.data())
 def test_sigmoids_and_averages_are_at_most_one_step_off(operator: str, shape: Any, result: Any, dtype: str, data: st.DataObject) -> None:
-    """A function of computed scales, and a sum of rounded numbers in another order: a number at a tie may go the other way."""
+    """The result may differ by one step, because a number at a tie may be rounded the other way.
+
+    A sigmoid reads computed scales, and an average sums rounded numbers in another order.
+    """
     text = (f"({dtype}{list(shape)} a, float s, {dtype} z, float u, {dtype} v) => ({dtype}{list(result)} c) "
             f"{{ c = com.microsoft.{operator}(a, s, z, u, v) }}")  # fmt: skip
     feeds: dict[str, Any] = {"a": data.draw(of_bytes(shape, dtype))}
@@ -259,7 +265,10 @@ SHAPES = [([4, 5, 37], [4, 5, 37]), ([4, 5, 37], [1]), ([5, 1], [4, 5, 37]), ([4
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("operator", ["QLinearAdd", "QLinearMul", "QLinearConcat"])
 def test_binary_operators_that_the_quantiser_adds(operator: str, dtype: str) -> None:
-    """Ties are rare, so draws are many; which operand onnxruntime adds first depends on which of them is repeated."""
+    """Binary quantised operators agree with onnxruntime bit for bit.
+
+    The test draws many samples because ties are rare. The order in which onnxruntime adds the operands depends on which one is broadcast.
+    """
     random, limits = np.random.default_rng(1), np.iinfo(dtype)
     joins = operator == "QLinearConcat"
     for draw in range(400):
@@ -299,7 +308,10 @@ def _softmax(dtype: str, shape: tuple[int, ...], attributes: str, s: str, u: str
 @pytest.mark.parametrize(("dtype", "shape", "attributes", "s", "u", "v"), SOFTMAXES)
 @given(data=st.data(), by_rules=st.booleans())
 def test_softmax_of_bytes(dtype: str, shape: Any, attributes: str, s: float, u: float, v: int, data: st.DataObject, by_rules: bool) -> None:
-    """Bytes that are all the same make ties: of 512, each has half a step. What rounding of n additions turns may be a step off."""
+    """A result may be one step off only at a tie, within the rounding error of n additions.
+
+    Equal bytes cause ties: of 512 equal bytes, each result is half a step.
+    """
     text = _softmax(dtype, shape, attributes, str(s), str(u), v)
     x = data.draw(of_bytes(shape, dtype))
     if data.draw(st.booleans()):
@@ -310,7 +322,7 @@ def test_softmax_of_bytes(dtype: str, shape: Any, attributes: str, s: float, u: 
     most, count = np.floor(1 / np.float32(u)), math.prod(shape[axis] for axis in axes)
     powers = np.exp(s * x.astype(float))
     steps = most * powers / powers.sum(axis=axes, keepdims=True)
-    is_a_tie = np.abs(steps - np.floor(steps) - 0.5) <= count * (steps * 2.0**-22 + most * 2.0**-27)  # additions, and whole numbers
+    is_a_tie = np.abs(steps - np.floor(steps) - 0.5) <= count * (steps * 2.0**-22 + most * 2.0**-27)  # additions, integers
     differences = np.abs(result.astype(int) - expected)
     assert differences.max() <= 1 and not (differences > 0)[~is_a_tie].any()
     assert has_no_opaque_step(text, by_rules=by_rules)
@@ -318,10 +330,10 @@ def test_softmax_of_bytes(dtype: str, shape: Any, attributes: str, s: float, u: 
 
 @pytest.mark.parametrize(("s", "u"), [("inf", "0.1"), ("0", "0.1"), ("-1", "0.1"), ("0.1", "-1"), ("0.1", "1e-9")])
 def test_softmaxes_of_scales_that_leave_no_numbers_stay_opaque(s: str, u: str) -> None:
-    """onnxruntime's table would hold numbers that no integer does, or its result would wrap around."""
+    """A softmax stays opaque if onnxruntime's table would hold values that no integer holds, or its result would wrap around."""
     proto = model(_softmax("uint8", (3, 17), "axis=-1, opset=13", "1", u, 0))
     (scale,) = (each for each in proto.graph.initializer if each.name == "s")
-    scale.CopyFrom(numpy_helper.from_array(np.array(s, np.float32), "s"))  # the text has no infinity
+    scale.CopyFrom(numpy_helper.from_array(np.array(s, np.float32), "s"))  # the text format has no infinity
     assert "Opaque" in {node.op for node in walk(importer.load(proto).graph.roots)}
 
 
@@ -367,7 +379,10 @@ r = Relu(c) p = QuantizeLinear(r, u, v) y = DequantizeLinear(p, u, v) }"""
 @drawn
 @given(x=arrays(np.float32, IMAGE, elements=st.floats(-4, 4, width=32)), data=st.data())
 def test_pairs_around_a_convolution_become_one_product_of_bytes(x: np.ndarray, data: st.DataObject) -> None:
-    """The equation is one over the reals: a number may be rounded to the next byte, never further."""
+    """Dequantize and quantize around a convolution become one product of bytes.
+
+    The equation holds over the reals, so a number may be rounded to the neighbouring byte but not further.
+    """
     weight = data.draw(of_bytes(KERNEL, "int8"))
     text = PAIRS.replace("int8[4,3,3,3] w)", "int8[4,3,3,3] unused)").replace(
         "<float s", f"<int8[4,3,3,3] w = {{{', '.join(map(str, WEIGHTS.reshape(-1)))}}}, float s")
@@ -388,7 +403,10 @@ d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, t, o) c = MatMul(d, e) p =
 @drawn
 @given(q=arrays(np.uint8, MATRIX, elements=st.integers(126, 130)))
 def test_a_product_that_is_quantised_at_once_rounds_ties_before_the_zero_point(q: np.ndarray) -> None:
-    """Halves are exact in float32, so nothing but the order of rounding and shifting decides; the zero point is odd."""
+    """A fused Quantize rounds ties before it adds the zero point.
+
+    Halves are exact in float32 and the zero point is odd, so the result depends only on the order of rounding and adding.
+    """
     weights = ", ".join(str(value % 3 - 1) for value in range(37 * 9))
     text = TIES.format(weights=weights)
     agree(text, {"q": q}, by_rules=True)
@@ -408,7 +426,10 @@ h = Mul(g, m) i = Add(h, b) j = Relu(i) p = QuantizeLinear(j, r, y) }}"""
 @drawn
 @given(q=of_bytes(MATRIX, "uint8"))
 def test_bytes_on_the_way_to_bytes_are_computed_in_the_same_call(q: np.ndarray) -> None:
-    """Normalisations that nobody folded stand between two pairs: what saturates first stays so. All numbers are exact in float32."""
+    """A product followed by two quantisations, with a normalisation between them, is one call.
+
+    The first quantisation must still saturate. All numbers are exact in float32, so the results are compared bit for bit.
+    """
     text = TWICE.format(weights=", ".join(str(value % 3 - 1) for value in range(37 * 9)))
     agree(text, {"q": q}, by_rules=True)
     _, _, program = opened(text, by_rules=True)
@@ -427,7 +448,10 @@ d = DequantizeLinear(q, s, z) e = DequantizeLinear <axis = 1> (w, t, o) c = MatM
 @pytest.mark.parametrize(("z", "v"), [(0, 0), (0, 119), (128, 0), (128, 119)])
 @given(q=of_bytes(MATRIX, "uint8"))
 def test_a_sum_that_becomes_a_byte_is_scaled_once(z: int, v: int, q: np.ndarray) -> None:
-    """No division is left in the call; over the reals it is the same, so that only what lies between two bytes may be the other one."""
+    """A sum that is quantised is scaled once, and no division is left in the call.
+
+    The two forms are equal over the reals, so only a number between two bytes may become the other byte.
+    """
     random = np.random.default_rng(z + v)
     weights, scales = random.integers(-127, 128, WEIGHT), random.uniform(0.001, 0.1, 9).astype(np.float32)
     text = SCALED.format(z=z, v=v, weights=_listed(weights), scales=_listed(scales))
@@ -450,7 +474,10 @@ d = DequantizeLinear(q, s, z) e = DequantizeLinear <axis = 0> (w, t, o) f = Gemm
 @drawn
 @given(q=of_bytes(MATRIX, "uint8"))
 def test_weights_that_are_transposed_are_multiplied_in_bytes(q: np.ndarray) -> None:
-    """As classifiers are exported: a row of weights, with a scale of its own, for each output."""
+    """Transposed weights are multiplied as bytes.
+
+    Classifiers are exported in this form: each output has a row of weights with its own scale.
+    """
     random = np.random.default_rng(5)
     weights, scales = random.integers(-127, 128, WEIGHT[::-1]), random.uniform(0.001, 0.1, 9).astype(np.float32)
     ours, _, program = opened(LAYER.format(weights=_listed(weights), scales=_listed(scales)), by_rules=True)

@@ -1,4 +1,4 @@
-"""The skeleton of a model's file: everything but the numbers of its large weights, whoever wrote it; what is no model is refused."""
+"""The skeleton of a model's file has everything but the numbers of large weights, for any writer; invalid models are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tensor(name: str, dtype: str, elements: int, *, raw: bool) -> TensorProto:
 
 
 def without_numbers(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model as its skeleton has to be, by way of protobuf's own fields."""
+    """Return the expected skeleton of a model, made with protobuf's own fields."""
     bare = onnx.ModelProto.FromString(model.SerializeToString())
     for each in bare.graph.initializer:
         for name in ("raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data"):
@@ -37,7 +37,7 @@ def without_numbers(model: onnx.ModelProto) -> onnx.ModelProto:
                 is_large = len(value) > KEPT_BYTES
             else:
                 getattr(only, name).extend(value)
-                is_large = only.ByteSize() > KEPT_BYTES + 3  # a tag, and a length of two bytes
+                is_large = only.ByteSize() > KEPT_BYTES + 3  # the tag takes one byte, the length two
             if is_large:
                 each.ClearField(name)
     return bare
@@ -67,7 +67,7 @@ def test_it_is_the_model_without_the_numbers_of_its_large_weights(
     expected = without_numbers(model)
     for each in (*bare.graph.initializer, *expected.graph.initializer):
         if each.data_type == TensorProto.STRING:
-            each.ClearField("string_data")  # each text is a field of its own, and short ones stay
+            each.ClearField("string_data")  # each text is a field of its own, and the skeleton keeps short ones
     assert bare == expected
 
 

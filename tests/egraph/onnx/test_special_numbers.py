@@ -1,4 +1,4 @@
-"""NaN and infinities where ONNX leaves their results open, or onnxruntime gives others: docs/core-operators.md states what these hold."""
+"""NaN and infinities whose results ONNX leaves open or onnxruntime computes otherwise, as docs/core-operators.md states them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Feeds = Mapping[str, Any]
 
 
 def results(text: str, feeds: Feeds, device: str) -> list[np.ndarray]:
-    """Return a model's outputs: its operators' meanings, or what kernels on the processor make of them."""
+    """Return a model's outputs, computed by its operators' meanings or by kernels on the processor."""
     graph = importer.load(parser.parse_model(HEADER + text)).graph
     assert not any(kernel.implementation.is_opaque for kernel in estimated_program(graph, ()).kernels)
     session = open_program(estimated_program(graph, (), device=device), device=device)
@@ -64,7 +64,10 @@ def test_what_is_no_number_is_kept(case: str, device: str) -> None:
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 @pytest.mark.parametrize(("operator", "gates", "results_of"), [("LSTM", 4, 3), ("GRU", 3, 2), ("RNN", 1, 2)])
 def test_recurrences_never_come_back_from_nan(operator: str, gates: int, results_of: int, device: str) -> None:
-    """One of two sequences meets NaN in its second step of four: its states are NaN from there on, and the other's are numbers."""
+    """After a NaN, all later states of a recurrent operator's sequence are NaN.
+
+    One of two sequences has NaN in its second step of four, and the states of the other stay numbers.
+    """
     units, random = 5, np.random.default_rng(0)
     w, r = ([", ".join(f"{v:.3f}" for v in random.uniform(-1, 1, gates * units * n))] for n in (3, units))
     names = ["y", "h", "c"][:results_of]

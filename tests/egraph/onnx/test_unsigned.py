@@ -1,4 +1,4 @@
-"""Signed bytes between Quantize and Dequantize are read as unsigned ones, without a bit of difference."""
+"""Signed bytes between Quantize and Dequantize become unsigned ones, and no bit of the results changes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def test_bytes_stay_signed_that_are(case: str) -> None:
 
 
 def test_weights_stay_signed() -> None:
-    """Libraries multiply unsigned activations by signed weights; bytes joined to activations are unsigned all the same."""
+    """Weights stay signed because libraries multiply unsigned activations by signed weights.
+
+    Weights that are concatenated to activations become unsigned.
+    """
     graph = graph_of("""(float[4,4] x) => (float[4,4] y, float[8,4] c) <float s = {0.5}, int8 z = {3}, int8 o = {0},
     int8[4,4] w = {1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12, 13, -14, 15, -16}> {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) f = DequantizeLinear(w, s, o) y = MatMul(d, f)
@@ -102,7 +105,10 @@ def test_weights_stay_signed() -> None:
 
 
 def test_named_bytes_of_the_input_model_are_read_as_unsigned_ones() -> None:
-    """What onnxruntime computes under a name is compared with what the importer calls so."""
+    """Named signed bytes of the input model are compared as unsigned bytes.
+
+    The values that onnxruntime computes under a name are compared with the importer's value of this name.
+    """
     model = parser.parse_model(HEADER + STAYING["an output"].replace("int8[4,4] q, ", ""))
     x, graph = np.linspace(-70, 70, 16, dtype=np.float32).reshape(4, 4), importer.load(model).graph
     values = Side(Path("model.onnx"), model, graph).values({"x": x}, ["q", "y"], 1)

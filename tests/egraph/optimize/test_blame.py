@@ -1,4 +1,4 @@
-"""A program that fails the check: what is to blame is found, left out, and another program is shipped."""
+"""A program that fails the check: the cause is found and excluded, and another program is shipped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_right_program_is_not_blamed(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_changes_a_value_is_blamed(tmp_path: Path) -> None:
-    """The program of another model, said to come from a rule: tanh where the model has relu."""
+    """A rule is blamed if it changes a value: here tanh replaces the model's relu, and its kernel names a rule."""
     imported, _, feeds = program_and_feeds(tmp_path)
     other = importer.load(build_model(tmp_path / "n.onnx", activations=("Tanh", "Tanh")))
     wrong = plain_program(other.graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
@@ -87,8 +87,8 @@ def test_a_kernel_that_does_not_run_is_blamed(tmp_path: Path, monkeypatch: pytes
 
 
 def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the library compute a Relu after a matmul wrongly, measuring not notice, and extraction like it."""
-    monkeypatch.delitem(epilogue_in_c.ELTWISE, "linear")  # so that one library has such a kernel
+    """Make the library compute a Relu after a product wrongly, without measurements noticing, and make extraction prefer it."""
+    monkeypatch.delitem(epilogue_in_c.ELTWISE, "linear")  # so that only one library has such a kernel
     cost_us = CostModel.cost_us
     cheap = ("Relu(MatMul", "Tanh(MatMul")
     monkeypatch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) / (1e6 if self.key(one)[0].startswith(cheap) else 1))
@@ -116,7 +116,7 @@ def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytes
 
 
 def test_rounding_that_the_model_amplifies_is_told_from_errors() -> None:
-    """y = sin(1000 x) makes a thousandfold of the last bit of x."""
+    """y = sin(1000 x) multiplies a last bit of x by a thousand."""
     specs = (FeedSpec("x", "float32", (64,)),)
 
     def amplify(feeds: Mapping[str, Any], error: float = 0.0) -> list[np.ndarray]:
@@ -142,7 +142,7 @@ def test_rounding_that_the_model_amplifies_is_told_from_errors() -> None:
 def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inject_wrong_relu(monkeypatch)
     monkeypatch.setattr(Repair, "seconds", 1e9)
-    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # otherwise it would not be timed
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     outcome = optimize(options, Progress(-1, 60.0))
@@ -151,9 +151,12 @@ def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_pa
 
 
 def test_without_time_to_check_another_program_the_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two programs of a detector failed one after the other, in 15 s beyond a budget of 30."""
+    """The model is kept if there is no time to check another program.
+
+    Regression: two programs of a detector failed one after the other, in 15 s beyond a budget of 30.
+    """
     inject_wrong_relu(monkeypatch)
-    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # otherwise it would not be timed
     checks: list[Entry | None] = []
 
     def save_and_check(run: Run, best: Entry | None, **more: Any) -> CheckResult:
@@ -172,7 +175,10 @@ def test_without_time_to_check_another_program_the_model_is_kept(tmp_path: Path,
 
 
 def test_what_zeros_for_subnormal_operands_change_is_no_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A detector's program was given up for a product of 4e-37 that was 0 in it."""
+    """A kernel is not wrong because it takes subnormal operands for zero.
+
+    Regression: a detector's program was discarded for a product of 4e-37 that was 0 in it.
+    """
     tiny, zero, large = (np.full(6, value, np.float32) for value in (4e-37, 0.0, 1.0))
     assert _is_flushed(tiny, zero) and _is_flushed(zero, tiny) and not _is_flushed(large, zero) and not _is_flushed(tiny, large)
     assert not _is_flushed(tiny.astype(np.float64), zero)
@@ -191,7 +197,7 @@ def test_what_zeros_for_subnormal_operands_change_is_no_kernels_fault(monkeypatc
 
 def test_a_wrong_program_that_nothing_explains_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inject_wrong_relu(monkeypatch)
-    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # otherwise it would not be timed
     monkeypatch.setattr("egraph.optimize.repair.blame", lambda *_: Blame())
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
@@ -201,7 +207,7 @@ def test_a_wrong_program_that_nothing_explains_gives_way_to_the_next(tmp_path: P
 
 
 def test_the_next_program_of_a_race_that_was_read_is_compiled_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same command again compiles the winner alone; where that proves wrong now, another one is written."""
+    """The same command again compiles only the winner. If that proves wrong now, another program is written."""
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
@@ -220,7 +226,7 @@ def test_the_next_program_of_a_race_that_was_read_is_compiled_first(tmp_path: Pa
 
 
 def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path) -> None:
-    """A difference of nearly equal values: whoever computes it in float32 is off by as much as its operands' last bits."""
+    """A float32 difference of nearly equal values is as inexact as its operands' last bits, so the kernel is not blamed."""
     x, z = (make("Input", (), attributes(name=name), TensorType("float32", (5, 12))) for name in "xz")
     graph = Graph("g", (x, z), (("y", apply("Softplus", apply("Sub", apply("Exp", x), apply("Exp", z)))),), {})
     program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
@@ -235,7 +241,7 @@ def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path)
 
 
 def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: Path) -> None:
-    """Steps that go the other way are no error of what reads them; a value that is wrong is, however it got its operands."""
+    """Each part is computed from the program's own values: a step in the other direction is no error of its readers, a wrong value is."""
     graph = importer.load(model_of_bytes(tmp_path)).graph
     program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
     generator = np.random.default_rng(0)
@@ -262,7 +268,7 @@ def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: P
 
 
 def test_bytes_that_a_program_has_in_another_layout_and_inside_of_kernels_are_compared(tmp_path: Path) -> None:
-    """The model's bytes lie channels first, the program's never do: the transposes around them are gone."""
+    """The model's bytes have channels first; the program's never do, because it has no transposes around them."""
     x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 3, 5, 4)))
     tensors: dict[str, np.ndarray] = {"s": np.array(0.25, np.float32), "z": np.array(3, np.uint8)}
     scale, zero = (make("Constant", (), attributes(digest=name), TensorType(each.dtype.name, ())) for name, each in tensors.items())
@@ -282,7 +288,7 @@ def test_bytes_that_a_program_has_in_another_layout_and_inside_of_kernels_are_co
 
 
 def test_a_kernel_may_be_off_by_single_steps_of_the_bytes_on_its_way(tmp_path: Path) -> None:
-    """3 * dequantize(quantize(x)): one step is worth 0.75, in one place of a thousand and one more."""
+    """In y = 3 * dequantize(quantize(x)), one step moves y by 0.75; one place in a thousand and one more may be a step off."""
     x = make("Input", (), attributes(name="x0"), TensorType("float32", (50, 40)))
     values: dict[str, np.ndarray] = {"s": np.array(0.25, np.float32), "z": np.array(3, np.uint8), "t": np.array(3.0, np.float32)}
     scale, zero, three = (make("Constant", (), attributes(digest=name), TensorType(value.dtype.name, ())) for name, value in values.items())
@@ -307,7 +313,7 @@ def test_a_kernel_may_be_off_by_single_steps_of_the_bytes_on_its_way(tmp_path: P
 
 @pytest.mark.parametrize(("at", "is_moved"), [(0.625, True), (0.63, False)])
 def test_numbers_between_two_bytes_move_outputs_that_no_last_bit_of_an_input_does(tmp_path: Path, at: float, is_moved: bool) -> None:
-    """Steps of 0.25: 0.625 lies between two, 0.63 does not. A saturated function takes every change of the input away."""
+    """With steps of 0.25, 0.625 lies between two bytes and 0.63 does not. A saturated function hides all changes of the input."""
     x = make("Input", (), attributes(name="x"), TensorType("float32", (40, 40)))
     values: dict[str, np.ndarray] = {"s": np.array(0.25, np.float32), "z": np.array(0, np.uint8), "o": np.array(at - 1.0, np.float32)}
     scale, zero, offset = (make("Constant", (), attributes(digest=name), TensorType(each.dtype.name, ())) for name, each in values.items())
@@ -320,7 +326,7 @@ def test_numbers_between_two_bytes_move_outputs_that_no_last_bit_of_an_input_doe
 
 
 def test_rounding_excuses_a_part_up_to_a_bound() -> None:
-    """A part may be off by four times what its operands' last bits do to it, and by a hundredth at most; bytes by one step, seldom."""
+    """A part may be off by four times the effect of its operands' last bits, and by a hundredth at most; bytes by one step, seldom."""
     want = np.ones(1000, np.float32)
 
     def agrees(got: np.ndarray, noise: float) -> bool:
@@ -349,7 +355,7 @@ def test_rounding_excuses_a_part_up_to_a_bound() -> None:
 
 
 def test_a_model_that_rounds_to_bytes_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its outputs move by far more than the tolerance when the last bit of an input does; its parts do not."""
+    """A last bit of an input moves the outputs by far more than the tolerance, but each part of the program agrees."""
     monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
     options = Options(
         model_of_bytes(tmp_path), tmp_path / "out", budget_seconds=20.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1

@@ -1,4 +1,4 @@
-"""The budget holds: what comes after a search is foreseen, and what takes seconds is done as often as there is time."""
+"""The budget holds: the time after a search is predicted, and work that takes seconds is done only as often as time allows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
 
 
 def test_a_few_slow_kernels_are_no_pace() -> None:
-    """Three kernels of 9 s together made forty others look as if they took 33 s: the gain was given up with 15 s left."""
+    """A few slow kernels do not set the pace of compilation.
+
+    Regression: three kernels took 9 s together, so forty others were predicted to take 33 s. The gain was discarded with 15 s left.
+    """
     known = schedule()
     known.compiled(4, 0.1)
     known.compiled(5, 9.0)
@@ -114,7 +117,10 @@ def test_the_best_program_is_given_the_time_that_folding_and_planning_it_take() 
 
 
 def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Folding two more programs took the seconds in which the best one, eight times as fast as the model, could have been raced."""
+    """A program that would be compiled too late is not folded.
+
+    Regression: folding two more programs took the seconds in which the best one, eight times as fast as the model, could have been raced.
+    """
     clock, folded = Clockwork(), list[str]()
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     monkeypatch.setattr(trial, "compile_entry", lambda entry, options: 1000)
@@ -144,7 +150,10 @@ def test_no_program_is_folded_that_would_be_compiled_too_late(monkeypatch: pytes
 def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all_the_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An Inception's derived program had kernels to compile when the time for that was over; the rules' program had none."""
+    """A program that needs no compilation does not wait for one that takes all the time.
+
+    Regression: the derived program of an Inception had kernels to compile when the time for that was over; the rules' program had none.
+    """
     clock, compiled = Clockwork(), list[str]()
     program = _plain()
     names = ["program 1", trial.PLAIN, "program 2", "program 3"]
@@ -211,14 +220,20 @@ def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> No
 
 
 def test_measuring_ends_in_time_for_what_is_simulated_after_it() -> None:
-    """A large share of the budget is left for what comes later anyway: so the last extractions take more than that."""
+    """Measuring ends earlier by the time that simulations take.
+
+    A large share of the budget is left for later stages anyway, so the last extractions take more than that share here.
+    """
     known = replace(schedule(), ending_seconds=22.0)
     later = replace(known, simulating_seconds=4.0)
     assert known.measuring_seconds() - later.measuring_seconds() == pytest.approx(4.0, abs=0.1)
 
 
 def test_a_race_leaves_the_time_that_comparing_the_other_inputs_takes() -> None:
-    """A model whose outputs rounding did not explain was checked for 12 s after a race that left 0.6 s for it."""
+    """A race leaves time for comparing the other inputs.
+
+    Regression: a model whose outputs rounding did not explain was checked for 12 s after a race that left 0.6 s for it.
+    """
     known = replace(schedule(), given=3)
     all_seconds = known.racing_seconds
     assert all_seconds == pytest.approx(60.0 - known.check_seconds, abs=0.5)
@@ -253,7 +268,7 @@ def test_how_long_a_finalist_is_compared_is_recorded(monkeypatch: pytest.MonkeyP
 
     def compared(*arguments: Any, **values: Any) -> None:
         known.progress.started -= 5.0
-        reference.opening_seconds += 2.0  # once, and not for every input
+        reference.opening_seconds += 2.0  # opening happens once, and not for every input
         if differs:
             raise Disagreement(CheckFailed("other numbers"), {})
 
@@ -305,7 +320,10 @@ def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch
 
 
 def test_a_program_is_compiled_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the pace of the kernels before, batch by batch: what other processes hold up costs the program, not the budget."""
+    """A program is compiled batch by batch, as far as the pace of earlier kernels allows.
+
+    Delays by other processes cost the program, not the budget.
+    """
     clock, batches = Clockwork(), list[int]()
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     monkeypatch.setattr(budget, "uncompiled", lambda programs, options: list(range(40)))
@@ -326,7 +344,7 @@ def test_a_program_is_compiled_as_far_as_there_is_time(monkeypatch: pytest.Monke
 
 
 def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A compiler that others hold up is stopped when nothing can be raced any more."""
+    """A compiler that other processes delay is stopped when no program can be raced any more."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     held_up, stopped = threading.Event(), threading.Event()
 
@@ -375,7 +393,7 @@ def test_what_waits_or_works_beside_a_call_does_not_make_it_slow() -> None:
 
 @dataclass
 class Clockwork:
-    """Seconds that pass when something runs."""
+    """A clock whose seconds pass only when something runs."""
 
     now: float = 0.0
 
@@ -394,7 +412,7 @@ def _raced(
     clock: Clockwork, monkeypatch: pytest.MonkeyPatch, seconds: float, run_seconds: dict[str, float], *,
     most_seconds: float = 0.0, first_turn_seconds: float = 0.0, load_seconds: float = 0.0,
 ) -> tuple[racing.Race, list[str]]:  # fmt: skip
-    """Race engines that take so long for a run, which a loading has one of; return what happened in order, too."""
+    """Race engines with these seconds per run, of which loading includes one; return the race and its events in order."""
     happened: list[str] = []
     names: dict[int, str] = {}
     timed: set[int] = set()
@@ -426,7 +444,10 @@ def _raced(
 
 
 def test_a_race_has_its_rounds_though_its_share_is_over(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that lie on one core are timed again for seconds: one round of that is no verdict while the budget has time."""
+    """A race goes on beyond its share while the budget has time, because one round is no verdict.
+
+    For example, threads that lie on one core are timed again for seconds.
+    """
     run_seconds = {"original": 0.03, "best": 0.02, "plain": 0.025}
     raced, _ = _raced(clockwork, monkeypatch, 5.0, run_seconds, most_seconds=13.0, first_turn_seconds=3.0)
     assert len(raced.timings["best"].samples_us) >= 5 and clockwork.now < 13.0
@@ -436,7 +457,7 @@ def test_a_race_has_its_rounds_though_its_share_is_over(clockwork: Clockwork, mo
 
 
 def test_a_race_of_slow_programs_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that matters is run once when loaded and once timed; who is left when time is up is named."""
+    """Each program that matters is run once when loaded and once timed; the others are reported as not raced for lack of time."""
     raced, happened = _raced(clockwork, monkeypatch, 10.0, {"original": 5.0, "best": 6.0, "plain": 5.0, "other": 2.0})
     assert happened == ["load original", "load best", "time original", "time best"] and clockwork.now == 22.0
     assert {name: len(timing.samples_us) for name, timing in raced.timings.items()} == {"original": 1, "best": 1, "plain": 0, "other": 0}
@@ -449,7 +470,7 @@ def test_a_race_of_slow_programs_goes_on_while_there_is_time(clockwork: Clockwor
 
 
 def test_a_race_of_quick_programs_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds that would end late do not begin, however few there were: the check needs what is left."""
+    """A round that would end late does not begin, however few there were, because the check needs the remaining time."""
     run_seconds = {"original": 0.01, "best": 0.009, "plain": 0.011}
     raced, _ = _raced(clockwork, monkeypatch, 0.15, run_seconds)
     assert clockwork.now <= 0.15 and 1 < len(raced.timings["best"].samples_us) < RacePolicy.least_rounds
@@ -460,7 +481,7 @@ def test_a_race_of_quick_programs_ends_in_time(clockwork: Clockwork, monkeypatch
 
 
 def test_a_contender_that_opens_slowly_is_not_opened_late(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine starts processes slowly: what opening took before, the next one takes."""
+    """A busy machine starts processes slowly, so the next contender is expected to open as slowly as the one before."""
     run_seconds = {"original": 2.0, "best": 2.0, "plain": 2.0, "second": 2.0}
     raced, happened = _raced(clockwork, monkeypatch, 13.0, run_seconds)
     assert [each for each in happened if each.startswith("load")] == ["load original", "load best", "load plain"]
@@ -468,7 +489,11 @@ def test_a_contender_that_opens_slowly_is_not_opened_late(clockwork: Clockwork, 
 
 
 def test_contenders_that_take_long_to_open_leave_the_others_their_rounds(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six of 430 MB were opened in 9 of 12 seconds; one round proved nothing of a program 1.3 times as fast as the model."""
+    """If contenders open slowly, fewer of them are opened, so that the others have their rounds.
+
+    Regression: six contenders of 430 MB were opened in 9 of 12 seconds. One round proved nothing of a program 1.3 times as fast as the
+    model.
+    """
     run_seconds = {"original": 0.14, "best": 0.11, "plain": 0.14, "second": 0.11, "third": 0.11, "fourth": 0.11}
     raced, _ = _raced(clockwork, monkeypatch, 12.0, run_seconds, load_seconds=1.5)
     assert clockwork.now <= 12.0 and len(raced.timings["best"].samples_us) >= RacePolicy.least_rounds
@@ -481,7 +506,10 @@ def test_contenders_that_take_long_to_open_leave_the_others_their_rounds(clockwo
 
 
 def test_a_race_of_many_programs_that_do_not_fit_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run is short, but three rounds of three runs of six contenders are not: the last are not timed, the others less often."""
+    """Each run is short, but three rounds of three runs of six contenders do not fit.
+
+    The last contenders are not timed, and the others are timed less often.
+    """
     run_seconds = dict.fromkeys(["original", "best", "plain", "second", "third", "fourth"], 0.3)
     raced, happened = _raced(clockwork, monkeypatch, 1.0, run_seconds)
     assert clockwork.now <= 3.0 and happened[:2] == ["load original", "load best"]
@@ -506,7 +534,7 @@ def test_what_is_shipped_is_compiled_in_the_time_that_is_kept() -> None:
 
 
 def test_inputs_of_other_kinds_are_not_tried_late() -> None:
-    """Outputs that tell little ask for more inputs; where there is no time for them, that is said, and remembered."""
+    """Outputs that tell little ask for more inputs. If there is no time for them, the result says so."""
     ran: list[float] = []
 
     def saturated(feeds: object) -> list[np.ndarray]:
@@ -526,7 +554,7 @@ def test_inputs_of_other_kinds_are_not_tried_late() -> None:
 
 @pytest.mark.parametrize("inputs", [1, 2, 4])
 def test_a_check_compares_as_many_inputs_as_it_may(inputs: int) -> None:
-    """At least one; what is told is what was compared."""
+    """A check compares at least one input, and reports the number of inputs that it compared."""
     ran: list[float] = []
 
     def run(feeds: object) -> list[np.ndarray]:
@@ -551,7 +579,7 @@ def test_a_short_check_is_remembered_until_a_whole_one_was_made() -> None:
 
 
 def _measured(monkeypatch: pytest.MonkeyPatch, answer: Timing, *, left_seconds: float, seconds: float) -> tuple[Database, list[float]]:
-    """Measure a kernel whose measurement is expected to take so long; return what was filed, and how long it was waited for."""
+    """Measure a kernel that is expected to take ``seconds``; return the database and the timeouts of the measurements."""
     waited: list[float] = []
 
     def give(worker: Worker, load: Load, effort: Effort) -> Timing:
@@ -592,7 +620,7 @@ def test_a_kernel_is_not_said_to_hang_where_time_was_short(monkeypatch: pytest.M
 
 
 def test_the_check_begins_with_the_inputs_that_the_original_was_first_run_on() -> None:
-    """And does not run it on them again; other inputs are asked for."""
+    """The check reuses the outputs that the original gave when it was first run, and runs it only on the other inputs."""
     ran: list[float] = []
 
     class Original:
@@ -632,7 +660,7 @@ def test_answers_are_found_by_all_that_is_in_the_inputs() -> None:
 
 
 def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch takes what its kernels took before: one that would end too late is smaller, and none begins that cannot end in time."""
+    """The pace of earlier kernels limits a batch: it is smaller if it would end late, and none begins that cannot end in time."""
     left_seconds, batches = 100.0, list[int]()
 
     build_seconds = 0.0
@@ -659,7 +687,7 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
 
 
 def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Compiling a batch that nobody has time to time is in vain."""
+    """A batch holds no more kernels than can also be timed, because compiling others would be in vain."""
     clock_seconds, batches = 0.0, list[int]()
 
     def compiles(programs: list[Program], folder: Path, options: CompileOptions, *_: object) -> list[Path | EinsatError]:
@@ -685,7 +713,7 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
 
 
 def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compiled, timed or proved any more; what is written is checked all the same."""
+    """A late run compiles, times and proves nothing any more, but it checks what it writes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("race", "compile_entry"):
         monkeypatch.setattr(f"egraph.optimize.finalists.{name}", _never)
@@ -703,7 +731,7 @@ def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch
 
 
 def test_a_search_that_was_not_timed_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same command goes on where time was over before a program was raced."""
+    """The same command continues a search whose time was over before a program was raced."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", threads=1, budget_seconds=20.0, database=tmp_path / "p.sqlite")
@@ -715,7 +743,10 @@ def test_a_search_that_was_not_timed_is_continued(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("is_hurried", [True, False])
 def test_a_search_that_time_ended_is_resumed_where_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hurried: bool) -> None:
-    """A moment that was busy made a search end after 25 s of 55, with 37 of its kernels estimated, and the run after 35."""
+    """A search that time ended is resumed if time is left later.
+
+    Regression: a busy moment ended a search after 25 s of 55, with 37 of its kernels estimated, and the run after 35 s.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     measuring_seconds, first, later = Budget.measuring_seconds, list[Search](), list[Search]()
 

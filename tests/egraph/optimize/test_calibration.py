@@ -1,4 +1,4 @@
-"""What standard kernels tell of a device, also where something else ran beside them."""
+"""The speed of a device is read from standard kernels, also if other processes ran beside them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ def filed(samples_us: Mapping[str, tuple[float, ...]]) -> Database:
 
 @pytest.mark.parametrize("disturbed", sorted(TIMES_US))
 def test_readings_that_were_disturbed_do_not_make_a_device_slow(disturbed: str) -> None:
-    """A copy in the cache that was once read as a hundred times slower kept every generated kernel from being tried."""
+    """Single disturbed readings do not make a device slow.
+
+    Regression: a copy in the cache was once read as a hundred times slower, so no generated kernel was tried.
+    """
     quiet: dict[str, tuple[float, ...]] = {name: (time_us,) * 5 for name, time_us in TIMES_US.items()}
     noisy = quiet | {disturbed: tuple(time_us * factor for time_us, factor in zip(quiet[disturbed], (90, 100, 1, 120, 80), strict=True))}
     assert calibrate(filed(noisy), "here", default_target(), None) == calibrate(filed(quiet), "here", default_target(), None)
 
 
 def test_what_launching_and_calling_take_is_no_part_of_a_kernels_own_time() -> None:
-    """A device on which everything takes as much longer is as fast, and calls cost as much."""
+    """A device on which every kernel takes longer by the same time is as fast, with slower launches; calls cost as much."""
     late = {name: (time_us + 3.0,) * 5 for name, time_us in TIMES_US.items()}
     on_time = {name: (time_us,) * 5 for name, time_us in TIMES_US.items()}
     quick, slow = (calibrate(filed(samples_us), "here", default_target(), None) for samples_us in (on_time, late))

@@ -1,4 +1,4 @@
-"""The check of saved files: what it accepts, what it refuses, and what it says about outputs that prove little."""
+"""The check of saved files: what it accepts, what it refuses, and its notes on outputs that prove little."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def scaled_softmax(scale: float, offset: float = 0.0) -> Any:
-    """Return a model: softmax(scale * x + a ramp), saturated where the ramp is steep."""
+    """Return a model that computes softmax(scale * x + ramp), saturated if the ramp is steep."""
     ramp = offset * np.arange(50, dtype=np.float32)
 
     def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
@@ -65,7 +65,7 @@ def test_a_saturated_output_is_said_and_more_inputs_are_tried(count: int) -> Non
 
 
 def test_inputs_of_another_size_tell_more_and_find_what_others_do_not() -> None:
-    """A model that reads pixels from 0 to 255: on small inputs all outputs are alike, also those of a wrong program."""
+    """For a model that reads pixels from 0 to 255, the outputs on small inputs are all alike, also those of a wrong program."""
     def reader_of_pixels(scale: float) -> Any:
         return lambda feeds: scaled_softmax(scale)({"x": np.maximum(feeds["x"] - 8, 0)})
 
@@ -83,7 +83,7 @@ def test_other_inputs_are_left_out_where_the_model_is_not_finite_there() -> None
 
 
 def picky(*refused: int) -> Any:
-    """Return a model that does not run when it is called for these times, as one whose indices point beyond a table."""
+    """Return a model that fails at these numbers of its calls, like one whose indices point beyond a table."""
     calls = iter(range(100))
 
     def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
@@ -193,7 +193,7 @@ def test_rounding_explains_four_times_as_much_and_ten_tolerances_are_accepted_at
 
 
 def test_beside_zeros_the_error_is_its_own_size() -> None:
-    """It stays a number that JSON knows."""
+    """The error beside zeros is absolute, so it stays a number that JSON can represent."""
     zeros, tiny = np.zeros(3, np.float32), np.array([0, 5e-7, 0], np.float32)
     assert compare(zeros, tiny, TIGHT, where="y") == pytest.approx(5e-7)
     assert compare(tiny, zeros, TIGHT, where="y") == pytest.approx(5e-7), "a sigmoid far from its threshold"
@@ -210,12 +210,12 @@ def test_a_model_that_onnxruntime_refuses_is_said(tmp_path: Path, capfd: pytest.
     with pytest.raises(ModelError, match=r"cannot load the original model.*Unrecognized attribute: alpha") as told:
         open_original(tmp_path / "m.onnx", 1)
     assert told.value.where == str(tmp_path / "m.onnx") and "upgrade onnxruntime" in told.value.fix
-    assert capfd.readouterr().err == ""  # said once
+    assert capfd.readouterr().err == ""  # the error is reported only once
 
 
 @pytest.mark.parametrize(("op", "told"), [("RandomNormalLike", "draws random numbers"), ("Atan", "")])
 def test_a_model_that_draws_random_numbers_is_refused(tmp_path: Path, op: str, told: str) -> None:
-    """Its outputs can be compared with nothing. Atan is left to onnxruntime too, and says the same each time."""
+    """The outputs of such a model cannot be compared. Atan is also left to onnxruntime, but gives the same outputs each time."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y"))
     nodes = [helper.make_node(op, ["x"], ["r"]), helper.make_node("Add", ["x", "r"], ["y"])]
     graph = helper.make_graph(nodes, "g", [x], [y])
@@ -229,7 +229,7 @@ def test_a_model_that_draws_random_numbers_is_refused(tmp_path: Path, op: str, t
 
 
 def amplifying(scale: float) -> Any:
-    """Return a model that amplifies rounding by ``scale`` on normal inputs, and not at all on uniform ones, which are never negative."""
+    """Return a model that amplifies rounding by ``scale`` on normal inputs, and not on uniform ones, which are never negative."""
 
     def run(feeds: Mapping[str, Any], error: float = 0.0) -> list[np.ndarray]:
         x = feeds["x"]
@@ -252,7 +252,7 @@ def check_amplifying(error: float, *, on_all: float = 0.0, vouch: Any = None, sc
 
 
 def test_an_ill_conditioned_input_is_replaced_and_said() -> None:
-    """The output moves by 4e-3 for one bit of the inputs: an error of 3e-3 tells nothing there, so uniform inputs decide."""
+    """One bit of the inputs moves the output by 4e-3, so an error of 3e-3 proves nothing there, and uniform inputs decide."""
     found = check_amplifying(3e-3)
     assert found.inputs == 4 and len(found.amplified) == 2 and "another input takes its place" in found.amplified[0]
     assert "rounding alone" in found.amplified[0]
@@ -261,11 +261,11 @@ def test_an_ill_conditioned_input_is_replaced_and_said() -> None:
 def test_a_wrong_program_does_not_pass_because_an_input_is_ill_conditioned() -> None:
     with pytest.raises(Disagreement, match="uniform"):
         check_amplifying(3e-3, on_all=3e-3)
-    with pytest.raises(Disagreement, match="normal"):  # a kernel alone is wrong on that very input
+    with pytest.raises(Disagreement, match="normal"):  # a kernel alone is wrong on this very input
         check_amplifying(3e-3, vouch=lambda feeds: Blame(((WRONG, "differs"),)))
     with pytest.raises(Disagreement, match="normal"):  # larger than rounding explains
         check_amplifying(0.1)
-    with pytest.raises(Disagreement, match="inputs of mine"):  # what the user gave is not replaced
+    with pytest.raises(Disagreement, match="inputs of mine"):  # the user's inputs are not replaced
         check(
             amplifying(3e4), {"m": lambda feeds: [value * np.float32(1.003) for value in amplifying(3e4)(feeds)]}, ["y"], SPEC,
             tolerance=TIGHT, count=1, seed=0, plain=amplifying(3e4), goes_on=lambda inputs: False,
@@ -294,7 +294,7 @@ def test_where_every_input_is_ill_conditioned_every_part_has_to_agree() -> None:
 
 
 def test_what_rounding_before_bytes_explains_is_bounded_and_what_differs_is_named() -> None:
-    """Shaking inputs and weights shows no step here; numbers that become bytes do, of this output, up to a bound."""
+    """Moving inputs and weights by a last bit shows no step here. Moving numbers that become bytes shows one, up to a bound."""
     alike, apart, wrong = Parts(7, 1e-6), Parts(7, 1e-6, {"q": "2 whole numbers are off"}), ((WRONG, "off"),)
 
     def checked(blamed: Blame, error: float) -> CheckResult:
@@ -311,7 +311,7 @@ def test_what_rounding_before_bytes_explains_is_bounded_and_what_differs_is_name
         (Blame(noise={"y": 1.9e-4}), 8e-4, "agree"),  # more than four times as much
         (Blame(noise={"other": 1.0}), 8e-4, "agree"),
         (Blame(noise={"y": 1.0}), 2e-3, "agree"),  # more than ten tolerances, and no parts agree
-        (Blame(parts=alike), 0.1, "agree"),  # nothing is seen of rounding
+        (Blame(parts=alike), 0.1, "agree"),  # no effect of rounding is seen
         (Blame(parts=apart, noise={"y": 0.1}), 0.1, "q: 2 whole"),
         (Blame(wrong, parts=alike, noise={"y": 0.1}), 0.1, "view: off"),
     ]
@@ -343,7 +343,10 @@ def test_weights_are_moved_by_their_last_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_node", [True, False])
 @pytest.mark.parametrize("operator", ["Resize", "Upsample"])
 def test_scales_that_sizes_follow_from_are_not_moved(tmp_path: Path, operator: str, is_node: bool) -> None:
-    """An OCR detector could not be optimised: 96 channels times a last bit less than one were 95."""
+    """Scales from which sizes follow are not moved by a last bit.
+
+    Regression: an OCR detector could not be optimized, because 96 channels times a number a last bit below one became 95.
+    """
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y"))
     scales = helper.make_tensor("s", TensorProto.FLOAT, [4], [1, 1, 2, 2])
     weights = helper.make_tensor("w", TensorProto.FLOAT, [2, 96, 1, 1], np.linspace(1, 2, 192))
@@ -378,7 +381,10 @@ def test_what_does_not_run_with_moved_numbers_tells_nothing_of_rounding() -> Non
 def test_a_program_near_the_model_in_float64_is_right_where_onnxruntime_is_not(
     program: float, original: float, is_accepted: bool
 ) -> None:
-    """onnxruntime's STFT of 400 numbers is 4e-5 off the transform, which a product with its matrix is 1e-6 off."""
+    """A program is compared with the model in float64, because onnxruntime itself may be inexact.
+
+    For example, onnxruntime's STFT of 400 numbers is 4e-5 off the transform, and a product with the transform's matrix is 1e-6 off.
+    """
     exact = np.linspace(1, 2, 200).reshape(4, 50)
     asked: list[int] = []
 
@@ -436,7 +442,10 @@ def test_what_takes_long_is_not_computed_in_float64() -> None:
 
 @pytest.mark.parametrize("rate", ["int64 rate", "int64[1] rate"])
 def test_a_number_that_the_model_asks_for_is_drawn_where_no_other_runs(tmp_path: Path, rate: str) -> None:
-    """A detector of voices takes 16,000 samples a second, and fails at any other number with inputs of that size."""
+    """A number that the model compares an input with is drawn if the model fails at any other.
+
+    For example, a voice detector takes 16,000 samples a second, and fails at any other number with inputs of that size.
+    """
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x, {rate}, int64[2] i) => (float[2,3] y)
         <int64 high = {{16000}}, int64[1] one = {{1}}, int64[2] wrong = {{5, 2}}> {{
             n = Reshape(rate, one) n64 = Cast <to = 7> (n) e = Equal(high, n64) s = Squeeze(e)
@@ -454,7 +463,7 @@ def test_a_number_that_the_model_asks_for_is_drawn_where_no_other_runs(tmp_path:
 def test_a_model_that_is_run_to_see_rounding_is_opened_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool, opened: int, seed: int | None, in_memory_bytes: int
 ) -> None:
-    """Weights that are handed over in a file are there after that is removed."""
+    """The session keeps its weights after the file in which they were handed over is removed."""
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2000] x) => (float[2000] y) { y = Mul(x, w) }')
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(2000, dtype=np.float32), "w"))
@@ -479,7 +488,7 @@ def test_a_model_that_is_run_to_see_rounding_is_opened_once(
 def test_programs_that_round_are_measured_on_all_inputs_of_the_check(
     tmp_path: Path, run_seconds: float, checks: int, counts: tuple[int, int]
 ) -> None:
-    """So that none of them is refused in the end; a slow model has time for one."""
+    """Programs that round are measured on all inputs of the check, so that it refuses none of them; a slow model has time for one input."""
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Exp(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     graph, session = importer.load(onnx.load(tmp_path / "m.onnx")).graph, open_original(tmp_path / "m.onnx", 1)
@@ -499,7 +508,7 @@ def test_programs_that_round_are_measured_on_all_inputs_of_the_check(
 
 @pytest.mark.parametrize("has_meaning", [True, False])
 def test_a_spectrum_is_compared_with_the_model_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_meaning: bool) -> None:
-    """The comparison of the optimiser itself, with onnxruntime's own STFT: the logarithm of powers shows how inexact it is."""
+    """The optimizer compares a spectrum with the model in float64. The logarithm of powers shows how inexact onnxruntime's STFT is."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[1,4000] x) => (float[1,23,201] y)
         <int64 step = {160}, int64 length = {400}, float[1] least = {1}>
         { s = STFT(x, step, , length) p = ReduceSumSquare <axes = [-1], keepdims = 0> (s) q = Add(p, least) y = Log(q) }""")
@@ -521,7 +530,7 @@ def test_a_spectrum_is_compared_with_the_model_in_float64(tmp_path: Path, monkey
             reference.compare({"m": exact}, lambda inputs: True, 1, lambda feeds: Blame(), is_first=True)
         return
     result = reference.compare({"m": exact}, lambda inputs: True, 1, lambda feeds: Blame(), is_first=True)
-    with monkeypatch.context() as patch:  # the next program is compared on the same inputs, and the model is not run for them again
+    with monkeypatch.context() as patch:  # the next program is compared on the same inputs, for which the model is not run again
         patch.setattr("egraph.optimize.check_noise.open_onnxruntime", None)
         patch.setattr("egraph.optimize.check_noise.evaluate", None)
         assert reference.compare({"m": exact}, lambda inputs: True, 1, lambda feeds: Blame(), is_first=True) == result

@@ -1,4 +1,4 @@
-"""Rules of a user's that hold in part: corrected at every match, proved as a whole, and refused where that cannot be done."""
+"""A user's rules that hold in part: they are corrected at every match and proved as a whole, or refused if that fails."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_corrected_rule_is_proved_application_by_application(mine: Path) -> No
 
 
 def test_the_command_tells_the_boxes_of_a_corrected_rule_whenever_it_is_asked(mine: Path) -> None:
-    """Also the second time, when the verdict comes from a certificate."""
+    """The boxes are also printed the second time, when the verdict comes from a certificate."""
     for _ in range(2):
         done = module_command("verify", mine, "--rule", "edges_are_zeros", "--jsonl", "--cases", 8)
         told = json.loads(done.stdout)
@@ -117,7 +117,7 @@ def _written(folder: Path) -> Path:
 
 
 def test_whatever_is_joined_is_proved_and_the_uncorrected_side_never_is(mine: Path) -> None:
-    """The gate alone decides: without it, a rule that holds in part applies nowhere."""
+    """Only the gate decides: without it, a rule that holds in part applies nowhere."""
     graph = importer.load(onnx.parser.parse_model(MODEL)).graph
     bare = named(mine, "under_each_other")
     (gated,) = admitted([bare], where={bare.name: mine})
@@ -132,7 +132,7 @@ def test_whatever_is_joined_is_proved_and_the_uncorrected_side_never_is(mine: Pa
 
 
 def test_a_false_correction_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boxes that are not all of the difference, as a defect of what finds them would give: the proof of the whole refuses."""
+    """If boxes do not cover the whole difference, as after a defect in the code that finds them, the proof of the whole fails."""
     assert corrected(*of_pairs(), {}, "reassociates").programs
 
     def partly(left: Scope, right: Scope) -> Disagreement:
@@ -152,7 +152,7 @@ def is_single(fragment: str) -> bool:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Outcome]]:
-    """Yield the folder and outcome of a run in which the convolution of single images is believed to be slow."""
+    """Yield the folder and outcome of a run in which convolutions of single images are estimated to be slow."""
     folder = tmp_path_factory.mktemp("corrected")
     onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")
     mine = _written(folder)

@@ -47,7 +47,10 @@ def _race(folder: Path, size_bytes: int, policy: RacePolicy = RacePolicy()) -> R
 
 
 def test_whoever_was_timed_sleeps_before_the_next_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool that spins on takes a core from the next: a quantised network took twice as long after onnxruntime's turns."""
+    """A pool that spins on takes a core from the next contender.
+
+    Regression: a quantised network took twice as long after onnxruntime's turns.
+    """
     happened: list[tuple[str, int]] = []
     load, timed, settle = Worker.load, Worker.time, Worker.settle
 
@@ -67,7 +70,7 @@ def test_whoever_was_timed_sleeps_before_the_next_is(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("free_bytes", [1 << 40, 0])
 def test_everyone_is_timed_whether_or_not_all_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
-    """Samples are the same in number; without memory for both, no two processes live at once."""
+    """All contenders have the same number of samples; without memory for both, no two processes live at once."""
     alive: set[int] = set()
     most = [0]
     load, close = Worker.load, Worker.close
@@ -118,7 +121,10 @@ def test_a_model_that_is_kept_although_a_program_was_ahead_is_told_so(
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_race_that_ended_in_doubt_is_run_again(is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same command again, which repeats the search; a program that took 0.76 of the model's time had been kept back for good."""
+    """The same command again, which repeats the search, repeats a race that ended in doubt.
+
+    Regression: a program that took 0.76 of the model's time was rejected for good.
+    """
     raced: list[list[str]] = []
 
     def counted(contenders: Sequence[Contender], *arguments: Any, **options: Any) -> Race:

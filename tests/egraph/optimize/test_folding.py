@@ -1,4 +1,4 @@
-"""Folding: what is made of weights alone is computed once, a few values at a time on each core."""
+"""Folding: values that depend only on weights are computed once, a few at a time on each core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate of the e-graph and its certificates: what is not proved does not enter, and stale proofs are no proofs."""
+"""The gate of the e-graph and its certificates: a match without a proof does not enter, and stale proofs do not count."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write(folder: Path, *names: str) -> Path:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Return the folder in which the command keeps its certificates, and what it says of a true and a false rule."""
+    """Return the folder in which the command keeps its certificates, and its output for a true and a false rule."""
     folder = tmp_path_factory.mktemp("judged")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(folder))
@@ -72,7 +72,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
 
 @pytest.fixture
 def certified(own_folder: None, judged: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a certificate of the true rule."""
+    """Provide a certificate of the true rule."""
     monkeypatch.setenv("XDG_DATA_HOME", str(judged[0]))
 
 
@@ -177,7 +177,7 @@ def test_a_user_s_rule_is_proved_once(tmp_path: Path) -> None:
 
 
 def test_shipped_certificates_are_those_of_the_rules_that_ship() -> None:
-    """`make prove` proves what changed and writes the file anew."""
+    """Every shipped rule has a current certificate: `make prove` proves what changed and writes the file anew."""
     found = shipped()
     assert set(found.by_name) == {each.name for each in RULES}, "make prove"
     assert [each.name for each in RULES if found.current(each) is None] == [], "make prove"
@@ -247,7 +247,7 @@ def test_matches_that_differ_in_a_side_or_in_a_number_are_judged_one_by_one() ->
 
 
 def test_a_proof_at_the_gate_is_kept_for_all_runs_and_all_rewrites() -> None:
-    """What a match of a rule had proved is known of a derived program, too, and in the next run."""
+    """A proof made for a match of a rule is reused for a derived program and in the next run."""
 
     @rule
     def law(x: Tensor, w: Weight) -> Equation:
@@ -309,7 +309,7 @@ def test_a_user_s_proved_rule_is_used(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_does_otherwise_with_plain_sizes_is_caught_where_it_applies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that no file can state: what it does with the sizes of a match is held against its proof all the same."""
+    """A law whose result depends on the plain sizes of a match, which no file can state, is still compared with its proof."""
 
     def sides(x: Tensor, y: Tensor) -> Steps:
         yield x - y
@@ -332,7 +332,7 @@ def test_a_rule_that_does_otherwise_with_plain_sizes_is_caught_where_it_applies(
 
 
 def test_the_gate_costs_little_in_saturation() -> None:
-    """A match is judged once, by its types: a certificate's tree is walked in microseconds."""
+    """A match is judged once, by its types, because walking a certificate's tree takes microseconds."""
     import time
 
     each = rule_named("relu_twice")
@@ -413,7 +413,7 @@ def test_shipped_rules_are_proved_from_scratch() -> None:
 
 
 def subtraction(size: int, *, wrong_at: int | None = None, stretch: int = 1) -> tuple[Node, Node]:
-    """x - y and -(y - x), not negated from one position on for ``stretch`` elements."""
+    """Return x - y and -(y - x), with ``stretch`` elements from position ``wrong_at`` on not negated."""
     x, y = (placeholder(number, TensorType("float32", (size,))) for number in range(2))
     good = apply("Neg", apply("Sub", y, x))
     if wrong_at is None:
@@ -448,7 +448,11 @@ def test_a_wrong_row_of_a_large_result_is_seen() -> None:
 
 
 def test_long_sums_are_compared_at_fewer_positions_and_the_bound_says_so() -> None:
-    """A convolution of 1,024 channels adds 9,216 products for an element: at 13,809 positions that took seconds beside a proof of 0.2 s."""
+    """Long sums are compared at fewer positions, and the reported bound is weaker.
+
+    For example, a convolution of 1,024 channels adds 9,216 products for an element: at 13,809 positions that took seconds beside a proof of
+    0.2 s.
+    """
     x = placeholder(0, TensorType("float32", (1, 1024, 30, 30)))
     weight = placeholder(1, TensorType("float32", (512, 1024, 3, 3)), constant=True)
 

@@ -1,4 +1,4 @@
-"""Inputs of the user's own: what a file must hold, what sizes it gives, and that results are compared and timed on it."""
+"""The user's own inputs: what a file must hold, the sizes it determines, and the comparison and timing of results on it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def given_of(*scales: float) -> Given:
 
 
 def test_what_random_inputs_cannot_give_needs_the_users() -> None:
-    """A model that refuses random inputs is compared on the user's alone; one that refuses the user's is not begun with."""
+    """A model that refuses random inputs is compared only on the user's; one that refuses the user's is not optimized at all."""
     graph = inputs_of(x=TensorType("float32", (2, 3)))
 
     def run(names: None, feeds: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
@@ -222,7 +222,7 @@ def test_times_on_other_inputs_are_other_times() -> None:
 
 
 def test_the_command_compares_and_times_on_inputs_of_which_random_ones_are_none(tmp_path: Path) -> None:
-    """The size that a Reshape makes is an input: random ones, 0 and 1, are none."""
+    """The size for a Reshape is an input, and random values, 0 and 1, are no valid sizes."""
     ports = [helper.make_tensor_value_info(*port) for port in (("x", TensorProto.FLOAT, [4, 6]), ("sizes", TensorProto.INT64, [1]))]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
     nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Reshape", ["e", "sizes"], ["y"])]

@@ -1,4 +1,4 @@
-"""--precision int8, from the user's inputs to a program in bytes that is within the tolerance, or in float32 where it is not."""
+"""--precision int8, from the user's inputs to a program in bytes within the tolerance, or in float32 if bytes are too inexact."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OPTIONS = CompileOptions(threads=1, export_graph=serialized)
 
 
 def layers(path: Path, *, outlier: float = 1.0, kind: str = "products", size_of_data: float = 1.0) -> tuple[Path, Path]:
-    """Write three layers and inputs of theirs; one number that the second layer reads is ``outlier`` times as large as the others."""
+    """Write three layers and inputs for them; one number that the second layer reads is ``outlier`` times as large as the others."""
     random = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
     tensors: dict[str, np.ndarray] = {}
@@ -84,7 +84,7 @@ def layers(path: Path, *, outlier: float = 1.0, kind: str = "products", size_of_
 
 @pytest.fixture
 def bytes_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels in bytes take a fiftieth of what others do, and win races, whatever this machine measures."""
+    """Make kernels in bytes cost a fiftieth of others and win races, whatever this machine measures."""
     usual = CostModel.cost_us
 
     def fastest(preferred: Sequence[str], raced: Race, policy: RacePolicy) -> str:
@@ -135,7 +135,7 @@ def test_a_model_is_computed_in_bytes_within_the_tolerance(tmp_path: Path, monke
 @needs_bytes
 @pytest.mark.usefixtures("bytes_are_cheap")
 def test_programs_in_bytes_are_compared_within_their_ranges(tmp_path: Path) -> None:
-    """Random inputs are a thousand times as large as the user's: they would saturate, and say nothing about the program."""
+    """Random inputs are a thousand times as large as the user's: they would saturate and prove nothing about the program."""
     model, data = layers(tmp_path, size_of_data=1e-3)
     outcome = optimized(tmp_path, model, data, 5e-2)
     assert outcome.precisions["chosen"].rounding == 3 and outcome.max_rel_err <= 5e-2
@@ -148,7 +148,7 @@ def test_programs_in_bytes_are_compared_within_their_ranges(tmp_path: Path) -> N
 @needs_bytes
 @pytest.mark.usefixtures("bytes_are_cheap")
 def test_the_kernel_that_bytes_do_not_suit_returns_to_float32(tmp_path: Path) -> None:
-    """A number a thousand times as large as its neighbours leaves no digits for them: that product alone is computed in float32."""
+    """A number a thousand times as large as its neighbours leaves no digits for them, so only that product is computed in float32."""
     model, data = layers(tmp_path, outlier=1e3)
     outcome = optimized(tmp_path, model, data, 5e-2)
     assert outcome.precisions["rounded"].rounding == 3 and outcome.precisions["rounded"].error > 5e-2
@@ -178,9 +178,9 @@ def test_nothing_is_quantised_without_data(tmp_path: Path) -> None:
 
 
 def test_a_processor_without_units_for_bytes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes are multiplied by other kernels than the library's, and the report says which instructions are missing."""
+    """Other kernels than the library's multiply bytes, and the report names the missing instructions."""
     monkeypatch.setattr(sys.modules[match.__module__], "multiplies_bytes", lambda: False)
-    monkeypatch.setitem(TILES.keywords, "matcher", Matcher(implementations, match))  # without what was matched before
+    monkeypatch.setitem(TILES.keywords, "matcher", Matcher(implementations, match))  # without cached matches
     model, data = layers(tmp_path)
     outcome = optimized(tmp_path, model, data, 5e-2)
     (note,) = (text for text in outcome.notes if text.startswith("int8 is computed by bytes alone"))
@@ -209,7 +209,7 @@ def test_ranges_are_those_of_all_inputs() -> None:
 
 @needs_bytes
 def test_contributions_of_bytes_are_measured_in_bytes() -> None:
-    """The product whose operand has an outlier moves the outputs most, though rounding to bf16 would not show that."""
+    """The product whose operand has an outlier moves the outputs most, although rounding to bf16 would not show that."""
     b = Model()
     x, y = b.input(32, 64), b.input(32, 64)
     left, right = apply("MatMul", x, b.weight(64, 64)), apply("MatMul", y, b.weight(64, 64))
@@ -233,7 +233,7 @@ def kernel(rows: int = 24) -> Node:
 
 
 def twice(program: Program) -> Program:
-    """Return what is computed in bytes, times two."""
+    """Return the program with the results of kernels in bytes multiplied by two."""
     program = kernels_in_bytes(program)
     (root,) = program.graph.roots
     return replace(program, graph=replace(program.graph, outputs=(("y", apply("Add", root, root)),)))
@@ -242,7 +242,7 @@ def twice(program: Program) -> Program:
 @needs_bytes
 @pytest.mark.parametrize("is_right", [True, False])
 def test_kernels_in_bytes_are_compared_with_what_they_mean(monkeypatch: pytest.MonkeyPatch, is_right: bool) -> None:
-    """One that is timed computes what onnxruntime does with the same bytes; one that is off by more is filed as wrong."""
+    """A kernel that is timed computes what onnxruntime computes with the same bytes; one that is off by more is recorded as wrong."""
     if not is_right:
         monkeypatch.setattr("egraph.optimize.measuring.in_bytes", twice)
     how = lowering().implementation("onednn.matmul@int8")

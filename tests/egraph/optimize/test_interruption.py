@@ -1,4 +1,4 @@
-"""Ctrl-C wherever it comes: one exit code, one message, old results untouched; too late once results are put in place."""
+"""Ctrl-C at any time: one exit code, one message, old results untouched; it comes too late once results are put in place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.paths import ROOT
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Keep the test runner's own handlers, whatever a test installs."""
+    """Restore the test runner's own handlers, whatever a test installs."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     interruption.install()  # nothing is remembered
@@ -43,7 +43,7 @@ def handlers() -> Iterator[None]:
     "stage", ["read the model", "calibrate", "saturate", "measure", "extract", "time the finalists", "check the saved files", "write"]
 )
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, stage: str) -> None:
-    """Whatever stage it comes in: exit 130, a message, old results untouched, a readable database."""
+    """In every stage, Ctrl-C gives exit code 130, a message, untouched old results and a readable database."""
     model = build_model(tmp_path / "m.onnx")
     out = tmp_path / "out"
     out.mkdir()
@@ -61,7 +61,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, stage: str) -> None:
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_from_the_first_result_in_place_on_ctrl_c_comes_too_late(tmp_path: Path, number: str) -> None:
-    """No new model beside an old artefact, and no word of an interruption that was none."""
+    """No new model is left beside an old artefact, and no interruption is reported, because there was none."""
     model = build_model(tmp_path / "m.onnx")
     out = tmp_path / "out"
     out.mkdir()
@@ -139,7 +139,7 @@ def test_an_interruption_waits_while_modules_are_loaded() -> None:
 
 
 def test_an_interruption_of_generated_code_has_the_exit_code_of_any_other(tmp_path: Path) -> None:
-    """CPython notes that what ``exec`` runs was interrupted, and ends by a signal."""
+    """CPython notes that code run by ``exec`` was interrupted, and would end by a signal."""
     text = (
         "import sys\nfrom egraph.optimize import __main__ as main, command\n"
         "def run(options):\n    exec('import os, signal; os.kill(os.getpid(), signal.SIGTERM)\\nfor k in range(10**7): pass')\n"
@@ -147,7 +147,7 @@ def test_an_interruption_of_generated_code_has_the_exit_code_of_any_other(tmp_pa
     )
     model = build_model(tmp_path / "m.onnx")
     (tmp_path / "interrupted.py").write_text(text)
-    arguments = [sys.executable, "-m", "interrupted", str(model)]  # as a module: elsewhere CPython does not ask
+    arguments = [sys.executable, "-m", "interrupted", str(model)]  # as a module, because otherwise CPython does not check for this
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 130 and "interrupted" in done.stderr

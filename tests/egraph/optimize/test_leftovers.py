@@ -1,4 +1,4 @@
-"""What a killed run left behind is removed by the next one; what a living one, another user or another machine has is not."""
+"""The next run removes the leftovers of a killed run, but not those of a living run, another user or another machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with owned_folder(Path(sys.argv[1]), ".m.", ".partial") as folder:
 
 
 def _holder(parent: Path, script: str = HOLDER) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process that holds a folder."""
+    """Start a process that holds a folder, and return both."""
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -64,7 +64,7 @@ def test_a_folder_lasts_as_long_as_its_process(tmp_path: Path) -> None:
 
 
 def test_a_child_that_goes_on_does_not_keep_the_folder_of_its_parent(tmp_path: Path) -> None:
-    """Measuring and compiling processes inherit no lock."""
+    """Processes for measuring and compiling inherit no lock."""
     child = "    import subprocess; subprocess.Popen(['sleep', '10'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)"
     process, folder = _holder(tmp_path, HOLDER.replace("    print(", f"{child}\n    print("))
     _kill(process)
@@ -101,7 +101,7 @@ def test_a_machine_that_was_started_again_removes_what_it_left(tmp_path: Path, m
 
 
 def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also beside another model's output, and its temporary files; on a disk without locks a run goes on all the same."""
+    """Leftovers beside another model's output and temporary files are removed, too. On a disk without locks, a run goes on all the same."""
     abandoned = _abandoned(tmp_path)
     with staging(destination(tmp_path / "other.onnx", None)) as stage:
         assert not abandoned.exists() and list(tmp_path.iterdir()) == [stage]

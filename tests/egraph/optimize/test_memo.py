@@ -1,4 +1,4 @@
-"""The program that a search led to, kept beside the profile database: what is read back is what was written, or nothing."""
+"""The program that a search led to, stored beside the profile database: reading returns what was written, or nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program() -> tuple[Graph, Program]:
 
 
 def outcome(folder: Path) -> Outcome:
-    """Return what a run on a small model found out."""
+    """Return the outcome of a run on a small model."""
     model = build_model(folder / "m.onnx")
     done = command(
         model, "-o", folder / "out", "--threads", 1, "--budget", "20s", "--finalists", 1, "--database", folder / "p.sqlite", "-q"
@@ -53,7 +53,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
 
 
 def test_a_memo_is_read_back(found: tuple[Path, Outcome], tmp_path: Path) -> None:
-    """The same nodes, so the same kernels; also of opaque nodes, whose attributes are bytes."""
+    """The nodes and therefore the kernels are the same; this includes opaque nodes, whose attributes are bytes."""
     graph, small = program()
     memo = Memo(found[1], small, "search 1", "abc", (("onnxruntime", "1"), ("unoptimized", "2")))
     write_memo(tmp_path / "new" / "memo.json", memo)
@@ -78,7 +78,7 @@ def test_what_cannot_be_used_is_no_memo(found: tuple[Path, Outcome], tmp_path: P
     assert read_memo(path, graph) is not None
     other = replace(graph, tensors={"another": np.zeros(4, np.float32)})
     assert read_memo(path, other) is None, "its weights are not this model's"
-    write_memo(path / "below a file" / "memo.json", Memo(found[1], small, "", "", ()))  # cannot be written: not an error
+    write_memo(path / "below a file" / "memo.json", Memo(found[1], small, "", "", ()))  # a file that cannot be written is no error
 
 
 def test_another_command_has_another_memo() -> None:
@@ -91,7 +91,7 @@ def test_another_command_has_another_memo() -> None:
 
 
 def test_a_memo_of_other_sources_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever decides which program a search leads to counts: Python, C, stored data and templates."""
+    """All sources that decide which program a search leads to count: Python, C, stored data and templates."""
     names = (
         "verify/prove.py", "runtime/devices/cpu/native/dispatch.c", "lower/targets/cpu/kernel.h", "egraph/rules/certificates.json",
         "egraph/optimize/report.html.j2",
@@ -111,7 +111,7 @@ def test_a_memo_of_other_sources_is_another(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_same_command_again_compiles_and_checks_only(found: tuple[Path, Outcome], tmp_path: Path) -> None:
-    """With the memo, without it, and where another database knows nothing."""
+    """The same command runs with the memo, without it, and with another database that has no records."""
     folder, _ = found
     arguments = (folder / "m.onnx", "--threads", 1, "--budget", "20s", "--finalists", 1)
     again = command(*arguments, "--database", folder / "p.sqlite", "-o", tmp_path / "again", "--check", 4)

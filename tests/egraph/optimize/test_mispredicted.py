@@ -1,4 +1,4 @@
-"""Programs that take another time than predicted: which kernels are named, what is believed, and what is filed."""
+"""Programs whose times differ from their predictions: which kernels are named, which time is believed, and what is recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INSIDE_US = 10.0
 
 @dataclass
 class Alone:
-    """Times every kernel alone by what is said."""
+    """A measurer that returns this time for every kernel."""
 
     alone_us: float | None
     options: CompileOptions
@@ -56,7 +56,7 @@ def look(
     alone_us: float | None,
     inside_us: Sequence[float],
 ) -> tuple[AtFault, CostModel]:
-    """Look into the program whose first kernel takes these times inside of it, and every other one what is recorded."""
+    """Examine the program; inside it, the first kernel takes these times and every other kernel its recorded time."""
     program, place = compiled
     model = CostModel(Database.in_memory(), "here", DeviceSpeed(), model="this one")
     launched = [Candidate(k.fragment, (), (), k.implementation) for k in program.kernels if not k.implementation.is_free]
@@ -78,10 +78,10 @@ def look(
     [
         (10.0, 10.0, (50.0, 52.0), "in place", 51.0),
         (10.0, 12.0, (50.0, 52.0), "in place", 51.0),
-        (100.0, 100.0, (20.0, 20.0), "in place", 20.0),  # quicker inside: others never make a kernel quicker
-        (100.0, 10.0, (10.0, 11.0), "recorded", 10.0),  # others ran when it was measured
+        (100.0, 100.0, (20.0, 20.0), "in place", 20.0),  # quicker inside: other processes never make a kernel quicker
+        (100.0, 10.0, (10.0, 11.0), "recorded", 10.0),  # other processes ran when it was measured
         (None, 40.0, (50.0, 52.0), "estimated", 40.0),
-        (10.0, 30.0, (50.0, 52.0), "busy", 10.0),  # others run now
+        (10.0, 30.0, (50.0, 52.0), "busy", 10.0),  # other processes run now
         (10.0, 10.0, (50.0, 20.0), "busy", 10.0),
         (10.0, None, (50.0, 52.0), "untried", 10.0),
     ],

@@ -1,4 +1,4 @@
-"""The command line end to end: results, exit codes, and that nothing is ever half-written."""
+"""The command line end to end: results, exit codes, and no half-written files."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_files_run_and_agree(optimised: tuple[Path, Path, Mapping[str, objec
 
 
 def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
-    """All files, down to the generated machine code, also where no kernel is in the compiler's cache."""
+    """All files are equal, including the generated machine code, and also if no kernel is in the compiler's cache."""
     model, out, _ = optimised
     shared = ("--threads", 1, "--budget", "20s", "--finalists", 2, *SAME_PRICES)
     arguments = (model, *shared, "--database", model.parent / "p.sqlite", "--frozen", "-q")
@@ -108,7 +108,7 @@ def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mappin
 
 
 def test_a_second_run_is_warm(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
-    """The same command measures nothing and writes the same bytes; --again and a larger budget search on."""
+    """The same command again measures nothing and writes the same bytes; --again and a larger budget continue the search."""
     model, out, _ = optimised
     database = shutil.copyfile(model.parent / "p.sqlite", tmp_path / "p.sqlite")
     arguments = (model, "--threads", 1, "--finalists", 2, *SAME_PRICES, "--database", database)
@@ -124,7 +124,7 @@ def test_a_second_run_is_warm(optimised: tuple[Path, Path, Mapping[str, object]]
 
 
 def test_searching_on_races_anew(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
-    """A race that something disturbed is remembered, until the search is made again."""
+    """A race that was disturbed is remembered until the search is made again."""
     model, _, _ = optimised
     path = shutil.copyfile(model.parent / "p.sqlite", tmp_path / "p.sqlite")
     with closing(Database.open(path)) as database:
@@ -140,7 +140,7 @@ def test_searching_on_races_anew(optimised: tuple[Path, Path, Mapping[str, objec
 
 
 def test_without_time_the_model_is_kept_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    """What was chosen in vain is compiled and raced by the same command with time for that."""
+    """If a choice could not be compiled and raced, the same command with more time does so."""
     model = build_model(tmp_path / "m.onnx")
     for budget, message in (("0.2s", NO_TIME_TO_COMPILE), ("20s", "")):
         out = tmp_path / budget
@@ -211,7 +211,7 @@ def test_help_answers_at_once() -> None:
     done = command("--help", is_forked=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0 and "examples:" in done.stdout
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0  # 0.1 s of the processor's; all imports take 2 s
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0  # processor time: 0.1 s is used; all imports take 2 s
 
 
 def test_rules_are_listed_with_equation_and_verdict() -> None:
@@ -260,7 +260,7 @@ def test_the_output_lies_where_it_is_wanted(tmp_path: Path) -> None:
     assert destination(model, None).model == tmp_path / "m.opt.onnx"
     assert destination(model, tmp_path / "to").artefact == tmp_path / "to" / "m.einsat"
     assert destination(model, tmp_path / "fast.onnx").artefact == tmp_path / "fast.einsat"
-    assert destination(model, tmp_path / "fast.opt.onnx").artefact == tmp_path / "fast.einsat"  # where a session looks for it
+    assert destination(model, tmp_path / "fast.opt.onnx").artefact == tmp_path / "fast.einsat"  # a session looks for it there
     model.write_text("")
     with pytest.raises(ModelError, match="would replace the input"):
         destination(model, model)
@@ -320,7 +320,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_arrives_before_the_process_ends_at_once() -> None:
-    """It ends without Python's own end, which writes what a pipe has not been given yet."""
+    """The process ends without Python's shutdown, which would flush buffered output to a pipe, so it must be flushed before."""
     listed = command("--list-rules", is_forked=False, PYTHONUNBUFFERED="")
     assert listed.returncode == 0 and listed.stdout.endswith("\n")
     assert listed.stdout == command("--list-rules").stdout

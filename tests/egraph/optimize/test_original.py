@@ -1,4 +1,4 @@
-"""The model as it was given: what belongs to it, and that a copy of it is one."""
+"""The model as it was given: its parts, and a copy of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.commands import command
 
 
 def write_model(path: Path, *, external: str = "") -> Path:
-    """Write ``x @ w``; the weight lies in the file ``external`` where that is named."""
+    """Write ``x @ w``; the weight is stored in the file ``external`` if one is named."""
     array = np.arange(12, dtype=np.float32).reshape(4, 3)
     weight = numpy_helper.from_array(array, "w")
     if external:
@@ -158,7 +158,7 @@ def test_one_number_fills_an_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", ["scale:3", "scale:3/1"])
 def test_the_command_line_makes_constants(tmp_path: Path, sizes: str) -> None:
-    """Of one size and of several, through every kind of run."""
+    """Constants are made for one size and for several, through every kind of run."""
     options_for(tmp_path)
     constants = ["--constant", "rate=8000", "--constant", "flag=1"]
     done = command(tmp_path / "m.onnx", "-o", tmp_path / "out", "--threads", 1, "--budget", "20s", "--shape", sizes, *constants, "-q")

@@ -1,4 +1,4 @@
-"""Who wins a race: simulated machines that drift, and that are disturbed in bursts."""
+"""The winner of a race: simulated machines that drift, and that are disturbed in bursts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACTORS: Mapping[str, Callable[[int, np.random.Generator], float]] = {
     "bursty": lambda turn, random: random.lognormal(0.0, 0.02) * (random.uniform(1.3, 3.0) if random.random() < 0.1 else 1.0),
 }
 TWO_SPEEDS = "two speeds"
-"""A virtual machine whose core a neighbour shares for some seconds, or not: fourteen turns of 0.3 s."""
+"""A virtual machine whose core is shared by a neighbour or not, in turn for some seconds: fourteen turns of 0.3 s."""
 SPEEDS: Mapping[str, Callable[[int, np.random.Generator], float]] = {
     TWO_SPEEDS: lambda turn, random: random.lognormal(0.0, 0.02) * (1.35 if turn // 14 % 2 else 1.0),
 }
@@ -28,7 +28,7 @@ SPEEDS: Mapping[str, Callable[[int, np.random.Generator], float]] = {
 
 @pytest.fixture(params=sorted(FACTORS))
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Time what a contender's path says, times what the machine makes of it."""
+    """Time the contender's path as a number, multiplied by the machine's factor."""
     random, turns = np.random.default_rng(7), [0]
     paths: dict[int, str] = {}
 
@@ -71,7 +71,7 @@ def test_the_right_program_wins_on_a_noisy_machine(machine: str, right: str, tim
 
 @pytest.fixture
 def seconds_of_a_turn(machine: str, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Let each turn take 0.3 s by the clock of races, and be off by 20 % besides; return the seconds."""
+    """Let each turn take 0.3 s by the clock of races, with an additional error of 20 %; return the seconds."""
     clock, random, timed = [0.0], np.random.default_rng(5), Worker.time
 
     def timed_slowly(self: Worker, effort: Effort) -> Timing:
@@ -110,7 +110,7 @@ def test_a_race_ends_in_time_where_the_original_is_ahead(seconds_of_a_turn: floa
 
 
 def test_who_is_slow_in_all_of_four_rounds_is_given_up_and_who_was_slowed_in_two_is_not() -> None:
-    """On a machine that is 1.6 times as slow in a third of the rounds, one good program in nine is in its first two."""
+    """A machine that is 1.6 times as slow in a third of the rounds slows one good program in nine in both of its first two."""
     slow_us, slowed_us = (160.0, 150.0, 155.0, 160.0), (160.0, 150.0, 80.0, 80.0)
     for rounds in range(1, 5):
         timings = {"original": Timing("ok", (100.0,) * rounds), "program": Timing("ok", slowed_us[:rounds])}
@@ -126,7 +126,7 @@ def test_a_race_goes_on_while_it_is_undecided(machine: str) -> None:
 
 
 def test_one_program_that_was_a_little_faster_in_few_rounds_is_not_shipped() -> None:
-    """3 % in three rounds of a machine that is off by as much proves nothing."""
+    """A lead of 3 % in three rounds proves nothing on a machine whose times are off by as much."""
     timings = {"original": Timing("ok", (103.0, 99.0, 104.0)), "program": Timing("ok", (100.0, 100.0, 100.0))}
     assert winner(["original", "program"], timings) == "original" and not is_decided(["original", "program"], timings)
     timings["original"] = Timing("ok", (103.0, 102.9, 103.1) * 8)
@@ -150,7 +150,7 @@ def test_who_has_no_time_or_was_given_up_does_not_win() -> None:
 
 
 def test_who_was_given_up_is_compared_in_the_rounds_that_it_ran() -> None:
-    """The machine became half as fast after two rounds."""
+    """The machine became half as fast after two rounds, in which the dropped contender ran."""
     timings = {"original": Timing("ok", (1.0, 1.0, 2.0, 2.0, 2.0)), "slow": Timing("ok", (1.5, 1.5)), "none": Timing("failed")}
     raced = Race(timings)
     assert raced.median_us("original") == 2.0 and raced.median_us("slow") == 3.0 and raced.median_us("none") == np.inf

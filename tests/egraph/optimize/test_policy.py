@@ -1,4 +1,4 @@
-"""The policy: every field reaches a stage, is recorded, and cannot have a value that makes no sense; a sweep compares its values."""
+"""The policy: every field reaches a stage, is recorded and has a valid range; a sweep compares values of a field."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIELDS = {each.name: each for each in tunings(Policy())}
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_is_read_by_a_stage_and_keeps_to_its_range(name: str) -> None:
-    """A field that nobody reads would be changed without effect."""
+    """A field that no code reads could be changed without effect."""
     tuning = FIELDS[name]
     sources = [path for top in ("egraph", "lower") for path in (ROOT / top).rglob("*.py") if path.name != "policy.py"]
     read = re.compile(rf"(policy|{tuning.stage}|Policy)\.{tuning.field}\b")
@@ -64,7 +64,7 @@ def test_settings_change_fields_and_are_recorded() -> None:
 
 
 def test_a_policy_decides_what_is_remembered(tmp_path: Path) -> None:
-    """A search and its program are found again under the policy that they were made with, and under no other."""
+    """A search and its program are found again only under the policy that they were made with."""
     model = tmp_path / "m.onnx"
     plain, tuned = (to_options(parse([str(model), *more])) for more in ([], ["--policy", "extract.share=0.1"]))
     assert plain.policy == Policy() and tuned.stored()["policy"]["extract"]["share"] == 0.1

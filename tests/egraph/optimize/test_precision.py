@@ -63,7 +63,7 @@ def test_the_error_of_rounded_products_is_within_its_bound(length: int, spread: 
 
 @pytest.mark.parametrize("length", [1, 64, 1024])
 def test_the_bound_is_reached(length: int) -> None:
-    """Equal numbers just below the middle between two of bf16 are all rounded down."""
+    """Equal numbers just below the middle between two bf16 numbers are all rounded down."""
     number = 1 + 2.0**-8 - 2.0**-20
     error = abs(length * rounded_to_bf16(np.array([number]))[0] ** 2 - length * number**2) / (length * number**2)
     assert 0.97 * largest_error("bf16", length) < error < largest_error("bf16", length)
@@ -83,7 +83,7 @@ def product(rows: int = 8, inner: int = 16, columns: int = 4) -> Node:
 
 
 def test_kernels_are_offered_in_the_precisions_of_the_target() -> None:
-    """A convolution and a product have a twin that rounds; a pool has none, and without being asked nothing has one."""
+    """A convolution and a product have twins that round, a pool has none; unless bf16 is requested, no kernel has one."""
     b = Model()
     frozen = saturate(b.graph(apply("Relu", b.conv(b.input(1, 3, 8, 8), 4, 1))), (), Limits()).frozen
     usual = candidates(frozen, lowering().target)
@@ -109,7 +109,7 @@ def test_what_a_rounding_kernel_is_compared_with_rounds_too() -> None:
 
 
 def chain(length: int, errors: Mapping[int, float]) -> Problem:
-    """Return a chain of classes; each has an exact kernel of 10 us and one of 4 us, or 9 us, with an error."""
+    """Return a chain of classes; each has an exact kernel of 10 us and one of 4 us (the first: 9 us) with an error."""
     choices = {}
     for number in range(length):
         needs = (number + 1,) if number + 1 < length else ()
@@ -121,7 +121,7 @@ def chain(length: int, errors: Mapping[int, float]) -> Problem:
 
 
 def test_the_cheapest_program_within_the_accepted_error_is_found() -> None:
-    """Six kernels of a third each: only three fit, and not the one that saves least; an error above 1 never fits."""
+    """Of six kernels with an error of a third each, only three fit, without the one that saves least. An error above 1 never fits."""
     problem = chain(6, dict.fromkeys(range(6), 0.33))
     by_greed = greedy(problem)
     assert total_error(by_greed) <= 1
@@ -161,7 +161,7 @@ def test_nothing_is_accounted_before_a_program_was_too_far_off() -> None:
 
 
 def test_a_derived_product_expects_the_error_of_its_derivation() -> None:
-    """What amplifies float32's rounding amplifies that of bf16 as much."""
+    """A derivation that amplifies float32's rounding amplifies that of bf16 as much."""
     node = ENode("MatMul", (), (0, 1), rules=("winograd",))
     model = ErrorModel(Tolerance(1e-2), derived=lambda: {"winograd": 1e-5})
     model.look_up()

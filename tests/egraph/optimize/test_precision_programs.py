@@ -1,4 +1,4 @@
-"""Programs that round, from compiled kernels to the command: how far they are off, what returns to float32, what is refused."""
+"""Programs with kernels that round, from compilation to the command: their errors, the return to float32, and what is refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROUNDING = replace(lowering().target, precisions=("bf16",))
 
 
 def network(layers: int = 3) -> Graph:
-    """A convolution and products, with activations between; the last product has weights a hundredth as large beside a residual."""
+    """Return a convolution followed by ``layers`` products, each with a Relu."""
     b = Model()
     x = b.input(1, 8, 6, 6)
     y: Node = apply("Relu", b.conv(x, 16, 3))
@@ -77,7 +77,7 @@ def network(layers: int = 3) -> Graph:
 
 
 def in_precision(program: Program, precisions: Callable[[int], str]) -> Program:
-    """Return the program with its library's products in the precisions that are said by their position."""
+    """Return the program with the library's products and convolutions in the precisions given by position."""
     made, number = [], 0
     for kernel in program.kernels:
         if kernel.implementation.name in ("onednn.matmul", "onednn.convolution"):
@@ -92,7 +92,7 @@ def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
 
 
 def run(program: Program, folder: Path, feeds: Mapping[str, Any]) -> Any:
-    """Compile and run; skip where the library refuses what rounds."""
+    """Compile and run the program; skip the test if the library refuses a kernel that rounds."""
     compile_program(program, folder, OPTIONS)
     try:
         with Session(folder, threads=1) as session:
@@ -102,7 +102,7 @@ def run(program: Program, folder: Path, feeds: Mapping[str, Any]) -> Any:
 
 
 def test_a_program_rounds_where_its_implementations_say_so(tmp_path: Path) -> None:
-    """The artefact's steps convert the operands of those kernels and of no others, and the outputs are off by so much."""
+    """Steps of kernels that round convert their operands, other steps do not, and ``program_error`` measures the effect on the outputs."""
     graph = network()
     exact = choose(graph, "onednn")
     assert not rounding_kernels(exact)
@@ -124,7 +124,7 @@ def test_a_program_that_does_not_run_is_infinitely_far_off(tmp_path: Path) -> No
 
 
 def test_kernels_that_round_are_not_to_blame_for_it(tmp_path: Path) -> None:
-    """Each alone computes what it means, with its operands rounded; one that means float32 and rounds is wrong."""
+    """Each kernel is compared with its meaning on rounded operands. A kernel that is meant to compute in float32 but rounds is wrong."""
     graph = network(1)
     rounding = in_precision(choose(graph, "onednn"), lambda _: "bf16")
     feeds = feeds_of(graph)
@@ -136,7 +136,7 @@ def test_kernels_that_round_are_not_to_blame_for_it(tmp_path: Path) -> None:
 
 
 def test_contributions_say_which_product_moves_the_outputs() -> None:
-    """y = x + s (x W): rounding x in a product that is scaled by a thousandth moves y a thousandth as far."""
+    """In y = x V + s (x W) with s = 1/1000, rounding the operands of x W moves y a thousandth as far as rounding those of x V."""
     b = Model()
     x = b.input(16, 64)
     small = apply("MatMul", x, b.weight(64, 64))
@@ -162,7 +162,7 @@ def test_contributions_say_which_product_moves_the_outputs() -> None:
 
 
 def test_weights_are_rounded_with_the_operands_that_they_multiply() -> None:
-    """y = s (1 W) + s (1 (W' transposed)): ones are not rounded, so all that moves the outputs is what becomes of the weights."""
+    """y = [1 W, 1 (W' transposed)]: ones are exact in bf16, so only the rounding of the weights moves the outputs."""
     b = Model()
     ones = [b.input(4, 64), b.input(4, 64)]
     left = apply("MatMul", ones[0], b.weight(64, 48))
@@ -182,7 +182,7 @@ def test_weights_are_rounded_with_the_operands_that_they_multiply() -> None:
 
 
 class Prices:
-    """What ``Rounding`` asks of a cost model: kernels in bf16x3 take ``split_us`` where that is measured."""
+    """The part of a cost model that ``Rounding`` uses; kernels in bf16x3 take ``split_us`` if they are measured."""
 
     def __init__(self, errors: ErrorModel, split_us: float | None = None) -> None:
         self.errors, self.split_us = errors, split_us
@@ -202,7 +202,10 @@ class Prices:
 
 
 def test_programs_are_taken_to_be_as_far_off_as_the_last_one_was(tmp_path: Path) -> None:
-    """The scale makes what one program's kernels say together what was measured of it; after a few there is no more rounding."""
+    """Predicted errors are scaled to the measured error of the last program.
+
+    After a few programs that are too far off, no kernel rounds any more.
+    """
     graph = network(1)
     program = in_precision(choose(graph, "onednn"), lambda _: "bf16")
     feeds = feeds_of(graph)
@@ -225,7 +228,7 @@ def test_programs_are_taken_to_be_as_far_off_as_the_last_one_was(tmp_path: Path)
 
 @pytest.fixture
 def four_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Search, Entry, dict[Node, float]]:
-    """Return a search of a model of four equal blocks, what rounds all of its products, and how far each of these moves the outputs."""
+    """Return a search of a model of four equal blocks, a program that rounds all its products, and the error of each product alone."""
     b = Model()
     y: Node = b.input(16, 24)
     for _ in range(4):
@@ -253,7 +256,7 @@ def four_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Search
 
 
 def test_equal_blocks_round_as_their_root_mean_square_says(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
-    """Every instance moves the outputs by another amount; what one kernel stands for in the outline adds up to what all do together."""
+    """A kernel of the outline gets the root mean square of its instances' errors, so that the sum of all squares is kept."""
     searched, entry, alone = four_blocks
     model: Any = Prices(ErrorModel(Tolerance(1e-9)))
     assert Rounding(lambda: [({}, [])], 1).raise_kernels(searched, entry, 0.5, model, lambda: math.inf)
@@ -264,7 +267,10 @@ def test_equal_blocks_round_as_their_root_mean_square_says(four_blocks: tuple[Se
 
 
 def test_kernels_of_equal_blocks_return_to_float32_one_by_one(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
-    """Both kernels of a block would return in all instances; five of eight products may go on, and an earlier search is read as it was."""
+    """Instances of a block return to float32 one by one: five of eight products keep rounding.
+
+    Whole blocks would all return. A search with such a program is read back unchanged.
+    """
     searched, entry, alone = four_blocks
     model: Any = Prices(ErrorModel(Tolerance(0.1)))
     rounding = Rounding(lambda: [({}, [])], 1)
@@ -289,7 +295,7 @@ def test_kernels_of_equal_blocks_return_to_float32_one_by_one(four_blocks: tuple
 
 
 def test_split_operands_are_exact_in_simulations() -> None:
-    """Only what rounds to bf16 has a switch; so programs that differ in other kernels alone are equally far off."""
+    """Simulations round only to bf16. Programs that differ only in kernels of other precisions therefore have equal errors."""
     graph = network()
     exact = choose(graph, "onednn")
     both = in_precision(exact, lambda number: "bf16" if number % 2 else "bf16x3")
@@ -304,7 +310,7 @@ def test_split_operands_are_exact_in_simulations() -> None:
 
 
 def test_it_is_learned_of_what_rounds_alone_how_far_it_moves_outputs(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
-    """A kernel whose operands are split returns to nothing: it moves nothing that is seen."""
+    """Errors on the outputs are learned only for kernels that round to bf16, because split operands are exact in simulations."""
     searched, _, _ = four_blocks
     (selection,), frozen = searched.choice.selections, searched.saturation.frozen
     first = next(number for number, one in selection.chosen.items() if one.implementation.precision == "bf16")
@@ -319,7 +325,10 @@ def test_it_is_learned_of_what_rounds_alone_how_far_it_moves_outputs(four_blocks
 
 
 def test_it_is_foreseen_how_far_a_choice_is_off(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
-    """Before anything is compiled; where all together are within the tolerance, nothing is accounted. Then nothing is extracted again."""
+    """The error of a choice is predicted before anything is compiled; kernels are examined singly only if it is above the tolerance.
+
+    A program with fewer kernels that round then needs no further extraction.
+    """
     searched, _, alone = four_blocks
     (selection,), frozen = searched.choice.selections, searched.saturation.frozen
     for tolerance, is_near in ((2.0, True), (0.1, False)):
@@ -365,7 +374,7 @@ def test_a_choice_that_is_known_to_be_near_enough_is_not_simulated_again(
 def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
     four_blocks: tuple[Search, Entry, dict[Node, float]], tolerance: float, is_left_out: bool, is_learned: bool
 ) -> None:
-    """The stubbed simulation says that all is off by 1: beyond the tolerance nothing is compiled, near it others are offered beside."""
+    """The stubbed simulation returns an error of 1. A choice beyond the tolerance is discarded; if it is near, a mixed program is added."""
     searched, entry, _ = four_blocks
     (selection,) = searched.choice.selections
     plain = {number: replace(each, implementation=each.implementation.in_precision("float32")) for number, each in selection.chosen.items()}
@@ -386,9 +395,10 @@ def test_programs_that_are_simulated_to_be_too_far_off_are_left_out(
 def test_kernels_return_to_float32_in_the_program_that_is_nearest(
     four_blocks: tuple[Search, Entry, dict[Node, float]], monkeypatch: pytest.MonkeyPatch, derived_us: float, is_near: bool, is_known: bool
 ) -> None:
-    """What rules alone made is half as far off as what is derived; an earlier search finds it again in the e-graph of the rules.
+    """The mixed program is built from the rules' own choice if its error is smaller: here it is half that of the derived choice.
 
-    Where it takes twice as long, it is no better: that it is less far off says that fewer of its kernels round.
+    An earlier search finds the mixed program again in the e-graph of the rules. If the rules' choice takes twice as long, it is not better:
+    its smaller error only means that fewer of its kernels round.
     """
     searched, _, alone = four_blocks
     (selection,), frozen = searched.choice.selections, searched.saturation.frozen
@@ -440,7 +450,10 @@ def test_kernels_return_to_float32_in_the_program_that_is_nearest(
 def test_what_is_derived_does_not_round_where_the_plain_choice_is_nearer(
     derived: float, plain: float, plain_us: float, looks: list[str], learned: str | None
 ) -> None:
-    """Errors are in parts of what is accepted, 0 where there is no time to know; a choice that takes much longer is no better."""
+    """Derived programs do not round if the plain choice has a clearly smaller error and does not take much longer.
+
+    Errors are in multiples of the accepted error, and 0 if there is no time to compute them.
+    """
     product = apply("MatMul", Model().input(4, 8), Model().input(8, 4))
     candidates = [Candidate(product, (), (), Implementation.parse(text), 1.0) for text in ("onednn.matmul@bf16", "onednn.matmul")]
     laid = {0: tuple(candidates)}
@@ -500,7 +513,7 @@ def test_what_is_off_by_too_much_alone_is_no_reason_to_leave_out_everything(four
 
 
 def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
-    """What kernels do alone adds up to twice what they do together; six of eight are found, where the scale alone says four or five."""
+    """The errors of single kernels add up to twice their joint error: simulations find six of eight, the scale alone four or five."""
     searched, entry, alone = four_blocks
     six = math.sqrt(math.fsum(error**2 for error in list(alone.values())[:6]))
     model: Any = Prices(ErrorModel(Tolerance(1.01 * SAFETY * 0.5 * six)))
@@ -532,7 +545,10 @@ def test_as_many_kernels_go_on_rounding_as_a_simulation_allows(four_blocks: tupl
 def test_kernels_return_to_what_is_nearly_exact_where_that_is_faster(
     four_blocks: tuple[Search, Entry, dict[Node, float]], split_us: float | None, tolerance: float, precision: str
 ) -> None:
-    """It is measured, and errors as that of the worst kernel, of all eight, are below a tenth of the tolerance."""
+    """The faster precision must be measured, and its error must be negligible.
+
+    Its error is negligible if it stays below a tenth of the tolerance even when all eight kernels have that of the worst one.
+    """
     searched, entry, _ = four_blocks
     model: Any = Prices(ErrorModel(Tolerance(tolerance)), split_us)
     rounding = Rounding(lambda: [({}, [])], 1)
@@ -565,7 +581,10 @@ def test_nothing_goes_on_rounding_that_takes_longer_than_what_is_nearly_exact(
 
 
 def test_bisection_keeps_what_was_within_the_tolerance(four_blocks: tuple[Search, Entry, dict[Node, float]]) -> None:
-    """More than five kernels together are ten times as far off as they say alone; by bisection five are found, and the scale is theirs."""
+    """More than five kernels together have ten times the error that single errors predict.
+
+    Bisection finds five, and the scale fits them.
+    """
     searched, entry, alone = four_blocks
     errors = list(alone.values())
     together = {count: math.sqrt(math.fsum(error**2 for error in errors[:count])) for count in range(1, 9)}
@@ -635,7 +654,10 @@ def build(path: Path, *, convolutions: bool) -> Path:
 def test_what_is_written_is_within_the_tolerance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, convolutions: bool, precision: Precision, tolerance: float
 ) -> None:
-    """Where kernels that round cost less: the fastest program rounds, its error is measured, and what is too far off is not written."""
+    """If kernels that round cost less, the fastest program rounds and its error is measured.
+
+    A program beyond the tolerance is not written.
+    """
     usual = CostModel.cost_us
 
     def cost_us(model: CostModel, one: Candidate) -> float:
@@ -672,7 +694,7 @@ def test_what_is_written_is_within_the_tolerance(
 
 @pytest.fixture
 def with_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this processor have tiles of bfloat16, as far as what is offered goes; what was refused before is asked for again."""
+    """Offer candidates as if this processor had tiles of bfloat16; cached matches are cleared so that they are asked for again."""
     monkeypatch.setattr(tiles, "x86_flags", lambda: frozenset({tiles.TILE_FEATURE}))
     matches = [each.TILES.keywords["matcher"].match for each in (library, own_products)]
     for match in matches:
@@ -687,9 +709,9 @@ def with_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_split_operands_are_within_tolerances_that_rounded_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerance: float, precisions: set[str]
 ) -> None:
-    """Where they cost less than float32 and more than bf16. Simulations take them to be exact.
+    """Split operands, cheaper than float32 and dearer than bf16, are used if the tolerance excludes bf16; simulations take them as exact.
 
-    Costs are given and the cheapest program wins: on a processor without tiles what is split is slow.
+    Costs are given and the cheapest program wins, because split operands are slow on a processor without tiles.
     """
     usual = CostModel.cost_us
 
@@ -711,7 +733,7 @@ def test_split_operands_are_within_tolerances_that_rounded_ones_are_not(
 
 
 def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time was left for the most promising program alone, and there is none to return its kernels to float32."""
+    """If the only program compiled in time is too far off and cannot return to float32, one that does not round is compiled."""
     usual, compiled = CostModel.cost_us, list[list[int]]()
 
     def cost_us(model: CostModel, one: Candidate) -> float:
@@ -741,7 +763,7 @@ def test_what_does_not_round_is_compiled_where_all_else_is_too_far_off(tmp_path:
 def test_where_nothing_is_timed_the_next_cheapest_program_replaces_a_wrong_one(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be mended in the time there is; where no program is left, the model itself is."""
+    """Without timing, nothing is repaired: the next cheapest program replaces a wrong one. If no program is left, the model is kept."""
     checked: list[Entry | None] = []
     usual, usual_cost_us = saving.check, CostModel.cost_us
 
@@ -781,7 +803,11 @@ def test_where_nothing_is_timed_the_next_cheapest_program_replaces_a_wrong_one(
 
 
 def test_a_run_foresees_its_first_choice_at_the_costs_of_single_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an outline a kernel is priced for all its blocks; what it saves by rounding is saved in each. Budget and machine are looked at."""
+    """The first choice is passed to ``foresee`` at the costs of single kernels.
+
+    An outline prices a kernel for all its blocks, but the saving by rounding is made in each block. The run also looks at its budget and at
+    the load of the machine.
+    """
     seen: list[tuple[Outline, list[tuple[float, float]]]] = []
     looks: list[str] = []
 

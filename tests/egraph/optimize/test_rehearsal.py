@@ -1,4 +1,4 @@
-"""Derived programs that lose digits on a model's own values are left out of its e-graph, and no others."""
+"""Derived programs that lose digits on a model's own values are removed from its e-graph, and no others are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANNELS, SIZE = 48, 30
 
 
 def three_convolutions(path: Path, offset: float) -> Path:
-    """Write three convolutions; before the second, a picture is added to all channels, in strengths that its weights cancel."""
+    """Write three convolutions; before the second, a picture is added to all channels, with factors that its weights cancel."""
     random = np.random.default_rng(0)
     strengths = random.standard_normal((CHANNELS, 1, 1))
     picture = np.float32(offset * strengths * random.standard_normal((1, SIZE, SIZE)))
@@ -63,7 +63,7 @@ def three_convolutions(path: Path, offset: float) -> Path:
 
 @dataclass
 class Lot:
-    """Says that convolutions are slow, and everything else quick."""
+    """A measurer that reports slow convolutions and quick other kernels."""
 
     clock: Clock
     measured: int = 0
@@ -87,7 +87,7 @@ class Case:
     graph: Graph
     rehearsal: Rehearsal
     search: Callable[..., tuple[Search, CostModel, Clock, Budget]]
-    """Search, with a rehearsal or None, by a clock."""
+    """Search with a rehearsal or None, on a simulated clock."""
 
 
 @cache
@@ -117,7 +117,7 @@ def case(folder: Path, offset: float) -> Case:
 
 
 def derived_at(program: Program) -> set[str]:
-    """Return the convolutions of the model that are computed by derived programs."""
+    """Return the model's convolutions that derived programs compute."""
     return {
         f"conv{name[-1]}"
         for kernel in program.kernels
@@ -182,7 +182,10 @@ def test_without_time_what_was_not_tried_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_program_is_opened_once_for_all_inputs(tmp_path: Path) -> None:
-    """Five inputs wrote and opened a model of 160 MB five times, in 12 s of a budget of 55."""
+    """A program is opened once for all inputs.
+
+    Regression: for five inputs, a model of 160 MB was written and opened five times, in 12 s of a budget of 55.
+    """
     one = case(tmp_path, 0.0)
     program, opened = one.search(None)[0].programs[0], list[Program]()
     (feeds, expected), *_ = one.rehearsal.samples
@@ -207,7 +210,7 @@ def test_a_program_is_opened_once_for_all_inputs(tmp_path: Path) -> None:
 
 
 def test_a_wrong_program_is_rehearsed_as_it_was_compiled(tmp_path: Path) -> None:
-    """What differs only once it is compiled is opened as an artefact, which is removed again."""
+    """A program whose error appears only once it is compiled is opened as an artefact, which is removed afterwards."""
     one = case(tmp_path, 0.0)
     program = plain_program(one.graph, CostModel(Database.in_memory(), "here", DeviceSpeed()), seed=0)
     options = Options(tmp_path / "m.onnx", tmp_path / "out", threads=1)

@@ -1,4 +1,4 @@
-"""What a finished search leaves in the profile database, and the shortcuts of extraction and of candidates."""
+"""Data of a finished search in the profile database, and the shortcuts of extraction and of candidates."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_parts_decide_like_the_whole(name: str) -> None:
 
 def test_many_repetitions_are_looked_at_as_a_whole() -> None:
     fragment = leaf(0, 4)
-    for _ in range(9):  # each step reads the one below twice: counted apart these are too many, together they are few
+    for _ in range(9):  # each step reads the one below twice: counted one by one there are too many terms, counted once there are few
         fragment = apply("Add", fragment, apply("Exp", fragment))
     assert MAXIMUM_TERMS < 3 * 2**9 - 2
     assert supports(fragment) is None

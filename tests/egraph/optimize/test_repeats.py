@@ -1,4 +1,4 @@
-"""Equal blocks are searched once, and the program is written out for each: it has to stay the model, whatever the weights are."""
+"""Equal blocks are searched once, and the program is written out for each; it must compute the model for all weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Weights:
 
 
 def layer(weights: Weights, x: Node, gain: Node, mask: Node | None = None, scale: float = 0.5) -> Node:
-    """x + relu((x W) * gain [+ mask]) V * scale, with a softmax between: ten operators."""
+    """x + relu((x W) * gain [+ mask]) V * scale, with a softmax in between: ten operators."""
     hidden = apply("Mul", apply("MatMul", x, weights.matrix()), gain)
     hidden = apply("Add", hidden, mask) if mask is not None else apply("Add", hidden, weights.constant(GENERATOR.standard_normal(SIZE)))
     hidden = apply("MatMul", apply("Relu", hidden), weights.matrix())
@@ -115,7 +115,7 @@ def test_equal_blocks_are_one_in_the_outline_and_all_in_the_program() -> None:
 
 
 def test_what_holds_for_one_instance_s_weights_is_not_assumed_of_another_s() -> None:
-    """x * 1 = x in the first block alone, and in the last."""
+    """x * 1 = x holds only in the first and in the last block."""
 
     def gain(weights: Weights, at: int) -> Node:
         return weights.constant(np.ones(SIZE)) if at in (0, 3) else vector(weights)
@@ -127,7 +127,7 @@ def test_what_holds_for_one_instance_s_weights_is_not_assumed_of_another_s() -> 
 
 
 def test_weights_that_are_equal_in_one_instance_alone_make_blocks_different() -> None:
-    """The first block uses one vector twice, the others two vectors each: taken as the first is, the others would be wrong."""
+    """The first block uses one vector twice and the others two vectors each, so rewriting all like the first would be wrong."""
     graph = layers(4)
     first = next(node for node in walk(graph.roots) if node.op == "Mul")
     bias = next(node for node in walk(graph.roots) if node.op == "Add" and node.inputs[0] is first).inputs[1]
@@ -149,14 +149,14 @@ def test_weights_that_are_equal_in_one_instance_alone_make_blocks_different() ->
 
 
 def test_blocks_that_differ_in_a_number_are_not_equal() -> None:
-    """Rules match single numbers (a GELU's 0.5), so each is a block of its own."""
+    """Rules match single numbers (for example, a GELU's 0.5), so blocks with different numbers are different."""
     graph = layers(2, scale=0.25)
     assert not outlined(graph, 0.2).runs
 
 
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_packed_weights_may_differ_and_stay_packed(is_equal: bool) -> None:
-    """Six zero points might all be the same by chance, where random bytes stand for them: they may not differ."""
+    """Zero points may not differ, because six random bytes that stand for them might be equal by chance."""
 
     def build(weights: Weights, x: Node) -> Sequence[Node]:
         for at in range(3):
@@ -179,13 +179,13 @@ def test_packed_weights_may_differ_and_stay_packed(is_equal: bool) -> None:
 
 
 def test_blocks_are_equal_that_read_the_same_places() -> None:
-    """By comparing what the operators of both read, one by one; that may be in the block, before it, or a weight."""
+    """Two blocks are equal if their operators read the same places: in the block, before it, or a weight."""
     random, equal = np.random.default_rng(5), 0
     size = TensorType("float32", (4,))
     for _ in range(200):
         weights = [make("Constant", (), attributes(digest=str(at)), size) for at in range(3)]
         known = [make("Input", (), attributes(name=f"x{at}"), size) for at in range(2)]
-        places = random.integers(6, size=(3, 2))  # of weights, of what comes before, of the block's own
+        places = random.integers(6, size=(3, 2))  # of weights, of values before the block, and of the block's own values
         operators: list[Node] = []
         for _ in range(2):
             block: list[Node] = []
@@ -280,7 +280,7 @@ def test_two_kinds_of_blocks_are_two_runs() -> None:
 
 @pytest.mark.parametrize("is_root", [False, True])
 def test_a_value_inside_of_a_block_that_is_read_after_all_blocks_is_an_output(is_root: bool) -> None:
-    """By the second run of blocks, or as an output of the model: nothing in its own run reads it outside of its block."""
+    """The value is read by the second run of blocks or is an output of the model; its own run reads it only inside its block."""
 
     def build(weights: Weights, x: Node) -> Sequence[Node]:
         inner = []
@@ -302,7 +302,7 @@ def test_a_value_inside_of_a_block_that_is_read_after_all_blocks_is_an_output(is
 
 
 def test_images_do_not_cross_a_border() -> None:
-    """Their axes are kept in several orders; a border would fix one."""
+    """Image axes are kept in several orders, and a border between blocks would fix one of them."""
     x = make("Input", (), attributes(name="x"), TensorType("float32", (1, 2, 5, 5)))
     y = x
     for _ in range(4):
@@ -322,7 +322,7 @@ def test_a_model_without_enough_to_save_is_searched_as_it_is(share: float) -> No
 
 
 class CountedReads(dict[Node, tuple[str, ...]]):
-    """Names by node, which count how often they are read."""
+    """Names by node that count how often they are read."""
 
     count = 0
 
@@ -332,7 +332,10 @@ class CountedReads(dict[Node, tuple[str, ...]]):
 
 
 def test_a_block_s_names_are_read_once_an_instance() -> None:
-    """A scan that is written out has blocks of hundreds of nodes: to read all names for each of them took a third of a search."""
+    """The names of a block are read once per instance.
+
+    Regression: an unrolled scan has blocks of hundreds of nodes, and reading all names for each node took a third of a search.
+    """
     graph = layers(5)
     origins = CountedReads(graph.origins)
     graph = replace(graph, origins=origins)
@@ -362,7 +365,7 @@ def test_a_class_of_a_block_is_used_once_an_instance() -> None:
 
 
 def test_no_kernel_joins_a_block_with_what_comes_after_it() -> None:
-    """The product of a block and one of its result, as one batched product: written out, its program would read itself without end."""
+    """A block's product and a product of its result are not joined into a batched one: the program written out would read itself."""
 
     def build(weights: Weights, x: Node) -> Sequence[Node]:
         x = apply("Sigmoid", x)
@@ -401,7 +404,7 @@ def test_no_kernel_joins_a_block_with_what_comes_after_it() -> None:
 
 
 def test_what_a_block_computes_and_is_known_before_it_serves_both() -> None:
-    """A value outside may be computed from one that only the block computes in the model, if a rule computes that one outside as well."""
+    """A value outside the block may use a value that the model computes only inside it, if a rule computes that value outside as well."""
     graph = layers(4)
     outline = outlined(graph, 0.1)
     frozen = grown(outline.graph, ())

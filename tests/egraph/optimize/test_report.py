@@ -1,4 +1,4 @@
-"""The report is one page that needs nothing else, and says what the run found out."""
+"""The report is one self-contained page with the results of the run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def outcome(status: Literal["faster", "unchanged"] = "faster") -> Outcome:
 
 
 class Page(HTMLParser):
-    """Collects tags, and fails on tags that are not closed in order."""
+    """A parser that collects tags, and fails on tags that are not closed in order."""
 
     VOID = ("meta", "br", "hr", "img", "input", "link")
 

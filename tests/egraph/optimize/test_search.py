@@ -1,4 +1,4 @@
-"""The order of a search: what rules alone give is settled first and stays in the race, however little time is left."""
+"""The order of a search: the rules' own program is settled first and stays in the race, however little time is left."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def network() -> Graph:
 
 @dataclass
 class Clock:
-    """A budget that is spent by measuring alone: a second a kernel."""
+    """A budget that is spent only by measuring: one second per kernel."""
 
     budget_seconds: float
     spent_seconds: float = 0.0
@@ -101,7 +101,7 @@ def budget_of(clock: Clock) -> Budget:
 
 @dataclass
 class Stopwatch:
-    """Measures by lot: the same kernel takes the same time, a Relu a long one; what is derived promises much, and keeps it or not."""
+    """A measurer with pseudo-random times, fixed for each kernel: a Relu is slow, and a derived kernel takes ``derived_us`` longer."""
 
     clock: Clock
     derived_us: float = 5_000.0
@@ -147,7 +147,7 @@ def searched(
 def extract_slowly(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, spends: Callable[[int, float], float]
 ) -> list[tuple[int, float]]:
-    """Let extraction spend that much of the clock's time; return how many selections each is asked for, and in how many seconds."""
+    """Let each extraction spend that much of the clock's time; return the number of selections and the seconds that each is asked for."""
     asked: list[tuple[int, float]] = []
 
     def slow_extract(
@@ -164,7 +164,7 @@ def extract_slowly(
 
 @pytest.mark.parametrize(("exact_seconds", "may_be_exact"), [(0.5, True), (45.0, False)])
 def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.MonkeyPatch, exact_seconds: float, may_be_exact: bool) -> None:
-    """However long extraction takes: exact ones are made where they fit in, or the programs are found by greed."""
+    """A search leaves the time after it free: extraction is exact if that fits in, and greedy otherwise."""
     clock = Clock(60.0)
     extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: exact_seconds if seconds else exact_seconds / 10)
     asked: list[int] = []
@@ -184,7 +184,7 @@ def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.Monkey
 
 
 def test_what_was_settled_is_taken_where_there_is_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variants are not extracted after the budget: the best program, all of it measured, stands."""
+    """Variants are not extracted after the budget has ended; the best program, whose kernels are all measured, is taken."""
     clock = Clock(60.0)
     extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 0.1 if k == 1 else 100.0)
     policy = Policy(extract=ExtractPolicy(exact_over_greedy=1.0, variants_over_greedy=1e4))
@@ -235,7 +235,7 @@ def test_derived_programs_that_pay_are_found() -> None:
 
 @pytest.mark.parametrize("kernels", [5, 10, 15, 20, 40])
 def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
-    """Time for measuring ends after some number of kernels; the result is as good as the rules' with their part of it for themselves."""
+    """If time for measuring ends after some number of kernels, the result is as good as the rules' own with their share of that time."""
     both, stopwatch, model = searched(kernels, derive=True)
     assert both.saturation.by_rules is not None and both.choice.by_rules
     fair, _, own = searched((1 - MeasurePolicy.derived_share) * kernels, derive=False)
@@ -245,7 +245,7 @@ def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
 
 
 def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is measured, what the rules made is offered a part of the time that is there for everything."""
+    """Before anything is measured, the rules' program is offered a part of the time, so that some is left for derived programs."""
     offered: list[float] = []
 
     def offer(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, **more: Any) -> tuple[Selection, ...]:
@@ -262,7 +262,10 @@ def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) 
 def test_derived_programs_are_laid_out_where_there_was_time_for_that_before_the_rules_own_were_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Measuring the rules' own kernels takes all that it is offered: a VGG ran twice as long without what was derived."""
+    """The time for laying out derived programs is set aside before the rules' own kernels, which take all they are offered, are measured.
+
+    Regression: a VGG ran twice as long without its derived programs.
+    """
     saturation = searched(10_000.0, derive=True)[0].saturation
     assert saturation.by_rules is not None
     rules_classes = len(saturation.by_rules.classes)
@@ -341,9 +344,9 @@ def test_who_takes_part_in_the_race(alone: tuple[Search, Stopwatch, CostModel]) 
 def test_derived_programs_that_could_not_be_measured_are_not_laid_out(
     monkeypatch: pytest.MonkeyPatch, lay_seconds: float, proof_seconds: float
 ) -> None:
-    """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program.
+    """If laying out takes most of the budget, the rules' program gets the rest, and the same search again finds the same program.
 
-    Where that is known once rules have settled, nothing is derived.
+    If that is known once the rules have settled, nothing is derived.
     """
     laid: list[int] = []
 
@@ -356,7 +359,7 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(
         return lay
 
     def slow_prover(*sides: object) -> str:
-        clock.spent_seconds = lay_seconds + proof_seconds  # of several proofs
+        clock.spent_seconds = lay_seconds + proof_seconds  # the total of several proofs
         return ""
 
     clock = Clock(60.0)
@@ -382,7 +385,10 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(
 
 
 def test_what_is_measured_first_is_prepared_before_anything_is_derived() -> None:
-    """So the compilers have work while derivations are proved; what is expected of kernels meanwhile is filed nowhere."""
+    """The first kernels to measure are prepared before anything is derived, so that compilers have work while derivations are proved.
+
+    Predicted times that are used meanwhile are not recorded.
+    """
     clock, prepared, before_a_proof = Clock(10_000.0), list[Sequence[Job]](), list[int]()
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     stopwatch = Stopwatch(clock)
@@ -434,7 +440,10 @@ def test_whether_to_derive_is_asked_once_and_takes_none_of_the_time(monkeypatch:
 def test_nothing_is_derived_where_there_is_no_time_to_choose_derived_programs(
     monkeypatch: pytest.MonkeyPatch, choosing_seconds: float, is_derived: bool
 ) -> None:
-    """A DenseNet was derived for 13 s of 55, and its derived programs were left out: choosing them took too long."""
+    """Nothing is derived if there is no time to choose derived programs.
+
+    Regression: a DenseNet was derived for 13 s of 55, and its derived programs were discarded because choosing them took too long.
+    """
     clock, graph, prepared = Clock(60.0), network(), list[Sequence[Job]]()
     extract_slowly(monkeypatch, clock, lambda count, seconds: choosing_seconds)
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
@@ -443,7 +452,10 @@ def test_nothing_is_derived_where_there_is_no_time_to_choose_derived_programs(
 
 
 def test_what_was_laid_is_of_the_e_graph_that_is_searched() -> None:
-    """In equal blocks e-nodes are left out: a copy of what is left would be laid again."""
+    """The search uses the e-graph that was laid out before.
+
+    Ordering equal blocks removes e-nodes, and a copy of the remaining e-graph would be laid out again.
+    """
     saturation = saturate(network(), FEW, Limits())
 
     class Ordering(Outline):
@@ -472,7 +484,10 @@ def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pyt
 
 
 def test_no_kernel_of_a_library_is_chosen_on_trust() -> None:
-    """Where time ended measuring, a Mamba had four products that its library has a reference implementation for, of 50 ms each."""
+    """No library kernel is chosen unless it was measured.
+
+    Regression: when time ended measuring, a Mamba had four products for which its library has a reference implementation, of 50 ms each.
+    """
     x, weight = (make(*parts, TensorType("float32", (96, 96))) for parts in (
         ("Input", (), attributes(name="x")), ("Constant", (), attributes(digest="w")),
     ))  # fmt: skip
@@ -483,7 +498,7 @@ def test_no_kernel_of_a_library_is_chosen_on_trust() -> None:
 
     @dataclass
     class Refusing(Stopwatch):
-        """Finds that the library has no quick kernel that writes a transposed result."""
+        """A measurer that finds no fast kernel of the library for a transposed result."""
 
         def measure_candidates(
             self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
@@ -524,7 +539,7 @@ def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
 
 
 def chooser(clock: Clock) -> tuple[Chooser, CostModel]:
-    """Return one over the e-graph of the network, in which nothing is measured."""
+    """Return a chooser over the e-graph of the network, in which nothing is measured, and its cost model."""
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     frozen = saturate(network(), FEW, Limits()).frozen
     laid = without_twins(model, candidates(frozen))
@@ -575,11 +590,14 @@ def test_what_holds_kernels_without_a_time_is_not_settled() -> None:
 
 
 def test_what_was_chosen_is_measured_where_there_is_no_time_to_choose_again() -> None:
-    """A DenseNet's kernels took 10 s to lay and 4 to choose, which did not fit twice."""
+    """The chosen kernels are measured even if there is no time to choose again.
+
+    Regression: a DenseNet's kernels took 10 s to lay out and 4 s to choose, which did not fit twice.
+    """
     clock = Clock(1e9)
     each, _ = chooser(clock)
     stopwatch = Stopwatch(clock)
-    left_seconds = iter([10.0, 10.0])  # before a choice and for it; then time is over
+    left_seconds = iter([10.0, 10.0])  # one look before a choice and one for it; then time is over
     assert each.refine(cast(Measurer, stopwatch), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
     chosen = list(each.waiting)
     assert chosen and not stopwatch.order
@@ -589,12 +607,15 @@ def test_what_was_chosen_is_measured_where_there_is_no_time_to_choose_again() ->
 
 
 def test_what_was_settled_gives_way_to_what_was_measured_since() -> None:
-    """Families of kernels are measured after a first program is settled; time may end before the better one is settled, too."""
+    """A choice with later measurements replaces the settled program, even if time ends before that choice is settled.
+
+    Families of kernels are measured after a first program is settled.
+    """
     each, model = chooser(Clock(60.0))
     priced = model.price(each.candidates)
     costliest = {number: (max(options, key=lambda candidate: candidate.cost_us),) for number, options in priced.items()}
     each.settled = extract(each.frozen, costliest, 1, 0.0)
-    each.longest[True, False] = 1e3  # of several programs, more than there is time for
+    each.longest[True, False] = 1e3  # for several programs, more than the time that is left
     better, old = each.choose_in_time(2, is_timed=True)
     assert better.cost_us < old.cost_us and old.chosen.keys() == each.settled[0].chosen.keys()
     each.longest[False, True] = 1e3
@@ -602,7 +623,11 @@ def test_what_was_settled_gives_way_to_what_was_measured_since() -> None:
 
 
 def test_what_was_chosen_last_by_estimates_is_raced_where_it_promises_much() -> None:
-    """Estimates are met with caution where time ended measuring: a VGG's derived program, believed to take a third, was not raced."""
+    """The last choice by estimates is raced if it promises much.
+
+    Regression: when time ended measuring, a VGG's derived program, estimated to take a third, was not raced because estimates are
+    multiplied by a safety factor.
+    """
     each, _ = chooser(Clock(60.0))
     (careful,) = each.repriced(each.choose(1, greedy=True))
     assert each.with_estimated((careful,), 3) == (careful,), "nothing was chosen before"
@@ -632,7 +657,10 @@ def test_estimates_are_raced_where_time_ended_measuring_alone(monkeypatch: pytes
 
 
 def test_the_latest_choice_is_kept_where_there_is_no_time_to_choose_and_write_again() -> None:
-    """A recurrence of 5,000 operators took 4 s to choose; chosen twice, a program 2.7 times as fast was not raced."""
+    """The latest choice is kept if there is no time to choose again and write the program.
+
+    Regression: a recurrence of 5,000 operators took 4 s to choose. It was chosen twice, so a program 2.7 times as fast was not raced.
+    """
     clock = Clock(60.0)
     each, model = chooser(clock)
     stopwatch = Stopwatch(clock)
@@ -668,7 +696,10 @@ def test_time_is_reserved_for_what_is_still_to_be_compiled_and_planned() -> None
 
 
 def test_time_is_reserved_for_kernels_that_take_too_little_to_be_measured() -> None:
-    """They are compiled all the same: a recurrence of 64 steps copied its state by 126 kernels."""
+    """Kernels that are too quick to be measured are compiled all the same, so time is reserved for them.
+
+    For example, a recurrence of 64 steps copied its state by 126 kernels.
+    """
     clock = Clock(1e9)
     each, _ = chooser(clock)
     stopwatch = Stopwatch(clock)
@@ -695,7 +726,7 @@ def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
-    """In all its layers: three small kernels that are alike come before one that is twice as large."""
+    """Kernels are measured in the order of their time in all layers: three equal small ones come before one that is twice as large."""
     each, model = chooser(Clock(60.0))
     small, large = (
         Candidate(apply("Tanh", placeholder(0, TensorType("float32", (512, width)))), (), (), GENERATED) for width in (512, 1024)
@@ -720,7 +751,7 @@ def test_what_hardly_counts_stays_estimated_unless_a_library_computes_it() -> No
 
 
 def test_in_the_end_the_best_program_holds_no_estimates() -> None:
-    """A small kernel may take much longer than it is believed to: it is measured where time is left, and replaced."""
+    """A small kernel may take much longer than estimated, so it is measured if time is left, and replaced if it is slow."""
     clock = Clock(1e9)
     each, model = chooser(clock)
     each.budget.policy = replace(each.budget.policy, measure=MeasurePolicy(negligible=0.9))
@@ -746,7 +777,7 @@ def test_nothing_is_extracted_or_listed_where_there_is_no_time_to_measure(monkey
 
 
 def test_kernels_are_fused_as_far_as_there_is_time() -> None:
-    """Laying the kernels of a large e-graph can take longer than everything else: what is late gets one kernel an operator."""
+    """Laying out a large e-graph can take longer than everything else, so late classes get one kernel per operator."""
     frozen = saturate(network(), FEW, Limits()).frozen
     asked = itertools.count()
 

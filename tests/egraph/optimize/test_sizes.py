@@ -1,4 +1,4 @@
-"""Plans for several sizes in one artefact: which runs, what it gives, what is stored, and what is refused."""
+"""Plans for several sizes in one artefact: which plan runs, its results, what is stored, and what is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUICK = ("--no-derivations", "--finalists", 1, "--threads", 1)
 
 
 def transformer(*, width: int = 32, layers: int = 2, vocabulary: int = 50) -> onnx.ModelProto:
-    """Return layers of attention over token numbers; ``batch`` and ``seq`` are open, and there is a mask."""
+    """Return attention layers over token numbers with a mask; ``batch`` and ``seq`` are open."""
     random = np.random.default_rng(3)
     constants: list[onnx.TensorProto] = []
 
@@ -120,7 +120,7 @@ def expected(model: Path, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """Plan the transformer for three lengths; which of the programs beat onnxruntime, this machine says."""
+    """Plan the transformer for three lengths; which of the programs beat onnxruntime depends on the machine."""
     folder = tmp_path_factory.mktemp("planned")
     model = folder / "m.onnx"
     onnx.save(transformer(), model)
@@ -187,7 +187,7 @@ def test_a_size_is_one_number_in_all_inputs_that_have_it() -> None:
 
 
 def test_weights_are_stored_once_and_mapped_once(tmp_path: Path) -> None:
-    """On a device that is not timed, every size has a program."""
+    """All sizes share one weights file. The device is not timed, so every size has a program."""
     onnx.save(transformer(), model := tmp_path / "m.onnx")
     one, several = tmp_path / "one" / "m.einsat", tmp_path / "several" / "m.einsat"
     shared = (model, *QUICK, "--device", "reference", "--database", tmp_path / "p.sqlite", "-q")
@@ -240,7 +240,7 @@ def test_the_same_command_again_writes_the_same_bytes_and_searches_nothing(plann
 
 
 def test_a_recurrent_model_whose_file_fixes_the_size_takes_others(tmp_path: Path) -> None:
-    """A list plans each of its sizes; the standard model is open where the file was not."""
+    """Each size of a list is planned, and the standard model has an open size although the file fixed it."""
     model, folder = tmp_path / "m.onnx", tmp_path / "out"
     onnx.save(recurrent(16), model)
     done = command(model, "--shape", "x:1,4,16/24", "-o", folder, *QUICK, "--budget", "30s", "--database", tmp_path / "p.sqlite", "-q")
@@ -255,7 +255,7 @@ def test_a_recurrent_model_whose_file_fixes_the_size_takes_others(tmp_path: Path
 
 
 def test_inputs_of_the_user_count_for_their_size(tmp_path: Path) -> None:
-    """One file is at a planned size, one is not; a third fits no size that --shape allows."""
+    """The user's inputs at a planned size and between sizes are used; inputs that fit no size that --shape allows are refused."""
     onnx.save(transformer(layers=1), model := tmp_path / "m.onnx")
     for name, feeds in (("planned", tokens(6)), ("between", tokens(5)), ("wide", tokens(5, batch=2))):
         np.savez(tmp_path / name, ids=feeds["ids"], mask=feeds["mask"])
@@ -272,7 +272,7 @@ def test_inputs_of_the_user_count_for_their_size(tmp_path: Path) -> None:
 
 
 def test_a_model_with_data_outside_keeps_all_of_it(tmp_path: Path) -> None:
-    """Large constants come into the weights file; the standard model beside the artefact keeps the file that it names."""
+    """Large constants move into the weights file; the standard model beside the artefact keeps the data file that it names."""
     (folder := tmp_path / "given").mkdir()
     onnx.save(transformer(layers=1), model := folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=100)
     out, before = tmp_path / "out", expected(model, tokens(5))
@@ -288,7 +288,7 @@ def test_a_model_with_data_outside_keeps_all_of_it(tmp_path: Path) -> None:
 
 
 def test_sizes_for_which_no_time_is_left_are_left_out(tmp_path: Path) -> None:
-    """The budget is for all: the largest size comes first."""
+    """All sizes share the budget, and the largest comes first; sizes without time are listed as left out."""
     model = tmp_path / "m.onnx"
     onnx.save(recurrent(), model)
     done = command(model, "--shape", "x:1,4,8..64", "--budget", "2s", "--database", tmp_path / "p.sqlite", "--json", "-q", *QUICK)
@@ -330,7 +330,7 @@ def test_ctrl_c_after_the_first_size_leaves_nothing_behind(tmp_path: Path, stage
 
 
 def test_a_size_inside_a_range_that_the_model_does_not_take_is_left_out(tmp_path: Path) -> None:
-    """Rows of seven: the ends fit, the size between that was chosen for the user does not."""
+    """The model takes rows of seven: the ends of the range fit, but the size between them that was chosen for the user does not."""
     assert (middle := spread(range(7, 50), 3)[1]) % 7
     shape = numpy_helper.from_array(np.array([-1, 7], np.int64), "shape")
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Tanh", ["r"], ["y"])]
@@ -345,7 +345,7 @@ def test_a_size_inside_a_range_that_the_model_does_not_take_is_left_out(tmp_path
 
 
 def test_each_planned_size_is_compared_with_the_model_in_float64(tmp_path: Path) -> None:
-    """onnxruntime's STFT is less exact than the programs: by its outputs alone, each of them would be refused."""
+    """onnxruntime's STFT is less exact than the programs, so a comparison with its outputs alone would refuse each of them."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[1,N] x) => (float[1,M,201] y)
         <int64 step = {160}, int64 length = {400}, float[1] least = {1}>
         { s = STFT(x, step, , length) p = ReduceSumSquare <axes = [-1], keepdims = 0> (s) q = Add(p, least) y = Log(q) }""")
@@ -541,7 +541,7 @@ def test_a_model_that_takes_no_batch_of_one_is_optimised_as_it_is(tmp_path: Path
 
 
 def test_sizes_between_are_padded_where_that_is_proved(tmp_path: Path) -> None:
-    """Sequences of a batch do not see each other, and on a device that is not timed any program pays."""
+    """The batch is padded because its sequences do not affect each other. Any program pays on a device that is not timed."""
     onnx.save(transformer(layers=1), model := tmp_path / "m.onnx")
     done = command(
         model, "--shape", "seq=4/5", "--shape", "batch=1..6", "--buckets", 2, *QUICK,
@@ -571,7 +571,7 @@ def test_sizes_between_are_padded_where_that_is_proved(tmp_path: Path) -> None:
 
 
 def loaded(nodes: list[onnx.NodeProto], sizes: tuple[int, ...], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-    """Return nodes from ``x`` to ``y`` as a graph, at some sizes."""
+    """Return the nodes from ``x`` to ``y`` as a graph at the given sizes."""
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [f"d{axis}" for axis in range(len(sizes))])],
         [helper.make_empty_tensor_value_info("y")],
@@ -586,7 +586,7 @@ def node(op: str, *inputs: str, **values: object) -> list[onnx.NodeProto]:
 
 
 def places(op: str, *inputs: str) -> list[onnx.NodeProto]:
-    """Add to each row what an operator makes of its place, a constant once the size is known."""
+    """Return nodes that add to each row a function of its index, which is constant once the size is known."""
     return [
         helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
         helper.make_node("Squeeze", ["shape"], ["length"]),
@@ -626,7 +626,7 @@ def places(op: str, *inputs: str) -> list[onnx.NodeProto]:
     ],
 )  # fmt: skip
 def test_padding_is_proved_where_no_kept_row_reads_an_added_one(nodes: list[onnx.NodeProto], is_proved: bool) -> None:
-    """The middle axis of [2, n, 6] is padded; convolutions have it as their batch."""
+    """The middle axis of [2, n, 6] is padded; for a convolution it is the batch axis of [n, 6, 8]."""
     constants = {
         "w": np.eye(6, dtype=np.float32), "k": np.ones((4, 6, 3), np.float32), "one": np.array([1]), "zero": np.array(0),
         "axis": np.array(1), "split": np.array([0, 0, 2, 3]), "flat": np.array([-1, 6]), "first": np.array([0]), "last": np.array([3]),
@@ -643,7 +643,7 @@ def test_padding_is_proved_where_no_kept_row_reads_an_added_one(nodes: list[onnx
 
 @pytest.mark.parametrize("op", sorted(name for name, spec in OPS.items() if spec.category != "recurrence"))
 def test_what_is_proved_of_an_operator_holds_in_numbers(op: str) -> None:
-    """Grow all axes of one size, whatever they mean to the operator, and compare where growing is proved to change nothing."""
+    """Grow all axes of one size, whatever they mean to the operator, and compare results if growing is proved to change nothing."""
     proved = 0
     for seed in range(40):
         random = Random(f"{op} {seed}")
@@ -677,7 +677,7 @@ def test_what_is_proved_of_an_operator_holds_in_numbers(op: str) -> None:
 
 
 UNPROVED = frozenset({"Reshape", "Expand"})
-"""Operators whose attributes name the sizes of their results: with the same ones, nothing grows."""
+"""Operators whose attributes name the sizes of their results, so nothing grows if they are equal."""
 
 
 def _applied(op: str, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str], attributes: Mapping[str, Any]) -> Node:

@@ -1,4 +1,4 @@
-"""Stages as files: each can be run alone on the text of the one before, to the same result; what cannot be is said."""
+"""Stages as files: each can be run alone on the output of the one before, with the same result; others are reported."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def values_of(graph: Graph, x: np.ndarray) -> np.ndarray:
 
 
 def test_what_is_read_computes_the_same(options: Options, tmp_path: Path) -> None:
-    """Graph and programs, with the data of their constants, and a compiled artefact by its readable program."""
+    """Graphs and programs are read with the data of their constants, and a compiled artefact by its readable program."""
     run(options, options.model, tmp_path / "imported.txt")
     run(options, tmp_path / "imported.txt", tmp_path / "selected.txt")
     graph, _ = read(tmp_path / "imported.txt")

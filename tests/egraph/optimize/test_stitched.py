@@ -1,4 +1,4 @@
-"""Pictures of stitched tensors: what is drawn is what the program does, in inspect and in the report."""
+"""Pictures of stitched tensors: inspect and the report draw what the program does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.fragments import leaf
 
 
 def program_of(case: Case, number: int = 0) -> Program:
-    """Return a stitched program, one kernel a node, on inputs."""
+    """Return a stitched program with one kernel per node, on inputs."""
     stitched = stitches(*case)[number]
     leaves = [node for node in walk((stitched,)) if not node.inputs]
     inputs = {node: make("Input", (), attributes(name=f"x{node.integer('index')}"), node.type) for node in leaves}
@@ -38,7 +38,7 @@ def program_of(case: Case, number: int = 0) -> Program:
 
 @pytest.mark.parametrize("case", CASES)
 def test_boxes_are_read_back_from_the_program(case: str) -> None:
-    """Each operand's boxes are disjoint from the others', and together they are where the sides differ."""
+    """The boxes of different operands are disjoint, and together they cover the positions where the sides differ."""
     original, mutant, boxes = CASES[case]()
     parts = shown(stitches(original, mutant, boxes)[0])
     assert parts is not None and parts[0] == (0, ())

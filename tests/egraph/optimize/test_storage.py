@@ -1,4 +1,4 @@
-"""Values that lie between kernels in bf16: which may, what they cost, that nothing else changes, and how programs take them up."""
+"""Values between kernels in bf16: which may be stored so, their cost, what stays the same, and how programs adopt them."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ WAY = lowering()
 BF16 = TensorType("bfloat16", (8, 32))
 AWKWARD = [0.0, -0.0, 1.0, -1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, 3.3e38, -3.4e38, 3.3961775e38, math.inf, -math.inf, math.nan]
 AWKWARD += [1e-40, -1e-45, 1.1754944e-38, 65504.0, 1 / 3]
-"""What a conversion gets wrong: ties of both parities, what rounds up to infinity, NaN, subnormal numbers."""
+"""Numbers that conversions get wrong: ties of both parities, numbers that round up to infinity, NaN and subnormal numbers."""
 
 
 def rounding(program: Program) -> Program:
-    """Return the program with its library's products in bf16."""
+    """Return the program with the library's products and convolutions in bf16."""
     products = ("onednn.matmul", "onednn.convolution")
     kernels = (replace(k, implementation=k.implementation.in_precision("bf16")) if k.implementation.name in products else k
                for k in program.kernels)  # fmt: skip
@@ -70,7 +70,7 @@ def rounding(program: Program) -> Program:
 
 
 def convolutions() -> Graph:
-    """Two convolutions in a row, a view, and two products; the first product's result is also added to the second's, in float32."""
+    """Return two convolutions, a view and two products; the first product's result is also added to the second's in float32."""
     b = Model()
     y: Node = apply("Relu", b.conv(b.input(1, 16, 6, 6), 16, 3, layout="NCHW"))
     y = apply("Reshape", apply("Relu", b.conv(y, 16, 3)), shape=(16, 36))
@@ -83,7 +83,7 @@ def everything(program: Program) -> frozenset[Node]:
 
 
 def run(program: Program, folder: Path, feeds: Mapping[str, Any], threads: int = 1) -> tuple[Any, Plan]:
-    """Compile and run; skip where the library refuses what rounds."""
+    """Compile and run the program; skip the test if the library refuses a kernel that rounds."""
     plan = compile_program(program, folder, replace(OPTIONS, threads=threads))
     try:
         with Session(folder, threads=threads) as session:
@@ -122,7 +122,7 @@ def test_a_program_with_stored_values_has_a_text() -> None:
 
 
 def test_a_value_is_stored_where_its_kernels_can_write_and_read_it() -> None:
-    """The convolutions' results are rounded by whoever reads them; the first product's result is also read in float32."""
+    """The convolutions' results are stored because all their readers round them; the first product's result is also read in float32."""
     program = rounding(choose(convolutions(), "onednn"))
     found = groups(program, WAY)
     products = [k.output for k in program.kernels if k.implementation.precision == "bf16"]
@@ -147,7 +147,7 @@ def test_what_the_model_gives_out_is_not_stored_rounded() -> None:
 
 
 def test_what_every_reader_rounds_anyway_adds_no_error() -> None:
-    """Rounding is idempotent, so storage is free for such readers; for others it is what is drawn."""
+    """Rounding is idempotent, so storage adds no error for readers that round. For others, its error is that of random draws."""
     assert stored_error("bf16", ["bf16", "bf16"]) == 0
     drawn = 2 ** RANDOM.uniform(-4, 4, 20000)
     once = drawn.astype(ml_dtypes.bfloat16).astype(np.float64)
@@ -157,7 +157,7 @@ def test_what_every_reader_rounds_anyway_adds_no_error() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_outputs_keep_their_bits_and_the_arena_shrinks(tmp_path: Path, threads: int) -> None:
-    """What all readers round is the same number, whoever rounds it."""
+    """Storing a value that all readers round does not change any bit of the outputs."""
     graph = convolutions()
     program = rounding(choose(graph, "onednn"))
     free = frozenset[Node]().union(*(group.values for group in groups(program, WAY) if not group.error))
@@ -180,7 +180,7 @@ def generated(fragment: Node, folder: Path, feeds: Mapping[str, np.ndarray], thr
 
 
 def test_generated_kernels_convert_as_the_library_does(tmp_path: Path) -> None:
-    """Half to even, with NaN kept and what is too large infinite; and every bf16 is widened to itself."""
+    """Conversion rounds half to even, keeps NaN and makes too large numbers infinite; widening a bf16 number is exact."""
     numbers = np.resize(np.array(AWKWARD, np.float32), 8 * 37).reshape(8, 37)
     numbers[2:] = (2 ** RANDOM.uniform(-130, 127, (6, 37)) * RANDOM.choice([-1, 1], (6, 37))).astype(np.float32)
     x = placeholder(0, TensorType("float32", (8, 37)))
@@ -200,7 +200,7 @@ def test_generated_kernels_convert_as_the_library_does(tmp_path: Path) -> None:
 
 
 def fragments() -> dict[str, Node]:
-    """Kernels of every kind of loop, over one operand of 8 x 48 x 40."""
+    """Return one kernel for every kind of loop, over one operand of 8 x 48 x 40."""
     x = placeholder(0, TensorType("float32", (8, 48, 40)))
     scale, shift = (placeholder(i, float32(40), constant=True) for i in (1, 2))
     return {
@@ -217,7 +217,7 @@ def fragments() -> dict[str, Node]:
 
 
 def test_generated_kernels_read_and_write_stored_values(tmp_path: Path) -> None:
-    """The same arithmetic as on the operand in float32; the result is that result, rounded."""
+    """A kernel computes the same from stored operands as from float32, and rounds its result if that is stored."""
     x = RANDOM.standard_normal((8, 48, 40)).astype(np.float32).astype(ml_dtypes.bfloat16)
     programs: dict[tuple[str, bool, bool], Program] = {}
     for name, usual in fragments().items():
@@ -268,7 +268,7 @@ def test_what_a_kernel_with_stored_operands_is_compared_with_is_in_float32() -> 
 
 
 def test_kernels_of_float32_read_and_write_nothing_narrower() -> None:
-    """Only what rounds to bf16 takes bf16; and no other narrow type."""
+    """Only kernels that round to bf16 read bf16, and they read no other narrow type."""
     x = apply("MatMul", widen(placeholder(0, BF16), "float32"), placeholder(1, float32(32, 4), constant=True))
     for implementation in ("onednn.matmul", "attention.attention", "opaque"):
         assert isinstance(WAY.reads(x, Implementation.parse(implementation, WAY.target)), str)
@@ -290,7 +290,7 @@ def model_with(times_us: Mapping[tuple[str, str], float]) -> CostModel:
 
 
 def test_values_are_stored_by_measured_times_alone() -> None:
-    """Without times nothing is; a slow writer outweighs one reader and not two; an estimate decides nothing."""
+    """Without measured times no value is stored; a slow writer outweighs one reader but not two; estimates decide nothing."""
     b = Model()
     y = apply("Relu", apply("MatMul", b.input(8, 32), b.weight(32, 32)))
     graph = b.graph(apply("MatMul", y, b.weight(32, 16)), apply("MatMul", y, b.weight(32, 24)))
@@ -352,7 +352,7 @@ def layers(path: Path, count: int = 4) -> Path:
 
 
 def test_the_command_stores_what_is_rounded_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where such kernels cost less: the report tells of it, the plan's buffers are smaller, the standard model stays float32."""
+    """If such kernels cost less, the report lists the stored values, the plan's buffers shrink and the standard model stays in float32."""
     usual = CostModel.cost_us
 
     def cost_us(model: CostModel, one: Candidate) -> float:
@@ -365,7 +365,7 @@ def test_the_command_stores_what_is_rounded_anyway(tmp_path: Path, monkeypatch: 
         return 50.0 if one.implementation.precision == "float32" else 5.0 - edges
 
     monkeypatch.setattr(CostModel, "cost_us", cost_us)
-    monkeypatch.setattr("egraph.optimize.finalists.fastest", lambda preferred, raced, policy: "program 1")  # whatever machine this is
+    monkeypatch.setattr("egraph.optimize.finalists.fastest", lambda preferred, raced, policy: "program 1")  # independent of the machine
     model = layers(tmp_path / "layers.onnx")
     options = Options(
         model, threads=1, budget_seconds=25, precision="auto", tolerance=Tolerance(3e-2), derivations=False, database=tmp_path / "profiles",
@@ -387,7 +387,7 @@ def test_the_command_stores_what_is_rounded_anyway(tmp_path: Path, monkeypatch: 
 
 
 def test_groups_are_what_moves_together() -> None:
-    """A transpose between two products is moved in bf16, from end to end."""
+    """A transpose between two products moves its values in bf16 from end to end."""
     b = Model()
     y = apply("Transpose", apply("MatMul", b.input(8, 32), b.weight(32, 16)), perm=(1, 0))
     program = rounding(choose(b.graph(apply("MatMul", apply("Relu", y), b.weight(8, 16))), "tvm"))
@@ -421,7 +421,7 @@ def test_the_library_normalises_in_float32_what_it_reads_and_writes_in_bf16(tmp_
 
 
 def test_weights_lie_rounded_where_all_their_kernels_round_them(tmp_path: Path) -> None:
-    """Half the bytes in the file, and the same outputs to the bit; a weight that a sum reads, too, stays as it is."""
+    """Rounded weights halve the file and keep every bit of the outputs; a weight that a sum also reads stays in float32."""
     b = Model()
     weight, shared = b.weight(48, 48), b.weight(48, 48)
     y = apply("Relu", apply("MatMul", b.input(48, 48), weight))

@@ -1,4 +1,4 @@
-"""Subnormal numbers count as zero in every thread that runs a step, unless a plan keeps them; the caller never notices."""
+"""Subnormal numbers count as zero in all threads of a step unless the plan keeps them; the caller's state does not change."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a function that reads the calling thread's floating-point control."""
+    """Return a function that reads the calling thread's floating-point control register."""
     source = tmp_path_factory.mktemp("control") / "control.c"
     source.write_text(CONTROL)
     read = ctypes.CDLL(str(native_build.build(source))).control
@@ -98,7 +98,7 @@ STEPS = {
 
 
 def executable(kind: str, kernels: Path, *, threads: int, keep: bool, symbol: str = "") -> Executable:
-    """Return y = x w, elementwise, computed by one kind of step."""
+    """Return an executable of y = x w, elementwise, with one kind of step."""
     shape = (ELEMENTS,)
     buffers = [buffer(shape, "input", "x"), buffer(shape, "input", "w"), buffer(shape, "output", "y")]
     step = replace(STEPS[kind], spec={"symbol": symbol}) if symbol else STEPS[kind]
@@ -108,10 +108,10 @@ def executable(kind: str, kernels: Path, *, threads: int, keep: bool, symbol: st
 
 
 def flushes(step: OpaqueStep) -> bool:
-    """Return whether onnxruntime is asked to take subnormal numbers for zero."""
+    """Return whether the session asks onnxruntime to take subnormal numbers for zero."""
     try:
         return bool(step.session.get_session_options().get_session_config_entry(FLUSH_ENTRY) == "1")
-    except RuntimeError:  # it has no such entry
+    except RuntimeError:  # the session has no such entry
         return False
 
 
@@ -127,7 +127,7 @@ def feeds(which: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("kind", STEPS)
 def test_every_thread_flushes_unless_the_plan_keeps(kernels: Path, control: Any, kind: str, threads: int, which: str) -> None:
-    """Element by element, so whatever share a thread has shows; one after the other, so the threads of the team change over."""
+    """Steps are elementwise, so that every thread's share shows; runs alternate, so that the threads have to change over."""
     values, before = feeds(which), control()
     exact = values["x"] * values["w"]
     assert np.all(exact != 0.0), "this thread keeps subnormal numbers"
@@ -150,7 +150,7 @@ def test_the_caller_keeps_its_state_after_a_failing_kernel(kernels: Path, contro
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_plan_that_keeps_them_does_so_for_a_caller_that_flushes(kernels: Path, control: Any, kind: str) -> None:
-    """What a plan says holds whoever runs it; afterwards the caller flushes as before."""
+    """The plan decides, whoever runs it; afterwards the caller flushes as before."""
     one, values = executable(kind, kernels, threads=2, keep=True), feeds("the result")
     exact = values["x"] * values["w"]
     before = one.arithmetic.set_subnormals(keep=False)
@@ -165,7 +165,7 @@ def test_a_plan_that_keeps_them_does_so_for_a_caller_that_flushes(kernels: Path,
 
 
 def test_threads_with_sessions_of_both_kinds_do_not_disturb_each_other(kernels: Path) -> None:
-    """They share the team of threads, which changes over from region to region."""
+    """Sessions share the team of threads, which changes its mode from region to region."""
     values, wrong = feeds("the result"), []
     exact = values["x"] * values["w"]
 
@@ -217,7 +217,7 @@ for run in range(100):
 
 
 def test_an_openmp_that_all_libraries_of_the_process_see_does_not_take_our_regions(kernels: Path) -> None:
-    """Its workers keep the floating-point control with which they began, and a forked child waits for them without end."""
+    """Its workers keep the floating-point control they started with, and a forked child would wait for them without end."""
     done = subprocess.run([sys.executable, "-c", FOREIGN_OPENMP, str(kernels)], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
@@ -236,7 +236,7 @@ print("keep" if np.all(x * x != 0) else "flush")
 
 @pytest.mark.parametrize(("what", "most_bytes"), [("keep", 1e9), ("flush", 1e9), ("flush", 1.0)])
 def test_programs_race_with_an_onnxruntime_that_does_the_same(tmp_path: Path, what: str, most_bytes: float) -> None:
-    """The first session of a process sets the thread that opens it, which shows here."""
+    """The first session of a process sets the mode of the thread that opens it, which is visible here."""
     path = write_roots(tmp_path / "m.onnx")
     arguments = [sys.executable, "-c", RIVAL, str(path), what, str(most_bytes)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=ROOT)
@@ -244,7 +244,10 @@ def test_programs_race_with_an_onnxruntime_that_does_the_same(tmp_path: Path, wh
 
 
 def test_weights_that_are_subnormal_cost_little() -> None:
-    """Processors differ: without zeros for them, this takes 100 times as long on some, and no longer on others."""
+    """Subnormal weights cost little.
+
+    Processors differ: unless such weights count as zero, this takes 100 times as long on some, and no longer on others.
+    """
     size, random = 256, np.random.default_rng(0)
     buffers = [buffer((size, size), "input", "x"), buffer((size, size), "weight", "w"), buffer((size, size), "output", "y")]
     step = Step("onednn", "product", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]})
@@ -291,7 +294,7 @@ def test_times_of_whole_programs_with_and_without_are_filed_apart() -> None:
 
 
 def write_roots(path: Path, *, exponent: int = -39) -> Path:
-    """Write y = log(w x^2), which is defined and moderate only where subnormal numbers are."""
+    """Write y = log(w x^2 + w), which is finite only if subnormal numbers are kept."""
     nodes = [
         helper.make_node("Mul", ["x", "x"], ["s"]),
         helper.make_node("Mul", ["s", "w"], ["t"]),
@@ -321,7 +324,7 @@ def _optimised(model: Path, out: Path, *more: str) -> tuple[Mapping[str, Any], P
 
 
 def test_a_model_that_is_nothing_without_them_keeps_them(tmp_path: Path) -> None:
-    """The check fails with zeros, so the artefact keeps them, and says so; the same command again does the same."""
+    """The check fails with zeros, so the artefact keeps subnormal numbers and reports it; the same command again does the same."""
     path = write_roots(tmp_path / "m.onnx")
     for _ in range(2):
         printed, made = _optimised(path, tmp_path / "out")
@@ -334,7 +337,7 @@ def test_a_model_that_is_nothing_without_them_keeps_them(tmp_path: Path) -> None
 
 
 def test_a_model_with_a_few_has_zeros_for_them(tmp_path: Path) -> None:
-    """y = x w: results below the tolerance."""
+    """In y = x w, subnormal results are below the tolerance, so they may be zero."""
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy"]
     values = np.where(np.arange(64) % 4 == 0, np.float32(2e-40), np.float32(1.5))
     weights = [numpy_helper.from_array(values, "w")]

@@ -1,4 +1,4 @@
-"""What the command line is given that cannot be: it says what, where and how to fix it, at once."""
+"""Invalid command lines: the error names the option, the place and the fix, at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from verify.generate.productions import productions
 
 
 def test_more_threads_than_cores_are_refused() -> None:
-    """The threads would wait for each other at every kernel: 9999 of them did not finish in minutes."""
+    """The threads would wait for each other at every kernel. For example, a run with 9999 of them did not finish in minutes."""
     cores = usable_cores()
     assert to_options(parse(["m.onnx", "--threads", str(cores)])).threads == cores
     with pytest.raises(ModelError, match=f"--threads 9999 is more than the {cores} processors(.|\n)*fix: give --threads {cores} or fewer"):
@@ -73,7 +73,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_search(tmp_path: 
     ],
 )
 def test_a_full_disk_is_named(code: int, free_bytes: dict[str, int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is full may be the folder for temporary files, where giving another output would not help."""
+    """If the folder for temporary files is full, giving another output would not help."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free_bytes[Path(folder).name]))
     output = tmp_path / "output"
@@ -99,7 +99,7 @@ def test_sizes_beyond_the_memory_are_named(error: Exception) -> None:
 
 
 def test_a_machine_that_lacks_a_library_fails_no_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Filed as one, the failure would keep every kernel from being used later."""
+    """If the missing library were recorded as a kernel's failure, no kernel would be used later."""
     missing = Timing("failed", message="LibraryMissing: compiling dispatch.c failed\n  fix: set EINSAT_CACHE")
     monkeypatch.setattr(measuring, "compile_batch", lambda programs, folder, options, *tell: [tmp_path] * len(programs))
     monkeypatch.setattr(measuring, "measure", lambda worker, load, effort: missing)

@@ -1,4 +1,4 @@
-"""A user's rules through a whole run: a wrong one is blamed and left out, and the artefact can still explain it."""
+"""A user's rules through a whole run: a wrong rule is blamed and excluded, and the artefact can still explain it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ RULES = (tanh_is_relu, relu_of_tanh)
 
 @pytest.fixture(scope="module")
 def retried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
-    """Return the folder and outcome of a run in which a wrong rule is the cheapest, and believed to be fast."""
+    """Return the folder and outcome of a run in which a wrong rule is the cheapest and is believed to be fast."""
     folder = tmp_path_factory.mktemp("retried")
     (folder / "mine.py").write_text(RULES)
     cost_us = CostModel.cost_us
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) * (1e6 if "Tanh" in self.key(one)[0] else 1.0))
         patch.setattr("egraph.optimize.trial.winner", lambda preferred, timings, policy: "program 1")
-        patch.setattr(Repair, "tested", lambda self, entry: None)  # or the wrong program would not be timed
+        patch.setattr(Repair, "tested", lambda self, entry: None)  # otherwise the wrong program would not be timed
         options = Options(
             build_model(folder / "m.onnx"), folder / "out", budget_seconds=40.0, finalists=1, database=folder / "p.sqlite",
             verbosity=-1, rule_files=(folder / "mine.py",), unsafe_rules=True,
@@ -63,7 +63,7 @@ def test_a_wrong_rule_is_found_and_left_out(retried: tuple[Path, Outcome]) -> No
     _, outcome = retried
     assert outcome.status == "faster" and 0 <= outcome.max_rel_err < 1e-5
     assert len(outcome.check_notes) == 1 and "tanh_is_relu" in outcome.check_notes[0] and "given up" in outcome.check_notes[0]
-    assert "merge" not in outcome.check_notes[0]  # rules that were used further up are innocent
+    assert "merge" not in outcome.check_notes[0]  # rules that were applied further up are not blamed
     assert "tanh_is_relu" not in {rule.name for rule in outcome.rules}
     assert any("Tanh" in row.fragment for row in outcome.kernels)
 
@@ -73,7 +73,7 @@ def inspect(folder: Path, rule: str, *more: object) -> subprocess.CompletedProce
 
 
 def test_the_artefact_explains_its_own_rules(retried: tuple[Path, Outcome]) -> None:
-    """The rule file is gone; the artefact has kept it."""
+    """The artefact has kept the rule file, which is removed."""
     folder, _ = retried
     assert [path.name for path in (folder / "out/m.einsat/rules").iterdir()] == ["0_mine.py"]
     told = inspect(folder, "relu_of_tanh", "--at", "relu")

@@ -33,7 +33,7 @@ def dense(activation: str) -> Node:
 
 
 def test_a_wrong_kernel_is_told_from_a_right_one(tmp_path: Path) -> None:
-    """The wrong one: the plan of one fragment beside the reference of another."""
+    """The wrong kernel is the plan of one fragment beside the reference of another."""
     programs = [kernel_program(dense(op), PRODUCT, seed=0) for op in ("Relu", "Tanh")]
     options = compile_options(1)
     places = compile_batch(programs, tmp_path, options)
@@ -57,7 +57,7 @@ def test_measuring_files_a_verified_time(tmp_path: Path) -> None:
 
 
 def attention() -> Node:
-    """Scores are as large as of 64 numbers that nothing scales: few probabilities count."""
+    """Scores are unscaled sums over 64 numbers, so only few probabilities matter."""
     q, k, v = leaf(0, 4, 128, 64), leaf(1, 4, 64, 128), leaf(2, 4, 128, 64)
     return apply("MatMul", apply("Softmax", apply("MatMul", q, k), axis=2), v)
 
@@ -77,7 +77,7 @@ def test_what_rounds_inside_is_said_beside_its_reference(tmp_path: Path, fragmen
 
 
 def test_attention_that_rounds_probabilities_is_right() -> None:
-    """Some probabilities go the other way."""
+    """Some probabilities are rounded in the other direction."""
     fragment = attention()
     database = Database.in_memory()
     with Worker() as worker:
@@ -88,7 +88,7 @@ def test_attention_that_rounds_probabilities_is_right() -> None:
 
 
 def test_an_opaque_kernel_with_weights_is_measured() -> None:
-    """Its weights are in its own model, where the reference cannot read them."""
+    """The kernel's weights are in its own model, where the reference cannot read them."""
     database = Database.in_memory()
     fragment = apply("MatMul", leaf(0, 4, 8), leaf(1, 8, 6, constant=True))
     with Worker() as worker:
@@ -167,7 +167,7 @@ def test_large_operands_are_drawn_in_part_and_repeated() -> None:
     [(512, 64, 2, False), (512, 64, 1, True), (64, 64, 2, True), (512, 16, 2, True), (512, 17, 2, False), (128, 99, 2, True)],
 )
 def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, outputs: int, stride: int, fits: bool) -> None:
-    """oneDNN applies the epilogue to every partial sum there; without an epilogue the same call is right."""
+    """oneDNN would apply the epilogue to every partial sum; without an epilogue the same call is right."""
     x, w = leaf(0, 1, inputs, 4, 4), leaf(1, inputs, outputs, 4, 4, constant=True)
     bare = apply(
         "ConvTranspose", x, w,
@@ -180,7 +180,7 @@ def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, outputs
 
 
 def test_indices_out_of_range_read_nothing_outside(tmp_path: Path) -> None:
-    """What ONNX forbids wraps around: no kernel reads beyond its operand."""
+    """Indices that ONNX forbids wrap around, so that no kernel reads beyond its operand."""
     fragment = apply("Gather", leaf(0, 8, 3), placeholder(1, TensorType("int64", (6,))), axis=0)
     program = kernel_program(fragment, GENERATED, seed=0)
     (place,) = compile_batch([program], tmp_path, compile_options(1))

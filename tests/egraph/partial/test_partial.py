@@ -1,4 +1,4 @@
-"""Mutants and their corrections: found by moves, stitched, proved; a box that is moved by one cell is refused."""
+"""Mutants and their corrections are found, stitched and proved; a box that is moved by one cell is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Case = tuple[Node, Node, tuple[Box, ...]]
 
 @cache
 def mutants_of(node: Node) -> tuple[Mutant, ...]:
-    """Return what the search finds, with the prover of the tests."""
+    """Return the mutants that the search finds with the prover of the tests."""
 
     def agrees(original: Node) -> Callable[[Node], float]:
         share = agreement(fragment_expression(original))
@@ -85,7 +85,10 @@ def boxes_between(left: Node, right: Node) -> tuple[Box, ...]:
 
 
 def corrected(pair: tuple[Node, Node], most_cells: float = inf) -> tuple[Box, ...]:
-    """Return where a drawn pair differs; one that is equal or differs everywhere, or in boxes that take long to prove, is no case."""
+    """Return the boxes in which a drawn pair differs.
+
+    Pairs that are equal or differ everywhere are discarded, and so are pairs whose boxes take long to prove.
+    """
     found = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]), LITTLE_WORK)
     boxes = () if found is None else found.boxes
     assume(boxes and cells(boxes) < pair[0].type.elements <= most_cells and len(boxes) < 5)
@@ -110,7 +113,10 @@ def test_a_run_along_one_axis_is_also_joined_without_a_choice() -> None:
 
 
 def test_corrections_by_the_same_weights_are_one_of_a_larger_batch() -> None:
-    """Rows on both sides of where an image was cut into the batch: away from the border, all taps count for both."""
+    """Corrections with the same weights become one convolution over a larger batch.
+
+    The image is cut into the batch, and rows on both sides of a cut are corrected. Away from the border, all taps count for both.
+    """
     x, w = leaf(0, 1, 12, 6, 2), leaf(1, 2, 2, 3, 1, constant=True)
     original = conv(x, w, (1, 0, 1, 0))
     folded = reshape(conv(reshape(x, 3, 4, 6, 2), w, (1, 0, 1, 0)), 1, 12, 6, 2)
@@ -126,7 +132,10 @@ def test_corrections_by_the_same_weights_are_one_of_a_larger_batch() -> None:
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("mirrored", [(1, 0), (0, 1), (1, 1)])
 def test_corrections_as_products_are_proved_in_both_layouts_and_in_groups(mirrored: tuple[int, int], group: int, layout: str) -> None:
-    """A border of mirrored rows, columns or both: with zeros instead, rows and columns differ."""
+    """Corrections of mirrored rows, columns or both are proved as matrix products.
+
+    The mutant pads with zeros instead, so that these rows and columns differ.
+    """
     rows, columns = mirrored
     x = leaf(0, *((2, 8, 6, 7) if layout == "NCHW" else (2, 6, 7, 8)))
     w = leaf(1, 8, 8 // group, 3, 3, constant=True)
@@ -145,7 +154,7 @@ def test_corrections_as_products_are_proved_in_both_layouts_and_in_groups(mirror
 
 @st.composite
 def boxes_of_convolutions(draw: st.DrawFn) -> tuple[Node, Box]:
-    """Draw a convolution of one or two axes, and a box of its result that holds all channels."""
+    """Draw a convolution over one or two axes, and a box of its result that holds all channels."""
     layout, group = draw(st.sampled_from(["NCHW", "NHWC"])), draw(st.sampled_from([1, 2, 3]))
     axes = range(draw(st.integers(1, 2)))
     taps, steps, apart = ([draw(st.integers(1, most)) for _ in axes] for most in (3, 2, 2))
@@ -183,7 +192,10 @@ def test_products_of_patches_are_the_operator_in_a_box(drawn: tuple[Node, Box]) 
 
 
 def test_a_correction_reads_its_halo_alone() -> None:
-    """Rows 2 and 6 of 12, of a window of two rows: the operator, with the distance of the rows as its stride."""
+    """A correction computes only its rows, and reads only what they need.
+
+    Rows 2 and 6 of 12 are computed by the operator itself, with the distance between the rows as its stride.
+    """
     original, _, boxes = in_blocks()
     part = correction(original, boxes[0])
     assert part is not None and part.type.sizes == (1, 2, 3, 2)
@@ -191,7 +203,7 @@ def test_a_correction_reads_its_halo_alone() -> None:
     program = correction(of_two_operators()[0], of_two_operators()[2][0])
     assert program is not None
     (inner,) = [n for n in walk((program,)) if n.op == "Conv" and n.inputs[0].op in ("Slice", "Placeholder", "Pad")]
-    assert inner.type.sizes[1] < 12  # the first operator, too, computes what the second needs there and no more
+    assert inner.type.sizes[1] < 12  # the first operator also computes only what the second one needs there
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -204,7 +216,7 @@ def test_whatever_differs_in_part_is_corrected(pair: tuple[Node, Node]) -> None:
 
 
 def moved_by_one(case: Case) -> Iterator[tuple[Box, ...]]:
-    """Yield boxes of which one is moved, cut short or begun late by one cell, so that a position that differs is left out."""
+    """Yield boxes of which one is moved by one cell, or shortened at either end, so that a position that differs is not corrected."""
     original, _, boxes = case
     differing_cells = mask_of(boxes, original.type.sizes)
     for number, box in enumerate(boxes):
@@ -220,7 +232,7 @@ def moved_by_one(case: Case) -> Iterator[tuple[Box, ...]]:
 
 
 def wrong_stitches(case: Case) -> Iterator[Node]:
-    """Yield stitched programs with one box, or one edge of one, moved by a cell, as far as values in a prime field tell them apart."""
+    """Yield stitched programs with one box, or one edge of a box, moved by one cell, if tests in a prime field show that they are wrong."""
     original, mutant, boxes = case
     moved = (program for changed in moved_by_one(case) for program in stitches(original, mutant, changed))
     choices = (program for program in stitches(original, mutant, boxes) if program.op == "Expression")
@@ -240,7 +252,7 @@ def test_a_box_moved_by_one_cell_is_refused(case: str) -> None:
 
 
 WRONG = {"under each other": 40, "in blocks": 10, "two operators": 16}
-"""So many wrong programs there are at least, of which every other is judged here, and hundreds in the slow test."""
+"""Least number of wrong programs for each case. Every other one is judged here; the slow test judges hundreds."""
 MOVED_BOXES = 500
 
 
@@ -257,7 +269,7 @@ def test_five_hundred_boxes_moved_by_one_cell_are_refused() -> None:
         boxes = corrected(pair, most_cells=400)
         for program in islice(wrong_stitches((*pair, boxes)), 25):
             count += 1
-            assert isinstance(_proof(*map(fragment_expression, (pair[0], program))), Open), program  # also without random operands
+            assert isinstance(_proof(*map(fragment_expression, (pair[0], program))), Open), program  # also if the operands are not random
 
     check()
     assert count >= MOVED_BOXES
@@ -284,7 +296,7 @@ def test_stitched_programs_of_draws_survive_a_thousand_tests_in_a_prime_field(pa
 
 @pytest.mark.parametrize("tests", [1, 700])
 def test_a_program_that_is_wrong_somewhere_fails_a_test_in_a_prime_field(tests: int) -> None:
-    """Also one that stands among right ones, and where not all tests are evaluated at once."""
+    """A wrong program is found among right ones, and also if not all tests are evaluated together."""
     original, mutant, boxes = under_each_other()
     right, wrong = stitches(original, mutant, boxes), next(wrong_stitches((original, mutant, boxes)))
     assert not fails_a_test(original, (original, *right), tests)
@@ -292,7 +304,7 @@ def test_a_program_that_is_wrong_somewhere_fails_a_test_in_a_prime_field(tests: 
 
 
 def test_tests_in_a_prime_field_have_operands_of_their_own() -> None:
-    """What several tests see together is what each sees alone, and no two are alike."""
+    """Tests evaluated together give the same values as each test alone, and no two tests have the same operands."""
     original, mutant, _ = under_each_other()
     sides, positions = (fragment_expression(original), fragment_expression(mutant)), list(np.ndindex(*original.type.sizes))
     alone, together = (_values(sides[1], positions, tests) for tests in (range(3, 4), range(2, 5)))
@@ -312,11 +324,11 @@ PET: dict[str, tuple[Node, str, set[int]]] = {
     "a stride's phases as channels": (nchw((1, 2, 9, 8), (3, 2, 3, 3), (1, 1, 1, 1), 2), "axis 2 by 2 into channels", set()),
     "12: h and w exchanged": (nchw((2, 3, 6, 6), (2, 3, 1, 3), (0, 1, 0, 1)), "h and w exchanged", set()),
 }
-"""Operator, the move that leads to PET's program, and the axes along which it is corrected: none where it is equal everywhere."""
+"""Operator, the move to PET's program, and the axes along which it is corrected (none if it is equal everywhere)."""
 
 
 def axes_of(boxes: tuple[Box, ...], node: Node) -> set[int]:
-    """Return the axes along which boxes are less than the whole."""
+    """Return the axes along which some box does not cover the whole output."""
     return {axis for box in boxes for axis, r in enumerate(box) if r != range(node.type.sizes[axis])}
 
 
@@ -340,7 +352,7 @@ def test_mutants_of_published_rules_are_found(name: str) -> None:
 
 
 def masks_of_moves(node: Node) -> dict[tuple[Move, ...], Mask]:
-    """Return where the programs of single moves, and of all axes at once, differ from an operator, by brute force."""
+    """Return by brute force where programs differ from an operator: those of single moves, and of all axes at once."""
     layout = Layout(node.string("layout"), 2)
     programs = {state.moves: state.program(node) for state in moved(start(node), layout)}
     return {moves: everywhere(node, program) for moves, program in programs.items() if program is not None}
@@ -389,12 +401,12 @@ def test_images_beside_each_other_need_no_correction_with_zeros_between() -> Non
 
 
 def test_parity_folded_into_the_batch_is_exact_for_a_dilation() -> None:
-    """PET corrects it; the window of a fold into the batch does not reach across."""
+    """Folding parity into the batch needs no correction because its window does not reach across images, although PET corrects it."""
     assert any(not m.cells and m.moves == ("axis 2 by 2 into 0",) for m in mutants_of(PET["5: interleaved for a dilation"][0]))
 
 
 def test_an_image_is_cut_along_both_axes_into_the_batch() -> None:
-    """A wide window: parts of both axes side by side in the batch, corrected where they touch."""
+    """Parts of both axes of an image are put side by side in the batch, and corrected at their edges."""
     node = nchw((1, 2, 20, 20), (2, 2, 3, 3), (1, 1, 1, 1))
     both = [m for m in mutants_of(node) if len(m.moves) == 2 and all(map(is_fold, m.moves))]
     assert both
@@ -407,7 +419,7 @@ def is_fold(move: str) -> bool:
 
 
 def test_the_rule_gives_proved_programs_to_the_e_graph() -> None:
-    """Through the gate and saturation, as all derivations: each is refused or proved, and the operator's class has them."""
+    """Programs pass through the gate like all derivations: each is refused or proved, and proved ones join the operator's class."""
     x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 1, 7, 7)))
     w = make("Input", (), attributes(name="w"), TensorType("float32", (1, 1, 3, 3)))
     root = apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
@@ -421,7 +433,7 @@ def test_the_rule_gives_proved_programs_to_the_e_graph() -> None:
 
 
 def test_what_takes_seconds_an_operator_comes_after_what_takes_little() -> None:
-    """Where time ends, no operator is left without the programs that are found at once."""
+    """Quick rules run on all operators before slow rules do, so that no operator lacks their programs if time runs out."""
     x, w = (make("Input", (), attributes(name=name), TensorType("float32", (4, 4))) for name in "xw")
     first = apply("MatMul", x, w)
     graph = Graph("two", (x, w), (("y", apply("Relu", apply("MatMul", apply("Relu", first), w))),), {})
@@ -433,12 +445,12 @@ def test_what_takes_seconds_an_operator_comes_after_what_takes_little() -> None:
         return ()
 
     saturate(graph, (), Limits(seconds=60.0, e_nodes=400, iterations=4), derivations=Derivations(rules, programs))
-    assert asked == ["quick", "quick", "slow", "slow"]  # equal operators are asked about once
+    assert asked == ["quick", "quick", "slow", "slow"]  # equal operators share one request
 
 
 @pytest.mark.parametrize("name", PET)
 def test_outputs_of_published_rules_are_those_of_onnxruntime(name: str) -> None:
-    """Everywhere, borders included; without the corrections they are not."""
+    """Corrected programs agree with onnxruntime everywhere, borders included, and uncorrected ones differ exactly in the boxes."""
     node, move, axes = PET[name]
     (expected,), leaves = outputs_of_onnxruntime((node,))
     of_move = [mutant for mutant in mutants_of(node) if mutant.moves == (move,)]

@@ -1,4 +1,4 @@
-"""Average pools as convolutions of equal taps, and the reverse: found, right where they differ, proved, and as onnxruntime has them."""
+"""Average pools as convolutions with equal taps, and the reverse, are found, have correct boxes, are proved and agree with onnxruntime."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def of_moves(region: Region, *moves: str) -> Mutant:
 
 
 def is_right(region: Region, mutant: Mutant, *, is_proved: bool = True) -> bool:
-    """Return whether boxes are those of brute force, stitched programs are proved (or refused), and outputs are those of onnxruntime."""
+    """Return whether boxes agree with brute force, stitched programs are proved (or refused), and outputs agree with onnxruntime."""
     expected, leaves = outputs_of_onnxruntime(region)
     for number, (root, program, boxes) in enumerate(zip(region, mutant.programs, mutant.boxes, strict=True)):
         if (mask_of(boxes, root.type.sizes) != everywhere(root, program)).any():
@@ -86,7 +86,7 @@ def test_where_pads_do_not_count_the_border_is_corrected(layout: str, stride: in
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_pool_and_a_depthwise_convolution_of_one_input_are_one_convolution(counted: bool) -> None:
-    """Its weights are made of the other's, which are constant: the program makes none when it runs."""
+    """The weights of the joined convolution are made from constant weights, so that the program makes none when it runs."""
     x = data("NCHW")
     region = pool(x, counted), depthwise(x)
     mutant = of_moves(region, AS_CONV, "weights joined inside 16 groups", "results cut along axis 1 inside 16 groups")
@@ -123,7 +123,7 @@ def test_a_pool_is_its_convolution_but_where_pads_count_differently(
     x = data(layout, 1, 2, space)
     try:
         node = pool(x, counted, layout, taps, pads, stride)
-    except TypeMismatch:  # a window lies in the padding alone
+    except TypeMismatch:  # a window lies entirely in the padding
         assume(False)
     program = as_convolution(node, x)
     assert program.type == node.type
@@ -134,7 +134,7 @@ def test_a_pool_is_its_convolution_but_where_pads_count_differently(
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_boxes_of_large_maps_are_those_of_the_ends_where_that_is_proved(stride: int) -> None:
-    """More positions than are tried one by one: few of them are compared with brute force."""
+    """A large map has more positions than are tried one by one, and its boxes agree with brute force."""
     x = data("NCHW", 2, 16, (28 * stride, 28 * stride))
     node = pool(x, False, stride=stride)
     program = as_convolution(node, x)
@@ -147,14 +147,20 @@ def test_boxes_of_large_maps_are_those_of_the_ends_where_that_is_proved(stride: 
     ("shape", "lengths"), [((5,), [5]), ((1 << 26,), [MOST_TRIED]), ((2, 3, 300, 90), [2, 3, 52, 52]), ((129, 128, 1, 2), [90, 90, 1, 2])]
 )
 def test_as_many_positions_of_the_ends_are_tried_as_may_be(shape: tuple[int, ...], lengths: list[int]) -> None:
-    """Also of an axis of millions: the ends of all long axes are equally long."""
+    """As many positions at the ends of axes are tried as the limit allows.
+
+    All long axes have equally long ends, also if an axis has millions of positions.
+    """
     axes = _ends(shape)
     assert [len(axis) for axis in axes] == lengths
     assert all(axis[0] == 0 and axis[-1] == size - 1 and (np.diff(axis) > 0).all() for axis, size in zip(axes, shape, strict=True))
 
 
 def test_a_rule_that_counts_pads_is_corrected_on_a_large_map() -> None:
-    """Most positions agree, though no term of one side has a partner on the other."""
+    """A pool that counts its padding is corrected on a large map.
+
+    Most positions agree, although no term of one side has a partner on the other.
+    """
     image = data("NCHW", space=(112, 112))
     result = corrected(pool(image, False), pool(image, True), {}, "reassociates")
     assert result.programs and result.where is not None and result.where.cells == 16 * (112 * 112 - 110 * 110)
@@ -175,7 +181,10 @@ def test_boxes_of_large_maps_may_differ_by_image_or_channel() -> None:
 
 
 def test_what_differs_between_the_ends_of_a_large_map_is_corrected_as_well() -> None:
-    """The middle is taken to be as the ends, and compared: where it is not, its box stays."""
+    """A difference in the middle of a large map is corrected too.
+
+    The middle is assumed to be like the ends and then compared; if it differs, its box is kept.
+    """
     image = leaf(0, 1, 96, 96, 4)
     node = pool(image, False, "NHWC")
     flat = as_convolution(pool(image, True, "NHWC", (1, 3), (0, 1, 0, 1)), image)

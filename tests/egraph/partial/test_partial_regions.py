@@ -1,4 +1,4 @@
-"""Programs generated for regions: those that PET publishes are found, their boxes are those of brute force, stitched they are proved."""
+"""Programs generated for regions: PET's published ones are found, boxes agree with brute force, and stitched programs are proved."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from verify.application import _proof, equal_at_sizes
 from verify.outcome import Open
 
 SECONDS = 5.0
-"""Of processor time in which a published program is found."""
+"""Processor time in seconds within which a published program must be found."""
 Region = tuple[Node, ...]
 
 
 @cache
 def found(region: Region) -> tuple[Mutant, ...]:
-    """Search a region once for all tests that ask about its programs."""
+    """Search a region, cached for all tests of its programs."""
     return generated(region, agreement_with, boxes_between)
 
 
@@ -60,14 +60,14 @@ def nchw(data: Node, weights: Node, group: int = 1, pads: Sequence[int] | None =
 
 
 def of_one_input(images: int, channels: int, size: int, filters: Sequence[int]) -> Region:
-    """3x3 convolutions, of which all but the last share an input."""
+    """Return 3x3 convolutions, of which all but the last share an input."""
     shared, other = leaf(0, images, channels, size, size), leaf(1, images, channels, size, size)
     weights = [weight(2 + k, count, channels, 3, 3) for k, count in enumerate(filters)]
     return (*(nchw(shared, w) for w in weights[:-1]), nchw(other, weights[-1]))
 
 
 def mixed_windows(images: int, channels: int, size: int) -> Region:
-    """Three 1x3 and a 3x1."""
+    """Return three 1x3 convolutions and a 3x1 convolution."""
     taps = [(1, 3), (1, 3), (1, 3), (3, 1)]
     return tuple(nchw(leaf(2 * k, images, channels, size, size), weight(2 * k + 1, channels, channels, *t)) for k, t in enumerate(taps))
 
@@ -154,12 +154,12 @@ PUBLISHED: dict[str, tuple[Region, Region, str, Sequence[str]]] = {
         products_of((3, 512, 768), (768, 768)), products_of((3, 4, 5), (5, 6)), "as MatMul of other forms", ("MatMul",)
     ),
 }  # fmt: skip
-"""The region as published (or on shapes of its kind), a small one, how the program comes about, and its products."""
+"""The region as published (or on similar shapes), a small one, the moves to the program, and its products."""
 CORRECTED = ("16: groups of one input, weights joined",)
 
 
 def of_moves(region: Region, moves: str) -> Mutant:
-    """Return what comes about so; ``{}`` stands for the groups of the region's convolution."""
+    """Return the program that these moves lead to; ``{}`` stands for the groups of the region's convolution."""
     group = dict(region[0].attributes).get("group")
     return next(mutant for mutant in found(region) if " and ".join(mutant.moves) == moves.format(group))
 
@@ -212,11 +212,14 @@ def test_a_chain_is_folded_into_the_batch_and_corrected_where_both_windows_reach
 
 
 def test_taps_that_lie_in_the_padding_nearly_everywhere_are_left_out_and_corrected() -> None:
-    """Rows 4 and 5 of 6 alone see the first tap of a window with dilation 4, rows 0 and 1 the last one."""
+    """A tap that reads padding almost everywhere is dropped, and the rows that do read data are corrected.
+
+    Of 6 rows, only rows 4 and 5 read data at the first tap of a window with dilation 4, and only rows 0 and 1 at the last one.
+    """
     node = conv(leaf(0, 1, 6, 5, 2), weight(1, 3, 2, 3, 1), (4, 0, 4, 0), 1, 4)
     mutants = {mutant.moves[0].split(" from ")[1]: mutant for mutant in found((node,)) if mutant.moves[0].startswith("sum over")}
     rows = {each: {r for _, r, _, _ in mutant.boxes[0]} for each, mutant in mutants.items()}
-    assert rows == {"1 to 2": {range(4, 6)}, "0 to 1": {range(2)}}  # without both: more is corrected than is worth it
+    assert rows == {"1 to 2": {range(4, 6)}, "0 to 1": {range(2)}}  # without both taps, the correction would not pay
     for mutant in mutants.values():
         assert (mask_of(mutant.boxes[0], node.type.sizes) == everywhere(node, mutant.programs[0])).all()
         assert all(equal_at_sizes(node, program) == "" for program in stitches(node, mutant.programs[0], mutant.boxes[0]))
@@ -239,7 +242,7 @@ BORDERS: dict[str, dict[str, Any]] = {
 
 
 def bordered(border: str, layout: str, stride: int, group: int, op: str = "Conv") -> Node:
-    """A window over data with one row above, and one column on both sides, that are no zeros; zeros are below."""
+    """Return a window over data that has one nonzero row above, one nonzero column on both sides, and zeros below."""
     channels, space = 2, (20, 18)
     sizes = (2, channels, *space) if layout == "NCHW" else (2, *space, channels)
     before, after = ((0, 0, *each) if layout == "NCHW" else (0, *each, 0) for each in ((1, 1), (0, 1)))
@@ -254,14 +257,14 @@ def bordered(border: str, layout: str, stride: int, group: int, op: str = "Conv"
 @pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.parametrize(("op", "stride", "group"), [("Conv", 1, 1), ("Conv", 2, 2), ("AveragePool", 2, 1)])
 def test_borders_of_other_elements_than_zeros_are_corrected(border: str, layout: str, op: str, stride: int, group: int) -> None:
-    """No tensor is padded but the few rows and columns that corrections read, and what corrects is right."""
+    """Programs for nonzero borders are correct and pad only the few rows and columns that corrections read."""
     node = bordered(border, layout, stride, group, op)
     (mutant,) = zeros_around((node,), boxes_between)
     assert (mask_of(mutant.boxes[0], node.type.sizes) == everywhere(node, mutant.programs[0])).all()
     (expected,), leaves = outputs_of_onnxruntime((node,))
     programs = stitches(node, mutant.programs[0], mutant.boxes[0])
     turned = _channels_last(node, mutant.programs[0], mutant.boxes[0])
-    assert programs and bool(turned) == (layout == "NCHW")  # also over transposed data
+    assert programs and bool(turned) == (layout == "NCHW")  # also over data in channels-last layout
     for program in (*programs, *turned):
         moving = [each for each in walk((program,)) if each.op in ("Pad", "Concat", "Expression")]
         moved = [each for each in moving if all(operand.op != op for operand in each.inputs)]
@@ -273,7 +276,7 @@ def test_borders_of_other_elements_than_zeros_are_corrected(border: str, layout:
 
 @st.composite
 def borders(draw: st.DrawFn) -> Node:
-    """Draw a window over data with up to three rows and columns on every side that are no zeros, and zeros around them."""
+    """Draw a window over data with up to three nonzero rows and columns on every side, and zeros around them."""
     border, layout, op = (draw(st.sampled_from(each)) for each in (sorted(BORDERS), ("NHWC", "NCHW"), ("Conv", "AveragePool")))
     taps, stride, dilation = draw(st.tuples(*[st.integers(1, 4)] * 2)), draw(st.integers(1, 3)), draw(st.sampled_from((1, 1, 2)))
     space, group = draw(st.tuples(*[st.integers(8, 20)] * 2)), draw(st.sampled_from((1, 2)))
@@ -286,7 +289,7 @@ def borders(draw: st.DrawFn) -> Node:
             return conv(data, weight(1, 2, 2 // group, *taps), pads, stride, dilation, layout, group)
         values: dict[str, Any] = {"strides": (stride,) * 2, "pads": pads, "dilations": (dilation,) * 2, "layout": layout}
         return apply(op, data, kernel_shape=taps, count_include_pad=draw(st.integers(0, 1)), **values)
-    except TypeMismatch:  # a window that is longer than the data, or lies in the padding alone
+    except TypeMismatch:  # the window is longer than the data, or lies entirely in the padding
         assume(False)
         raise
 
@@ -294,7 +297,10 @@ def borders(draw: st.DrawFn) -> Node:
 @settings(max_examples=10, deadline=None)
 @given(borders())
 def test_any_border_is_corrected_and_proved_and_no_other_box_is(node: Node) -> None:
-    """Also with one column before and two after, by three corrections and more; with an edge moved by a cell it is refused."""
+    """Programs for any border are proved, and a program with one edge moved by one cell is refused.
+
+    The draws include one column before and two after the data, and programs with three or more corrections.
+    """
     for mutant in zeros_around((node,), boxes_between):
         boxes = mutant.boxes[0]
         assert (mask_of(boxes, node.type.sizes) == everywhere(node, mutant.programs[0])).all()
@@ -309,7 +315,7 @@ def test_any_border_is_corrected_and_proved_and_no_other_box_is(node: Node) -> N
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_corrected_borders_of_large_maps_are_proposed(layout: str) -> None:
-    """Also channels last where channels come first: there rows of a box are runs of memory."""
+    """Programs are proposed in the region's layout and in channels-last layout, in which rows of a box are contiguous."""
     sizes = (1, 128, 128, 32) if layout == "NHWC" else (1, 32, 128, 128)
     around = (0, 1, 1, 0) if layout == "NHWC" else (0, 0, 1, 1)
     data = apply("Pad", leaf(0, *sizes), before=around, after=around, **BORDERS["reflect"])
@@ -368,7 +374,7 @@ def constant(name: str, *shape: int) -> Node:
 
 
 def branch(number: int) -> Node:
-    """Two group convolutions of one input, joined: a block that occurs several times."""
+    """Return two group convolutions of one input, concatenated; the block occurs several times."""
     x = entry(f"x{number}", 1, 4, 5, 5)
     return concat(1, *(nchw(x, constant(f"w{number}{k}", 2 * k + 4, 2, 3, 3), 2) for k in range(2)))
 
@@ -388,7 +394,10 @@ def test_regions_of_the_e_graph_get_proved_programs_and_equal_blocks_are_searche
 
 
 def test_a_border_is_corrected_before_anything_is_searched_though_other_regions_cost_more() -> None:
-    """An antialiased network: of all its operators the blurs cost the least."""
+    """Borders are corrected before other regions are searched, even if these cost more.
+
+    In an antialiased network, the blurs have mirrored borders and are the cheapest operators.
+    """
     x = entry("x", 1, 8, 20, 20)
     mirrored = apply("Pad", x, before=(0, 0, 1, 1), after=(0, 0, 1, 1), **BORDERS["reflect"])
     blurred = conv(mirrored, constant("blur", 8, 1, 3, 3), (0,) * 4, 2, 1, "NCHW", 8)
@@ -411,7 +420,10 @@ SIZES = {"blur": (8, 1, 3, 3), "w": (32, 8, 3, 3), "v": (8, 32, 3, 3)}
 
 
 def test_a_region_neither_reads_what_it_makes_nor_holds_more_than_it_may() -> None:
-    """conv, relu, conv with a sum around: the convolutions and the sum are no region, for Relu between them is not in it."""
+    """A region does not contain operators that are connected only through other operators.
+
+    For conv, relu, conv with a sum around them, the convolutions and the sum are no region because Relu lies between them.
+    """
     x = entry("x", 1, 4, 5, 5)
     first = nchw(x, constant("w", 4, 4, 3, 3))
     second = nchw(apply("Relu", first), constant("v", 4, 4, 3, 3))

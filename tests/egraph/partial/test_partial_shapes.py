@@ -1,4 +1,4 @@
-"""Mutants that mattered to PET, on the shapes at which they did: each is found in seconds, corrected, and proved."""
+"""Mutants that mattered to PET, at PET's shapes: each is found in seconds, corrected and proved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.fragments import conv, leaf, matmul
 from verify.application import equal_at_sizes
 
 SECONDS = 5.0
-"""Of processor time in which a program is found, boxes included."""
+"""Processor time in seconds within which a program must be found, boxes included."""
 Region = tuple[Node, ...]
 Product = tuple[tuple[int, ...], tuple[int, ...]]
-"""The shapes of a convolution's, or a matrix product's, operands."""
+"""The shapes of the two operands of a convolution or a matrix product."""
 
 
 def nchw(
@@ -81,7 +81,7 @@ ARRANGED: dict[str, tuple[Region, str, list[Product]]] = {
     ),
     "three products as a wide one": (QUERIES, "weights joined along axis 1 and results cut along axis 1", [((512, 768), (768, 2304))]),
 }  # fmt: skip
-"""A region, how its program comes about, and the program's products; all are equal everywhere."""
+"""A region, the moves to the program, and the program's products; all programs are equal everywhere."""
 
 
 def products(*roots: Node) -> list[Product]:
@@ -91,7 +91,7 @@ def products(*roots: Node) -> list[Product]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
-    """Import the prover before any time is taken."""
+    """Import the prover before time is measured."""
     mutants(nchw(leaf(0, 2, 1, 4, 4), 1, (3, 3), (1, 1)), agreement_with, boxes_between)
 
 
@@ -129,7 +129,7 @@ def test_programs_of_regions_are_found_in_seconds_on_published_shapes(name: str)
     ids=["a stride as channels", "parities into the batch"],
 )
 def test_exact_forms_are_derived_in_seconds_on_published_shapes(node: Node, product: Product) -> None:
-    """What PET corrects without need: a stride and a dilation are one of a plain convolution over other channels, or images."""
+    """A stride or a dilation is a plain convolution over other channels or images, without the corrections that PET needs."""
     started = time.process_time()
     derived = [each.program for rule in BILINEAR if "Conv" in rule.operators for each in rule.derive(node)]
     assert time.process_time() - started < SECONDS

@@ -1,4 +1,4 @@
-"""The one evaluator: it builds what Python would, in every interpretation, and its numbers are integers and doubles."""
+"""The evaluator of rules builds the same terms as Python in every interpretation, and its numbers are integers and doubles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BINDINGS = 3
 
 
 def by_python(law: Any, arguments: dict[str, Any]) -> Any:
-    """Return what Python makes of a rule's function: its sides, or its list of tensors."""
+    """Return Python's result of a rule's function: its two sides, or its list of tensors."""
     assert isinstance(law, Written) and isinstance(law.closure.around, PythonNames)
     names = [parameter.name for parameter in law.closure.syntax.parameters]
     given = {n: [arguments[f"{n}{i + 1}"] for i in range(law.lists[n])] if n in law.lists else arguments[n] for n in names}
@@ -100,7 +100,7 @@ class State:
 
 
 def on_paths(function: Any, *names: str, minimum: int = 1) -> list[Any]:
-    """Return what a function of unknown sizes gives, on every path."""
+    """Return the results of a function of unknown sizes on every path."""
     def ran(state: State) -> tuple[Any]:
         path = state.path
         given = {name: integer(path, path.symbol(name, minimum)) for name in names}
@@ -134,7 +134,7 @@ SAME = (
 
 
 def written(text: str) -> Closure:
-    """Return ``lambda: text`` as a function of the language."""
+    """Return ``lambda: text`` as a function of the rule language."""
     node = ast.parse(f"lambda: {text}", mode="eval").body
     assert isinstance(node, ast.Lambda)
     return Closure(read_function(node, "a test"), Overlay({**BUILTINS, "math": Namespace("math", MODULES["math"])}, NOTHING), "a test")
@@ -198,7 +198,10 @@ def test_no_loop_is_endless() -> None:
 
 
 def test_elements_that_are_gone_through_are_steps() -> None:
-    """Nothing else is done with an element here: 150 of them in three loops are more than three million steps."""
+    """Iterating over an element counts as a step even if nothing else is done with it.
+
+    Three nested loops over 150 elements are more than three million steps.
+    """
 
     def law(x: Tensor) -> Steps:
         few = tuple(range(150))
@@ -232,7 +235,7 @@ def number(path: Path, name: str) -> SymbolicNumber:
 
 
 def asked(*questions: Any) -> list[tuple[bool, ...]]:
-    """Return the answers on every path to questions about two numbers."""
+    """Return the answers to questions about two numbers on every path."""
 
     def ran(state: State) -> tuple[bool, ...]:
         path = state.path
@@ -249,7 +252,7 @@ def test_numbers_that_are_named_are_compared_as_they_are() -> None:
 
 
 def test_nothing_is_concluded_from_sums_that_are_rounded() -> None:
-    """(a + 1e20) - 1e20 is 0 for a = 1, and a for others."""
+    """Nothing is concluded from rounded sums: (a + 1e20) - 1e20 is 0 for a = 1, but a for other values."""
     vanishes = lambda on, a, b: on.compare("==", on.arithmetic("-", on.arithmetic("+", a, 1e20), 1e20), 0.0)  # noqa: E731
     is_zero = lambda on, a, b: on.compare("==", a, 0.0)  # noqa: E731
     assert sorted(asked(vanishes, is_zero)) == [(False, False), (False, True), (True, False), (True, True)]
@@ -262,7 +265,7 @@ def test_one_sum_has_the_sign_that_it_has() -> None:
 
 
 def test_one_rounding_keeps_strict_order_alone() -> None:
-    """a b > 1 says so of the product; a b <= 1 says nothing."""
+    """One rounding keeps strict order alone: if the rounded a b is > 1, so is the exact product, but a rounded a b <= 1 implies nothing."""
     above = lambda on, a, b: on.compare(">", on.arithmetic("*", a, b), 1.0)  # noqa: E731
     assert sorted(set(asked(above))) == [(False,), (True,)]
     again = lambda on, a, b: on.compare("<", 1.0, on.arithmetic("*", a, b))  # noqa: E731

@@ -1,4 +1,4 @@
-"""What a rule file may not use is refused with its line, before anything of it is evaluated; all that ships and is documented is read."""
+"""A rule file with a forbidden construct is refused with its line before evaluation; all shipped and documented rules are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of other systems beside ours: what says the same is found, what merely looks alike is not."""
+"""Rules of other systems are compared with ours: equal statements are found, and similar ones are not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_equal_graphs_are_found_in_either_direction() -> None:
 
 
 def test_variables_correspond_one_to_one() -> None:
-    """[relu(x) relu(y)] = relu([x y]) says more than its case x = y."""
+    """Variables of equal rules correspond one to one: [relu(x) relu(y)] = relu([x y]) is more general than its case x = y."""
     assert not same_rules(one_joined_with_itself)
 
 

@@ -1,4 +1,4 @@
-"""Every shipped rule applies where its pattern matches: at drawn matches of rank 1 to 5, through the gate as the optimiser has it."""
+"""Every shipped rule applies to drawn matches of its pattern of rank 1 to 5, through the optimiser's gate."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from verify.shapes import size
 
 MATCHES = 3
 TRIES = (20, 230)
-"""Draws of one rank, in each round; most patterns need one or two, some constellations of windows and strides a hundred."""
+"""Draws of one rank, in each round; most patterns need one or two, some combinations of windows and strides need a hundred."""
 
 
 def matches(rule: Rule | MergeRule) -> Iterator[Instance]:
-    """Yield an instance a rank whose first variable has that rank, then any others; ranks that seldom fit are drawn again at the end.
+    """Yield one instance for each rank of the first variable, then instances of any rank; rare ranks are drawn again at the end.
 
-    Constants are numbers where the rule asks for them or chance has it, rounded to float32 as those of models are.
+    Constants are numbers if the rule requires it or by chance, rounded to float32 like constants of models.
     """
     random = Random(f"{rule.name} at the gate")
     pattern = rule.member if isinstance(rule, MergeRule) else rule
@@ -54,13 +54,13 @@ def instance(rule: Rule | MergeRule, pattern: Rule, rank: int | None, random: Ra
         first = bindings[0]
         shared = Binding({name: first.types[name] for name in rule.shared if name in first.types}, first.attributes)
         bindings += [draw_binding(pattern, random, shared) for _ in range(random.choice(OTHERS[:3]))]
-    drawn = instantiate(rule, tuple(bindings)).bindings  # with the numbers that the rule asks for
+    drawn = instantiate(rule, tuple(bindings)).bindings  # the instance also has the numbers that the rule requires
     return instantiate(rule, [replace(each, numbers={name: float(np.float32(n)) for name, n in each.numbers.items()}) for each in drawn])
 
 
 @cache
 def admitted_rules() -> dict[str, Rule | MergeRule]:
-    """Return the rules as the optimiser has them: only where they are tested, since hashing what their proofs depend on takes a second."""
+    """Return the optimiser's rules, on demand because hashing the dependencies of their proofs takes a second."""
     return {rule.name: rule for rule in admitted(RULES)}
 
 

@@ -1,4 +1,4 @@
-"""Chains of layouts around one operator leave that operator: EinNet's cases of removing transposes around a softmax."""
+"""Chains of layouts around one operator reduce to that operator: EinNet's cases of removing transposes around a softmax."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def flat(node: Node) -> Node:
 
 
 def fewest_operators(frozen: FrozenEGraph) -> float:
-    """Return how many operators the smallest program has, that is a chain."""
+    """Return the number of operators of the smallest program that is a chain."""
     least: dict[int, float] = {}
     for _ in frozen.classes:
         for number, nodes in frozen.classes.items():

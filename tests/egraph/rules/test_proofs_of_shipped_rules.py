@@ -1,4 +1,4 @@
-"""Shipped rules that rest on one step of the prover each, and that the step stays within its condition."""
+"""Each of these shipped rules depends on one step of the prover, which must stay within its condition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_proved_in_general(name: str) -> None:
 
 @pytest.mark.parametrize(("minimum", "known"), [(1, True), (0, None)])
 def test_a_common_factor_is_cancelled_where_it_is_positive(minimum: int, known: bool | None) -> None:
-    """a b = c d and a e = c d give b = e, unless a is zero."""
+    """a b = c d and a e = c d imply b = e, unless a is zero."""
     a = index(Symbol("a", minimum))
     b, c, d, e = (index(Symbol(name, 0)) for name in "bcde")
     given = Assumptions().assume(Compare(a * b, "==", c * d), Compare(a * e, "==", c * d))

@@ -1,4 +1,4 @@
-"""What exporters write of activations and attention is recognised, through the gate, at the ranks and with the constants of models."""
+"""Activations and attention as exporters write them are recognised through the gate, at models' ranks and with models' constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GELU = {
     "erf, scaled": "q = Mul(x, s) e = Erf(q) p = Add(one, e) h = Mul(x, p) y = Mul(half, h)",
     "tanh": "c = Pow(x, three) m = Mul(k, c) a = Add(x, m) b = Mul(w, a) t = Tanh(b) p = Add(one, t) h = Mul(half, x) y = Mul(h, p)",
 }
-"""As torch writes them for opset 18, by erf and by tanh, and as older exporters did."""
+"""Activations as torch writes them for opset 18, by erf and by tanh, and as older exporters did."""
 VALUES = {"r": 1.4142135, "s": 0.70710677, "one": 1, "half": 0.5, "three": 3, "k": 0.044715, "w": 0.7978846}
 NUMBERS = ", ".join(f"float {name} = {{{value}}}" for name, value in VALUES.items())
 
@@ -41,7 +41,10 @@ def test_gelu_is_recognised_at_every_rank(form: str, shape: str) -> None:
 
 
 def test_guarded_attention_is_generated_and_keeps_what_a_masked_row_is() -> None:
-    """torch writes Where(IsNaN(softmax), 0, softmax), since a row of which everything is masked has no softmax."""
+    """Guarded attention is generated, and a fully masked row stays 0.
+
+    torch writes Where(IsNaN(softmax), 0, softmax) because a fully masked row has no softmax.
+    """
     attention = model(
         "(float[2,4,8] x, float[2,4,4] m, float[2,8,4] k) => (float[2,4,4] y) <float zero = {0}> "
         "{ q = MatMul(x, k) a = Add(q, m) s = Softmax<axis = -1>(a) n = IsNaN(s) y = Where(n, zero, s) }"

@@ -1,4 +1,4 @@
-"""Every rule is tested on random shapes and data; unsound ones are caught, the well-known wrong rewrites among them."""
+"""Every rule is tested on random shapes and data; unsound rules are caught, among them well-known wrong rewrites."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASES = 6
 
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
 def test_both_sides_are_equal(each: Rule | MergeRule) -> None:
-    """Both sides agree on every draw, and the guard accepts often enough to say so."""
+    """Both sides agree on every draw, and the guard accepts enough draws for a verdict."""
     result = check(each, seed=1, cases=CASES, tries=6000)
     assert result.passed, str(result)
     assert result.cases == CASES, str(result)
@@ -122,7 +122,7 @@ def test_blocks_of_a_reshape() -> None:
     assert blocks((1, 4), (4, 1)) == [([0, 1], [0, 1])]
 
 
-# Wrong rewrites. Each looks right on some shapes or data; every one must be refuted.
+# Wrong rewrites. Each holds for some shapes or data; every one must be refuted.
 
 
 def _wrong(name: str, function: Callable[..., Any]) -> Rule:
@@ -250,7 +250,7 @@ def test_wrong_rewrites_are_refuted(function: Callable[..., Any]) -> None:
 
 
 def test_nothing_times_zero_is_not_zero_where_infinite() -> None:
-    """x * 0 = 0 holds over the reals; a rule that calls itself exact must also keep infinities."""
+    """An exact rule must keep infinities. For example, x * 0 = 0 holds over the reals but not for infinite x."""
 
     @rule
     def product_with_zero(x: Tensor, zero: Weight) -> Steps:

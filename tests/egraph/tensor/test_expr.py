@@ -32,7 +32,7 @@ def test_equal_atoms_are_one_object_however_they_are_made(atom: Iterator | Symbo
 
 
 def test_a_hash_is_not_taken_to_another_process() -> None:
-    """Hashes of texts differ from process to process, so that a scope that is unpickled computes its own."""
+    """An unpickled scope computes its own hash because hashes of texts differ between processes."""
     scope = Scope.pointwise((ROW,), apply("add", Read(Tensor("0", (6,)), (index(ROW),)), ZERO))
     assert hash(scope) == hash(dataclasses.replace(scope))
     assert scope.__reduce__() == (Scope, (scope.traversal, scope.summation, scope.reduction, scope.body))
@@ -77,7 +77,7 @@ def index_trees(draw: st.DrawFn, depth: int = 3) -> tuple[Index, Callable[[int, 
 @given(index_trees())
 @settings(max_examples=200, deadline=None)
 def test_simplified_index_equals_plain_arithmetic(tree: tuple[Index, Callable[[int, int], int]]) -> None:
-    """Every simplification of an index holds for all values of its iterators, and bounds contain them."""
+    """Every simplification of an index holds for all values of its iterators, and its bounds contain them."""
     expression, plain = tree
     limits = bounds(expression)
     for i in range(6):
@@ -122,7 +122,10 @@ def test_evaluates_a_padded_convolution_in_both_fields() -> None:
 
 @pytest.mark.parametrize(("chunk", "largest"), [(1, 36), (60, 54), (10_000, 144)])
 def test_a_large_sum_is_evaluated_in_parts(monkeypatch: pytest.MonkeyPatch, chunk: int, largest: int) -> None:
-    """The sums of eight groups of channels, of which each gathers its own: one array for all results takes memory without need."""
+    """A large sum is evaluated in parts because one array for all results would use memory without need.
+
+    The scope has eight groups of channels, each of which gathers its own data.
+    """
     f, w, r = Iterator("f", 0, 8), Iterator("w", 0, 6), Iterator("r", 0, 3)
     x = index(w) + r - 1
     product = apply("mul", Read(Tensor("0", (4, 6)), (index(f) // 2, x)), Read(Tensor("1", (8, 3)), (index(f), index(r))))
@@ -164,7 +167,7 @@ def test_division_is_exact_in_the_prime_field() -> None:
 
 
 def test_inlining_a_producer_keeps_the_value() -> None:
-    """relu(conv(x)) read through a shifted, guarded consumer."""
+    """Inlining relu(conv(x)) into a shifted, guarded consumer keeps the value."""
     scope = convolution(5, 4, 3, 2, 3, 1)
     f, h, w = Iterator("f", 0, 2), Iterator("h", 0, 5), Iterator("w", 0, 6)
     source = Tensor("y", (2, 5, 4))

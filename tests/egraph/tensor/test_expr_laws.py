@@ -1,4 +1,4 @@
-"""Every law of indices and conditions holds for all integers, and what rewrites by them never changes a value."""
+"""Every law of indices and conditions holds for all integers, and rewriting by them never changes a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 z3 = pytest.importorskip("z3")
 RESOURCES = 40_000_000
-"""Units of work that Z3 may do for one law."""
+"""Limit of Z3's work for one law, in its resource units."""
 ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.GtE: operator.ge, ast.Eq: operator.eq,
@@ -27,7 +27,7 @@ ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
 
 
 class Formula:
-    """A law's text as a formula of Z3: quotients are unknowns with q d <= x < q d + d, as floor division means."""
+    """Translates a law's text to a formula of Z3; quotients are unknowns with q d <= x < q d + d, as in floor division."""
 
     def __init__(self) -> None:
         self.meant: list[Any] = []
@@ -90,7 +90,7 @@ def test_every_law_is_cited_where_it_is_used(law: Law) -> None:
 
 
 def drawn(random: Random, iterators: tuple[Iterator, ...], depth: int = 2) -> Index:
-    """Return an index with quotients and remainders, some of which stand as they are, not as constructors write them."""
+    """Return an index with quotients and remainders, some of them not simplified by their constructors."""
     total = index(random.randint(-3, 3))
     for _ in range(random.randint(1, 3)):
         iterator = random.choice(iterators)
@@ -108,7 +108,7 @@ def drawn(random: Random, iterators: tuple[Iterator, ...], depth: int = 2) -> In
 
 
 def values(value: Index, iterators: tuple[Iterator, ...]) -> list[int]:
-    """Return an index at every point, by Python's own integers."""
+    """Return an index's values at every point, computed with Python's integers."""
     points = product(*(range(known(i.low), known(i.high)) for i in iterators))
     return [evaluated(value, dict(zip(iterators, point, strict=True))) for point in points]
 

@@ -1,4 +1,4 @@
-"""Expressions as text and as an operator: what is printed parses back, equal expressions have one text, reads stay inside."""
+"""Expressions as text and as an operator: printed text parses back, equal expressions have one text, and reads stay inside."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ def test_errors_say_where() -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_is_read_twice_is_composed_once(turned: bool) -> None:
-    """Sixty steps that read their operand twice each: 2^60 reads as a tree, two parts a step as they are shared."""
+    """A value that is read twice is composed once.
+
+    Sixty steps that each read their operand twice are 2^60 reads as a tree, but two parts a step if they are shared.
+    """
     node = placeholder(0, TensorType("float32", (4, 4)))
     for _ in range(60):
         operands = (apply("Tanh", node), node)
@@ -117,7 +120,10 @@ def test_what_is_read_twice_is_composed_once(turned: bool) -> None:
 
 
 def test_what_normalisations_read_in_several_places_is_composed_once() -> None:
-    """Six normalisations over each other: 58,738 parts where each reading has a copy of the scopes below it."""
+    """A scope that a normalisation reads in several places is composed once.
+
+    Six nested normalisations have 58,738 parts if each read has its own copy of the scopes below it.
+    """
     node = placeholder(0, TensorType("float32", (4, 8)))
     scale, bias = (placeholder(at, TensorType("float32", (8,))) for at in (1, 2))
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""Equal terms are one object, whichever thread makes them."""
+"""Equal terms are one object, whichever thread creates them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_node_that_another_thread_makes_meanwhile_is_the_same(monkeypatch: pyt
     asked = 0
 
     class Interrupted(weakref.WeakValueDictionary[Any, Node]):
-        """Lets another thread make a node between the moment at which there is none and that at which the caller makes it."""
+        """Lets another thread create a node after the caller has found none and before the caller creates it."""
 
         def get(self, key: Any, default: Any = None) -> Any:
             nonlocal asked

@@ -1,4 +1,4 @@
-"""Every operator's shape rule and meaning against onnxruntime, and what bad operands are told."""
+"""Every operator's shape rule and meaning agree with onnxruntime, and bad operands are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POSITIVE = {("Log", 0), ("Sqrt", 0), ("Pow", 0), ("Quantize", 1)}
 
 
 def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], values: Mapping[str, Any]) -> list[np.ndarray]:
-    """Return operands: mostly halves, so that comparisons and roundings meet ties, and some fractions."""
+    """Return operands: mostly halves, so that comparisons and roundings meet ties, and some other fractions."""
     operands = []
     for position, type_ in enumerate(types):
         if type_.dtype == "bool":
@@ -51,7 +51,7 @@ NAMED = [
     if spec.name not in ("Expression", "Saturate", "Truncate", "Quantize", "Dequantize", "DequantizeBlocks")
     and spec.category != "recurrence"
 ]
-"""Operators that onnxruntime has by name, and whose attributes hold no sizes as text; the others have tests of their own."""
+"""Operators that onnxruntime has by name and whose attributes hold no sizes as text; other operators have their own tests."""
 
 
 @pytest.mark.parametrize("spec", NAMED, ids=lambda spec: spec.name)
@@ -86,7 +86,7 @@ MOVERS = [spec for spec in OPS.values() if spec.category in ("view", "movement")
 @pytest.mark.parametrize("spec", MOVERS, ids=lambda spec: spec.name)
 def test_movement_accepts_every_element_type(spec: OpSpec) -> None:
     shapes, values = spec.sample(Random(3))
-    values |= {"value": 1.0} if "value" in values else {}  # every element type has it
+    values |= {"value": 1.0} if "value" in values else {}  # every element type can represent it
     for dtype in ("int64", "bool", "bfloat16", "float64"):
         types = [TensorType(dtype, shapes[0]), *(TensorType(d, s) for d, s in zip(spec.sample_dtypes[1:], shapes[1:], strict=False))]
         types += [TensorType(dtype, shape) for shape in shapes[len(types) :]]
@@ -115,7 +115,7 @@ def test_only_what_int32_holds_is_cast_to_it(dtype: str) -> None:
 
 @pytest.mark.parametrize("spec", NAMED, ids=lambda spec: spec.name)
 def test_symbolic_sizes_mean_the_same(spec: OpSpec) -> None:
-    """Sizes as symbols (equal sizes, equal symbols): the same result, or a refusal, never another result."""
+    """Symbolic sizes (one symbol for each size) give the same result or a refusal, never another result."""
     random, generator = Random(spec.name), np.random.default_rng(11)
     proved = 0
     for _ in range(SAMPLES):
@@ -220,7 +220,7 @@ def test_bad_operands_are_refused_with_the_reason(reason: str, op: str, types: t
 @pytest.mark.parametrize("coordinate_mode", COORDINATE_MODES)
 @pytest.mark.parametrize("nearest_mode", NEAREST_MODES)
 def test_nearest_resize_reads_the_neighbour_that_onnxruntime_reads(coordinate_mode: str, nearest_mode: str) -> None:
-    """Sizes whose scales are no float32 values: the exact index agrees with float32 arithmetic, or is refused."""
+    """If a scale is no float32 value, the exact index agrees with float32 arithmetic or is refused."""
     random, compared = Random(5), 0
     for _ in range(30):
         length, count = random.randint(2, 60), random.randint(1, 120)

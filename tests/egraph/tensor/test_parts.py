@@ -1,4 +1,4 @@
-"""Values that are evaluated part by part equal those that are evaluated as a whole, and need little memory beside."""
+"""Values that are evaluated in parts equal values that are evaluated as a whole, and need little additional memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MB = 1 << 20
 
 
 def compared(root: Node, leaves: dict[Node, np.ndarray], most_places: int) -> int:
-    """Compare both ways; return in how many parts the value came."""
+    """Compare both evaluations; return the number of parts."""
     (whole,) = evaluate([root], leaves)
     parts = list(evaluate_in_parts(root, leaves, most_places))
     flat = np.concatenate([part.reshape(-1) for part in parts])
@@ -43,7 +43,7 @@ def test_every_operator_has_the_same_value_in_parts(spec: OpSpec) -> None:
 
 
 def banded(rows: int, width: int = 64, heads: int = 2, band: int = 33) -> tuple[Node, dict[Node, np.ndarray]]:
-    """Return weighted sums of rows that are gathered for each row of each head, and values of the leaves."""
+    """Return weighted sums of rows that are gathered for each row of each head, and values for the leaves."""
     types = [(heads, rows, width), (heads, rows, 1, width), (rows, band)]
     values, query, places = (placeholder(i, TensorType("int64" if i == 2 else "float32", each)) for i, each in enumerate(types))
     gathered = apply("Gather", apply("Relu", values), places, axis=1)  # [heads, rows, band, width]
@@ -71,7 +71,10 @@ def test_a_fragment_has_the_same_value_in_parts() -> None:
 
 @pytest.mark.parametrize("is_flat", [False, True])
 def test_what_is_gathered_is_never_there_as_a_whole(is_flat: bool) -> None:
-    """Each head needs its own rows alone, also where the result has rows of all heads one after another."""
+    """A gathered tensor is never held in memory as a whole.
+
+    Each head needs only its own rows, also if the result has the rows of all heads one after another.
+    """
     root, leaves = banded(512, heads=16, band=65)
     root = apply("Reshape", root, shape=(16 * 512, 64)) if is_flat else root
     gathered_bytes = 8 * 16 * 512 * 65 * 64

@@ -1,4 +1,4 @@
-"""Texts of the language: what is printed parses to the same values, and what is wrong is told by line and column."""
+"""Texts of the language: printed values parse to the same values, and errors name the line and column."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sample(spec: OpSpec, random: Random) -> Node:
     try:
         return apply(spec.name, *leaves, **values)
     except TypeMismatch:
-        reject()  # an expression that was drawn may read nothing but padding
+        reject()  # a drawn expression may read only padding
 
 
 @pytest.mark.parametrize("spec", OPS.values(), ids=lambda spec: spec.name)
@@ -90,7 +90,7 @@ TYPES = st.builds(
 
 @given(given_attributes=st.dictionaries(st.sampled_from("abc"), VALUES), type=TYPES, result=TYPES)
 def test_opaque_values_print_and_parse(given_attributes: dict[str, object], type: TensorType, result: TensorType) -> None:
-    """Any attribute, any dynamic size: floats by their bits, sizes by their names."""
+    """Opaque values print and parse with any attribute and any dynamic size: floats by their bits, sizes by their names."""
     x = make("Input", (), attributes(name="x"), type)
     opaque = make("Opaque", (x,), attributes(**given_attributes), TensorType("tuple", None))  # type: ignore[arg-type]
     y = make("OpaqueOutput", (opaque,), attributes(index=0), result)
@@ -135,7 +135,10 @@ def test_selections_print_and_parse() -> None:
 
 
 def test_the_profile_database_keeps_its_keys() -> None:
-    """Fragments as they were written when times were measured: every operator, shared values, bytes, dynamic sizes."""
+    """Fragments keep the texts under which measured times are stored.
+
+    The golden file holds every operator, shared values, bytes and dynamic sizes.
+    """
     lines = (GOLDEN / "fragments.txt").read_text().splitlines()
     assert [format_fragment(parse_fragment(line)) for line in lines] == lines
 
