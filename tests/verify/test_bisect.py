@@ -1,4 +1,4 @@
-"""The search finds what makes an optimised model wrong: a user's rule, two rules that do harm only together, or a kernel."""
+"""The search finds what makes an optimised model wrong: a user's rule, two wrong rules at once, or a kernel."""
 
 from __future__ import annotations
 
