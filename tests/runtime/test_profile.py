@@ -10,6 +10,7 @@ import sqlite3
 import statistics
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -146,8 +147,9 @@ def test_a_corrupt_file_is_replaced_by_memory_and_kept(tmp_path: Path) -> None:
 
 def test_a_database_that_nothing_refers_to_is_closed(tmp_path: Path) -> None:
     """But not while another one reads by the same connection."""
+    with closing(Database.open(tmp_path / "p.sqlite")) as first:
+        first.put(RELU)
     database = Database.open(tmp_path / "p.sqlite")
-    database.put(RELU)
     connection, scratch = database._connection, database.scratch()
     assert connection is not None
     del database
