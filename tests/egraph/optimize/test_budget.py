@@ -313,8 +313,8 @@ def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch
     known.foresee([program], options)
     assert known.plain_kernels == 0
     kernels = [Candidate(kernel.fragment, (), (), kernel.implementation) for kernel in program.kernels]
-    library = replace(kernels[0], implementation=Implementation.parse("onednn.eltwise", GENERATED.target))
     other = replace(kernels[0], fragment=apply("Exp", placeholder(0, TensorType("float32", (7,)))), implementation=GENERATED)
+    library = replace(other, fragment=apply("Tanh", placeholder(0, TensorType("float32", (8,)))), implementation=LIBRARY)
     assert uncompiled_candidates([*kernels, library, other, other], options) == 1
     assert known.seconds_of(program, options) == pytest.approx(0.5 + WORKER_SECONDS + 3 * 0.01)
 
@@ -364,6 +364,9 @@ def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: p
         assert held_up.wait(60.0), "what ends before anything is compiled ends by itself"
         ahead.end()
         assert stopped.is_set() and not sum(compiled)
+
+
+LIBRARY = Implementation.parse("onednn.eltwise", GENERATED.target)
 
 
 def _plain() -> Program:

@@ -45,6 +45,13 @@ def test_more_threads_than_cores_are_refused() -> None:
         to_options(parse(["m.onnx", "--threads", "9999"]))
 
 
+def test_a_program_is_for_one_thread_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in onnxruntime: a second thread on a core shares its arithmetic units with the first."""
+    monkeypatch.setattr("egraph.optimize.arguments.usable_cores", lambda: 16)
+    monkeypatch.setattr("egraph.optimize.arguments.default_threads", lambda: 8)
+    assert to_options(parse(["m.onnx"])).threads == 8 and to_options(parse(["m.onnx", "--threads", "16"])).threads == 16
+
+
 def test_a_session_uses_no_more_threads_than_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(tmp_path / "m.einsat", *matmul_relu())
     for told in ("", "9999"):
