@@ -283,7 +283,6 @@ class _Comparison:
     def compare_on(self, name_of_input: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> bool:
         """Compare on one input; return whether it is conclusive. It is not if the model amplifies rounding there too much."""
         noise = Noise(self.plain, feeds, self.seed, self.plain_moved, self.in_float64) if self.plain else None
-        vouched: Blame | None = None
         is_conclusive = True
         self.spread.add(expected)
         for file, run in self.candidates.items():
@@ -298,9 +297,8 @@ class _Comparison:
                     relative = compare(expected_output, actual, self.tolerance, where=where)
                 except TooFar as error:
                     measured_noise = noise.of(position, expected_output, actual, self.tolerance) if noise else UNKNOWN
-                    if noise and self.vouch and vouched is None:
-                        vouched = self.vouch(feeds)
-                    reason = self._accepted(error, name, feeds, measured_noise, vouched, may_replace=may_replace)
+                    alone = self.vouch(feeds) if noise and self.vouch else None
+                    reason = self._accepted(error, name, feeds, measured_noise, alone, may_replace=may_replace)
                     if isinstance(reason, Disagreement):
                         is_conclusive = False
                         self.amplified.append(f"{where}: another input takes its place, as this one tells nothing: {reason.what}")
