@@ -53,7 +53,7 @@ def timed(run: Run, searched: Search, plain: Program, key: str, *, is_measured: 
     else:
         preferred = by_preference(entries, run.derivations.errors())
         is_new = is_measured and not searched.choice.is_earlier
-        known = None if is_new else _read(run, entries, contenders, preferred)
+        known = None if is_new else _recorded_decision(run, entries, contenders, preferred)
         decision = known or _raced(run, searched, entries, contenders, preferred, key)
     if isinstance(decision, Search):
         return timed(run, decision, plain, key, is_measured=is_measured)
@@ -76,7 +76,7 @@ def _estimated(run: Run, searched: Search, entries: Sequence[Entry], contenders:
     return raced, best
 
 
-def _read(run: Run, entries: Sequence[Entry], contenders: Sequence[Contender], preferred: Sequence[str]) -> Decision | None:
+def _recorded_decision(run: Run, entries: Sequence[Entry], contenders: Sequence[Contender], preferred: Sequence[str]) -> Decision | None:
     """Return the result of an earlier race of the same programs, with the winner compiled, or None if there is no usable one."""
     if (decided := decided_before(run, contenders, preferred, frozen=run.options.frozen)) is None:
         return None

@@ -86,7 +86,7 @@ class Database:
         if not read_only:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                return _closing_itself(Database(_connect(file, "rwc", warn), writable=True, place=str(file), warn=warn))
+                return _with_finalizer(Database(_connect(file, "rwc", warn), writable=True, place=str(file), warn=warn))
             except (OSError, sqlite3.Error) as error:
                 problem = error
         try:
@@ -96,7 +96,7 @@ class Database:
             return Database(None, writable=False, place=str(file), warn=warn)
         if not read_only:
             warn(f"profile database {file} cannot be written ({problem}): new measurements are kept in memory only")
-        return _closing_itself(Database(connection, writable=False, place=str(file), warn=warn))
+        return _with_finalizer(Database(connection, writable=False, place=str(file), warn=warn))
 
     def scratch(self) -> Database:
         """Return a database that knows all that this one does; rows that are put into it are not seen by others."""
@@ -210,7 +210,7 @@ class Database:
                 yield row
 
 
-def _closing_itself(database: Database) -> Database:
+def _with_finalizer(database: Database) -> Database:
     """Return a database whose file is closed when nothing refers to it any more, if ``close`` was not called."""
     if database._connection is not None:
         weakref.finalize(database, _close, database._connection)
