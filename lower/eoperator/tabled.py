@@ -17,7 +17,7 @@ from typing import TypeAlias
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length
 from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Reduction
-from lower.eoperator.linear import Matrix, linear_program
+from lower.eoperator.linear import LinearProgram, linear_program
 from lower.eoperator.partial_digits import Cut, cut_digits
 from lower.eoperator.terms import Replacement, Term, Terms, subterms
 from lower.eoperator.transforms import split_digits
@@ -212,6 +212,8 @@ def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Te
     new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
     result = _Values((*axes, *new), {})
     position = data.axes.index(along)
+    indexed = [i for i in axes if any(i in t.free for t in tables)]
+    programs: dict[tuple[int, ...], LinearProgram] = {}
     for position_of_others in itertools.product(*map(_range, axes)):
         vector = [data.terms[(*position_of_others[:position], k, *position_of_others[position:])] for k in _range(along)]
         if reduction != "sum":
@@ -222,10 +224,13 @@ def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Te
             continue
         rows = list(itertools.product(*map(_range, new)))
         at = dict(zip(axes, position_of_others, strict=True))
-        matrix: Matrix = tuple(
-            tuple(_coefficient(table, tables, {**at, **dict(zip(new, row, strict=True)), along: k}) for k in _range(along)) for row in rows
-        )
-        values = linear_program(matrix).run(vector, lambda pairs: combination(table, pairs))
+        key = tuple(at[i] for i in indexed)
+        if key not in programs:
+            position_of = [{**at, **dict(zip(new, row, strict=True))} for row in rows]
+            programs[key] = linear_program(
+                tuple(tuple(_coefficient(table, tables, {**each, along: k}) for k in _range(along)) for each in position_of)
+            )
+        values = programs[key].run(vector, lambda pairs: combination(table, pairs))
         result.terms |= {(*position_of_others, *row): value for row, value in zip(rows, values, strict=True)}
     return result
 

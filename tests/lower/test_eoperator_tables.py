@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,7 @@ from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.cook_toom import cook_toom
 from egraph.derive.bilinear.programs import Bilinear, program
 from egraph.tensor import Node, TensorType, placeholder, placeholders, walk
-from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.index import Iterator, index, length
 from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
@@ -98,15 +99,18 @@ def one_tile() -> Node:
     return derived(node, what).inputs[0].inputs[0]
 
 
-def bordered() -> Node:
-    """Return a transform of 3 x 3 tiles, the last of which reach beyond the image."""
-    node = convolution((1, 11, 10, 32), (4, 32, 3, 3))
+def bordered(height: int = 11, width: int = 10) -> Node:
+    """Return a transform of tiles of 4 x 4, the last of which reach beyond the image."""
+    node = convolution((1, height, width, 32), (4, 32, 3, 3))
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
     return derived(node, what).inputs[0].inputs[0]
 
 
 SMALL = tabulated(5, unrollable=False)
-FRAGMENTS = [*transforms(), *epilogues(), one_tile(), bordered(), *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
+LARGER, LARGEST = bordered(27, 26), bordered(51, 53)
+"""7 x 7 and 13 x 14 tiles: corners are rare in the first, and edges also in the second."""
+BORDERED = [bordered(), LARGER, LARGEST]
+FRAGMENTS = [*transforms(), *epilogues(), one_tile(), *BORDERED, *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +188,24 @@ def test_regions_leave_nothing_to_ask(library: Library) -> None:
     check(Loaded(library.path), library[v], v)
 
 
+@pytest.mark.parametrize(("fragment", "own"), [(bordered(), 9), (LARGER, 5), (LARGEST, 1)], ids=["3x3", "7x7", "13x14"])
+def test_frequent_regions_get_code_of_their_own(fragment: Node, own: int) -> None:
+    from lower.targets.cpu.generator.unrolled import frequent_regions
+
+    given, outer = plain_tile(fragment)
+    chosen = frequent_regions(regions(kernel_of(KernelRequest(fragment)).table, given, outer[:-1]))
+    sizes = [math.prod(map(length, picked)) for picked in chosen]
+    assert len(sizes) == own and sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("fragment", BORDERED, ids=["3x3", "7x7", "13x14"])
 @pytest.mark.parametrize("tasks", [1, 2, 3])
-def test_threads_share_planes_in_every_region(tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_planes_in_every_region(fragment: Node, tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import lower.targets.cpu.generator.unrolled as unrolled_module
     from lower.targets.cpu.generator.generate import compile_object, generate
 
     monkeypatch.setattr(unrolled_module, "PARALLEL_NS", 0.0)
-    request = KernelRequest(bordered())
+    request = KernelRequest(fragment)
     function = generate(request, threads=2)
     assert "T.parallel(8)" in function.script()  # two shares of the planes, each over all tiles
     compile_object(function, tmp_path / "kernel.o")
