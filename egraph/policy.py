@@ -195,6 +195,12 @@ class CostPolicy:
         "Estimates of unmeasured kernels are lowered to this, but not below the roofline: a kernel that might be faster has to be tried.",
         most=1,
     )
+    reached: float = tuned(
+        0.75,
+        "quantile",
+        "The rate of contractions is at least this quantile of the rates that measured ones reached, if it was calibrated too low.",
+        most=1,
+    )
     library_caution: int = tuned(
         3,
         "power of extract.caution",

@@ -3,7 +3,8 @@
 Estimates only rank kernels that are not measured yet. Extraction is repeated until everything that it chose has been measured (or time is
 up), so a wrong estimate costs a measurement and not a wrong choice. Kernels around one costly operator are a family: they take about the
 same time, whatever is fused above it. So do kernels of attention of the same sizes. A kernel with a measured relative is estimated by it,
-corrected by the operands that it reads besides; every other kernel by its arithmetic and its bytes.
+corrected by the operands that it reads besides; every other kernel by its arithmetic and its bytes. If contractions are faster than the
+calibrated rate, which one slow moment of the machine makes too low, the rate that measured ones reach counts.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ Family: TypeAlias = tuple[Implementation, Hashable, tuple[object, ...]]
 """Implementation, the costly operator over what it reads, and the transposes above it; or its library's criterion instead of these two."""
 
 CHEAP = ("elementwise", "view", "movement")
+LEAST_FLOPS = 1e7
+"""Operations from which a contraction's time tells the rate of the device."""
+LEAST_RAISE = 1.1
+"""Least factor by which the rate of contractions is raised, because all estimates are then computed again."""
 
 
 def key_of(candidate: Candidate) -> KernelKey:
@@ -88,7 +93,9 @@ class CostModel:
         slow."""
         self._exact: dict[str, float] = {}
         """The time in float32 of each fragment's fastest measured kernel, in microseconds."""
-        self._expected: dict[tuple[Node, Implementation], float] = {}
+        self._expected: dict[tuple[Node, Implementation], tuple[DeviceSpeed, float]] = {}
+        self._rates: dict[KernelKey, float] = {}
+        """Gigaflops a second that contractions reached."""
 
     def speculative(self) -> CostModel:
         """Return a model that knows all that this one does; no other model or run sees the records that are filed in it."""
@@ -137,6 +144,9 @@ class CostModel:
     def _learn(self, candidate: Candidate, key: KernelKey, median_us: float) -> None:
         """Update the estimates of other kernels by this kernel's time."""
         amount, precision = self.work(candidate.fragment), candidate.implementation.precision
+        if amount.contracts and amount.flops >= LEAST_FLOPS and precision == PLAIN and not candidate.implementation.is_opaque:
+            self._rates[key] = amount.flops / (median_us * 1e3)
+            self._raise_rate()
         if (of := self.family(candidate)) is not None:
             self._relatives.setdefault(of, {})[key] = amount.size_bytes, median_us
         elif candidate.implementation.is_generated:
@@ -150,14 +160,23 @@ class CostModel:
             self._shares.setdefault(candidate.implementation.with_plan("").name, {})[key] = median_us / exact.median_us
         self._learned.add(key)
 
+    def _raise_rate(self) -> None:
+        """Raise the rate of contractions to what the faster ones of those that were measured reach."""
+        if len(self._rates) >= self.policy.enough_alike:
+            reached = sorted(self._rates.values())[int(self.policy.reached * (len(self._rates) - 1))]
+            if reached > LEAST_RAISE * self.speed.contraction_gigaflops_s:
+                self.speed = replace(self.speed, contraction_gigaflops_s=reached)
+
     def expected_us(self, candidate: Candidate) -> float:
-        """Return the expected time of a kernel before any is measured: its roofline times the factor of the prior."""
+        """Return the expected time of a kernel before it is measured: its roofline times the factor of the prior."""
         part = (candidate.fragment, candidate.implementation)
-        if part not in self._expected:
+        speed, expected_us = self._expected.get(part, (None, 0.0))
+        if speed is not self.speed:
             amount = self.work(candidate.fragment)
             factor = self.prior.factor(candidate.fragment, candidate.implementation.text, amount)
-            self._expected[part] = self.speed.kernel_us(candidate, amount) * max(1.0, factor * self.policy.optimism)
-        return self._expected[part]
+            expected_us = self.speed.kernel_us(candidate, amount) * max(1.0, factor * self.policy.optimism)
+            self._expected[part] = self.speed, expected_us
+        return expected_us
 
     def family(self, candidate: Candidate) -> Family | None:
         """Return the family of a kernel of a library or around an expression; None for others, whose loops depend on all they compute."""

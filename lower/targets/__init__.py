@@ -110,9 +110,10 @@ class Compiled(Protocol):
 
 
 class Compiler(Protocol):
-    """A process that compiles."""
+    """A process that compiles; ``wait`` returns once it has loaded what it needs."""
 
     def start(self) -> None: ...
+    def wait(self, seconds: float) -> None: ...
     def stop(self) -> None: ...
 
 

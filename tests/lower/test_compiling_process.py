@@ -74,6 +74,8 @@ def test_a_full_disk_is_no_failure_of_a_kernel(tmp_path: Path, monkeypatch: pyte
 
 FAKE = """
 import json, pickle, sys, time
+time.sleep(0.2)
+print("", flush=True)
 while True:
     jobs, threads = pickle.load(sys.stdin.buffer)
     for job in jobs:
@@ -100,6 +102,26 @@ def test_answers_that_come_at_once_are_all_read() -> None:
 
 
 @pytest.mark.usefixtures("fake")
+def test_waiting_ends_once_the_compiler_is_loaded() -> None:
+    with kept_compiler() as compiler:
+        compiler.wait(5.0)
+        assert not compiler.is_running, "waiting starts no process"
+        compiler.start()
+        started = time.monotonic()
+        compiler.wait(5.0)
+        assert time.monotonic() - started > 0.1
+        assert compiler.compile(["good"], 1, 5.0) == ([""], "")
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_compiler_that_loads_for_too_long_is_waited_for_when_it_compiles() -> None:
+    with kept_compiler() as compiler:
+        compiler.start()
+        compiler.wait(0.0)
+        assert compiler.compile(["good"], 1, 5.0) == ([""], "")
+
+
+@pytest.mark.usefixtures("fake")
 def test_an_error_elsewhere_ends_all_that_compile() -> None:
     """Ctrl-C interrupts the main thread while other threads wait for their compilers."""
     used: list[Compiler] = []
@@ -109,7 +131,7 @@ def test_an_error_elsewhere_ends_all_that_compile() -> None:
         with ThreadPoolExecutor(2) as pool, borrowed_compilers(2) as compilers:
             used.extend(compilers)
             answers.extend(pool.submit(compiler.compile, ["good", "hang"], 1, 30.0) for compiler in compilers)
-            while not all(compiler._has_answered for compiler in compilers):
+            while not all(compiler.worked_seconds for compiler in compilers):
                 time.sleep(0.01)
             raise KeyboardInterrupt
 

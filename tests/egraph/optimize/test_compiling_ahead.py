@@ -11,8 +11,9 @@ from threading import Event, Thread
 import pytest
 
 from egraph.optimize import compiling_ahead as module
-from egraph.optimize.compiling_ahead import compiling_ahead
+from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.kernels import kernel_program, uncompiled
+from egraph.policy import MeasurePolicy
 from egraph.tensor import Program, TensorType, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
@@ -72,3 +73,29 @@ def test_libraries_are_built_before_kernels_unless_compiling_is_over(monkeypatch
         ahead.start([_program("Exp")], [Path("first.c"), Path("second.c")])
         assert counts.get(timeout=60.0) == 1 and not ahead.is_building
     assert [built.get(timeout=1.0), built.get(timeout=1.0)] == ["first.c", "second.c"]
+
+
+class _Process:
+    """Lists what is asked of a compiler."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def start(self) -> None:
+        self.asked.append("start")
+
+    def wait(self, seconds: float) -> None:
+        self.asked.append("wait")
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+
+def test_a_compiler_that_still_loads_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loading takes a second of a core, and would disturb what is measured next."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    process = _Process()
+    ahead = CompilingAhead([process], tmp_path, CompileOptions(threads=1), lambda count, seconds: None, MeasurePolicy(), lambda: 60.0)
+    ahead.start([])
+    ahead.end()
+    assert process.asked == ["start", "wait"]

@@ -29,7 +29,7 @@ def load_generator() -> None:
 def main() -> None:
     """Compile every request of the batches on standard input, until it ends; one JSON line each on standard output.
 
-    A line has the seconds that compiling took, without what it took to start.
+    An empty line before them says that the code generator is loaded. A request's line has the seconds that compiling took.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     answers = os.fdopen(os.dup(1), "w")
@@ -37,6 +37,8 @@ def main() -> None:
     load_generator()
     from lower.targets.cpu.generator.generate import compile_object, generate
 
+    answers.write("\n")
+    answers.flush()
     while True:
         try:
             jobs, threads = pickle.load(sys.stdin.buffer)

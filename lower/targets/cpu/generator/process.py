@@ -8,14 +8,14 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from runtime.child import IMPORT_ROOT, Child
 from runtime.cores import usable_cores
 
 START_SECONDS = 30.0
-"""Seconds that the first answer of a process may take longer than any other."""
+"""Maximum time for a process to load the code generator."""
 MESSAGE_CHARACTERS = 400
 MOST_PROCESSES = 4
 """The most compiler processes that run at once: each takes a few hundred megabytes."""
@@ -29,7 +29,7 @@ class Compiler:
         self.worked_seconds = 0.0
         """What compiling took so far, without what it took to start."""
         self._child: Child | None = None
-        self._has_answered = False
+        self._is_loaded = False
         self._is_stopped = False
         self._lock = threading.Lock()
 
@@ -38,7 +38,13 @@ class Compiler:
         if self._child is None:
             paths = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
             self._child = Child([sys.executable, *MODULE], {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"})
-            self._has_answered = False
+            self._is_loaded = False
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the process, if there is one, has loaded the code generator, because that disturbs whatever is measured beside it."""
+        with self._lock, suppress(EOFError, TimeoutError):
+            if self._child is not None and not self._is_loaded:
+                self._await_loaded(self._child, min(seconds, START_SECONDS))
 
     def compile(self, jobs: Sequence[Any], threads: int, limit_seconds: float) -> tuple[list[str], str]:
         """Return one error ('' where there is none) for each job that was answered, and what ended it early."""
@@ -58,15 +64,16 @@ class Compiler:
         assert child is not None
         errors: list[str] = []
         problem = "interrupted"
-        patience = limit_seconds
+        patience = START_SECONDS
         try:
             child.send(pickle.dumps((list(jobs), threads)))
+            if not self._is_loaded:
+                self._await_loaded(child, patience)
+            patience = limit_seconds
             while len(errors) < len(jobs):
-                patience = limit_seconds + (0.0 if self._has_answered else START_SECONDS)
                 answer = json.loads(child.line(patience))
                 errors.append(str(answer["error"]))
                 self.worked_seconds += float(answer["seconds"])
-                self._has_answered = True
             problem = ""
         except BrokenPipeError:
             problem = "the compiler died before it read its work"
@@ -80,6 +87,10 @@ class Compiler:
             if problem:  # Ctrl-C too: answers that come later must not be taken for the next job's
                 self._end()
         return errors, problem
+
+    def _await_loaded(self, child: Child, seconds: float) -> None:
+        child.line(seconds)
+        self._is_loaded = True
 
     @property
     def is_running(self) -> bool:
