@@ -14,15 +14,15 @@ from threading import Semaphore
 import pytest
 
 from egraph.errors import LowerError
-from egraph.tensor import Node, TensorType, placeholder
+from egraph.tensor import Node, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.eoperator import KernelRequest
 from lower.targets.cpu.generator import compile_library
 from lower.targets.cpu.generator import library as library_module
 from lower.targets.cpu.generator import process as process_module
-from lower.targets.cpu.generator.library import TOGETHER
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, kept_compiler
 from runtime.child import Child
+from tests.support.fragments import leaf
 
 MODULE = process_module.MODULE
 """What users run: other tests' processes are forks of one that has imported it."""
@@ -144,7 +144,6 @@ def test_an_error_elsewhere_ends_all_that_compile() -> None:
 def test_many_kernels_are_compiled_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "most_processes", lambda: 2)
     monkeypatch.setattr(library_module, "LEAST_A_PROCESS", 1)
-    monkeypatch.setattr(library_module, "TOGETHER", 1)
     fragments = [_fragment(size) for size in (3, 5, 7)]
     both = compile_library(fragments, tmp_path / "a.so", threads=1, cache=tmp_path / "cache")
     monkeypatch.setattr(library_module, "most_processes", lambda: 1)
@@ -174,10 +173,28 @@ def test_processes_that_run_share_few_kernels_and_none_waits_for_a_slow_one(tmp_
 
     monkeypatch.setattr(library_module, "running_compilers", lambda: 2)
     monkeypatch.setattr(library_module, "borrowed_compilers", lambda count: nullcontext([Fake(number) for number in range(count)]))
-    requests = [KernelRequest(_fragment(size)) for size in range(3, 3 + 3 * TOGETHER)]
+    requests = [KernelRequest(_fragment(size)) for size in (3, 4, 5)]
     failures, seconds = library_module._compile(requests, {each: tmp_path / each.symbol for each in requests}, 1)
-    assert failures == {} and counts == [TOGETHER, 2 * TOGETHER]
-    assert seconds == 1.5 * TOGETHER, "two worked side by side"
+    assert failures == {} and counts == [1, 2]
+    assert seconds == 1.5, "two worked side by side"
+
+
+def test_the_kernels_that_take_longest_are_compiled_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Fake:
+        worked_seconds = 0.0
+
+        def compile(self, jobs: Sequence[tuple[str, object, object, str]], threads: int, seconds: float) -> tuple[list[str], str]:
+            order.extend(job[0] for job in jobs)
+            return [""] * len(jobs), ""
+
+    monkeypatch.setattr(library_module, "running_compilers", lambda: 2)
+    monkeypatch.setattr(library_module, "borrowed_compilers", lambda count: nullcontext([Fake()]))
+    transform = apply("Relu", apply("Expression", leaf(0, 4), text="{i0<4} ($0[i0] * 2)"))
+    requests = [KernelRequest(each) for each in (_fragment(3), transform, _fragment(4))]
+    library_module._compile(requests, {each: tmp_path / each.symbol for each in requests}, 1)
+    assert order == [format_fragment(each) for each in (transform, _fragment(3), _fragment(4))]
 
 
 @pytest.mark.usefixtures("fake")

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from egraph.errors import LowerError
-from egraph.tensor import Node, format_fragment
+from egraph.tensor import Node, format_fragment, walk
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, most_processes, running_compilers
 from runtime import cache as user_cache
@@ -27,8 +27,6 @@ from runtime.processor import cpuinfo
 SECONDS_PER_KERNEL = 20.0
 LEAST_A_PROCESS = 8
 """Kernels from which starting another compiling process pays."""
-TOGETHER = 3
-"""Kernels that one of several processes takes at once: some take ten times as long as others."""
 DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
 """Texts of compilers' errors where object files cannot be written, independent of the kernel."""
 _SOURCES = ("lower/targets/cpu/generator", "lower/eoperator", "egraph/tensor")
@@ -154,9 +152,10 @@ def _unwritable(folder: Path, problem: str) -> LowerError:
 def _compile(
     missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int
 ) -> tuple[dict[KernelRequest, LowerError], float]:
-    """Compile in all processes that run, or in as many as are worth starting; each takes the next few when it is done with its last.
+    """Compile in all processes that run, or in as many as are worth starting; each takes the next kernel when it is done with its last.
 
-    Return the failures, and the seconds that each process worked, on average.
+    Kernels take from 0.04 to 2 s. Those with expressions take longest and come first, so that no process waits long for another at the
+    end. Return the failures, and the seconds that each process worked, on average.
     """
     count = min(len(missing), max(1, running_compilers(), min(most_processes(), len(missing) // LEAST_A_PROCESS)))
     failures: dict[KernelRequest, LowerError] = {}
@@ -173,11 +172,15 @@ def _compile(
         before_seconds = sum(compiler.worked_seconds for compiler in compilers)
         for compiler in compilers:
             idle.put(compiler)
-        length = TOGETHER if count > 1 else len(missing)
-        for part in [pool.submit(compile_some, missing[start : start + length]) for start in range(0, len(missing), length)]:
+        parts = [[request] for request in sorted(missing, key=_is_quick)] if count > 1 else [missing]
+        for part in [pool.submit(compile_some, part) for part in parts]:
             failures |= part.result()
         worked_seconds = sum(compiler.worked_seconds for compiler in compilers) - before_seconds
     return failures, worked_seconds / count
+
+
+def _is_quick(request: KernelRequest) -> bool:
+    return all(node.op != "Expression" for node in walk((request.fragment,)))
 
 
 def _compile_part(
