@@ -3,8 +3,8 @@
 Estimates only rank kernels that are not measured yet. Extraction is repeated until everything that it chose has been measured (or time is
 up), so a wrong estimate costs a measurement and not a wrong choice. Kernels around one costly operator are a family: they take about the
 same time, whatever is fused above it. So do kernels of attention of the same sizes. A kernel with a measured relative is estimated by it,
-corrected by the operands that it reads besides; every other kernel by its arithmetic and its bytes. If contractions are faster than the
-calibrated rate, which one slow moment of the machine makes too low, the rate that measured ones reach counts.
+corrected by the operands that it reads besides; every other kernel by its arithmetic and its bytes. If measured contractions are faster
+than expected, because the machine was slow when it was calibrated, their rate is raised.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Family: TypeAlias = tuple[Implementation, Hashable, tuple[object, ...]]
 CHEAP = ("elementwise", "view", "movement")
 LEAST_FLOPS = 1e7
 """Operations from which a contraction's time tells the rate of the device."""
-LEAST_RAISE = 1.1
-"""Least factor by which the rate of contractions is raised, because all estimates are then computed again."""
+LEAST_CHANGE = 1.1
+"""Least factor by which the rate of contractions changes, because all estimates are then computed again."""
 
 
 def key_of(candidate: Candidate) -> KernelKey:
@@ -94,8 +94,9 @@ class CostModel:
         self._exact: dict[str, float] = {}
         """The time in float32 of each fragment's fastest measured kernel, in microseconds."""
         self._expected: dict[tuple[Node, Implementation], tuple[DeviceSpeed, float]] = {}
-        self._rates: dict[KernelKey, float] = {}
-        """Gigaflops a second that contractions reached."""
+        self._calibrated = self.speed
+        self._contracted: dict[KernelKey, float] = {}
+        """Ratios of measured to expected times of contractions, by the calibrated speed and the prior."""
 
     def speculative(self) -> CostModel:
         """Return a model that knows all that this one does; no other model or run sees the records that are filed in it."""
@@ -144,9 +145,10 @@ class CostModel:
     def _learn(self, candidate: Candidate, key: KernelKey, median_us: float) -> None:
         """Update the estimates of other kernels by this kernel's time."""
         amount, precision = self.work(candidate.fragment), candidate.implementation.precision
-        if amount.contracts and amount.flops >= LEAST_FLOPS and precision == PLAIN and not candidate.implementation.is_opaque:
-            self._rates[key] = amount.flops / (median_us * 1e3)
-            self._raise_rate()
+        if self._tells_rate(candidate):
+            factor = self.prior.factor(candidate.fragment, candidate.implementation.text, amount)
+            self._contracted[key] = median_us / (factor * self._calibrated.kernel_us(candidate, amount))
+            self._correct_rate()
         if (of := self.family(candidate)) is not None:
             self._relatives.setdefault(of, {})[key] = amount.size_bytes, median_us
         elif candidate.implementation.is_generated:
@@ -160,12 +162,18 @@ class CostModel:
             self._shares.setdefault(candidate.implementation.with_plan("").name, {})[key] = median_us / exact.median_us
         self._learned.add(key)
 
-    def _raise_rate(self) -> None:
-        """Raise the rate of contractions to what the faster ones of those that were measured reach."""
-        if len(self._rates) >= self.policy.enough_alike:
-            reached = sorted(self._rates.values())[int(self.policy.reached * (len(self._rates) - 1))]
-            if reached > LEAST_RAISE * self.speed.contraction_gigaflops_s:
-                self.speed = replace(self.speed, contraction_gigaflops_s=reached)
+    def _tells_rate(self, candidate: Candidate) -> bool:
+        """Return whether a kernel's time tells the rate of contractions: it is large, in float32, and not onnxruntime's."""
+        amount, implementation = self.work(candidate.fragment), candidate.implementation
+        is_large = amount.contracts and amount.flops >= LEAST_FLOPS and self._lowering.speed is None
+        return is_large and implementation.precision == PLAIN and not implementation.is_opaque
+
+    def _correct_rate(self) -> None:
+        """Raise the calibrated rate of contractions as far as the median of the measured ones is faster than expected."""
+        if len(self._contracted) >= self.policy.enough_alike:
+            rate = self._calibrated.contraction_gigaflops_s / min(1.0, statistics.median(self._contracted.values()))
+            if abs(math.log(rate / self.speed.contraction_gigaflops_s)) > math.log(LEAST_CHANGE):
+                self.speed = replace(self.speed, contraction_gigaflops_s=rate)
 
     def expected_us(self, candidate: Candidate) -> float:
         """Return the expected time of a kernel before it is measured: its roofline times the factor of the prior."""
