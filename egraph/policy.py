@@ -195,12 +195,6 @@ class CostPolicy:
         "Estimates of unmeasured kernels are lowered to this, but not below the roofline: a kernel that might be faster has to be tried.",
         most=1,
     )
-    reached: float = tuned(
-        0.75,
-        "quantile",
-        "The rate of contractions is at least this quantile of the rates that measured ones reached, if it was calibrated too low.",
-        most=1,
-    )
     library_caution: int = tuned(
         3,
         "power of extract.caution",
@@ -458,12 +452,6 @@ class CheckPolicy:
 class BudgetPolicy:
     """Time of the budget that is kept for the steps after a search."""
 
-    compile_share: float = tuned(
-        0.05,
-        "fraction of the budget",
-        "Maximum time kept for compiling the program without rules. If it takes longer, measuring has priority.",
-        most=1,
-    )
     plan_seconds: float = tuned(
         0.0015, "seconds per kernel", "Time kept for planning the chosen program, its buffers and its steps: 3 s for 2,000 kernels."
     )

@@ -47,8 +47,6 @@ class Budget:
     """Factor by which other processes on the cores slow everything down."""
     compilations: list[tuple[int, float]] = field(default_factory=list)
     """For each batch of generated kernels, their number and the seconds to compile them."""
-    plain_kernels: int = 0
-    """Number of kernels of the program without rules that are still to be compiled."""
     fold_seconds: float = 0.0
     """Time to fold a program: a second or two for a thousand kernels."""
     compared_seconds: float = 0.0
@@ -140,10 +138,6 @@ class Budget:
         """Record how long the comparison of a program with the original took on one input."""
         self.compared_seconds = max(self.compared_seconds, seconds)
 
-    def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
-        """Count the kernels of programs that will be compiled whatever the search finds."""
-        self.plain_kernels = len(uncompiled(programs, options))
-
     def seconds_to_compile(self, kernels: int) -> float:
         """Return the seconds to compile this many generated kernels, at the pace of the most recent ones.
 
@@ -231,11 +225,9 @@ class Budget:
     def after_search_seconds(self, uncompiled: int = 0) -> float:
         """Return the seconds of all steps after the search, if this many of the chosen kernels are not compiled yet.
 
-        The shipped program has to be folded, planned and compiled. The program without rules gets a bounded time, because measuring is
-        worth more.
+        The shipped program has to be folded, planned and compiled. No time is kept for the program without rules.
         """
-        most_seconds = self.policy.budget.compile_share * self.seconds
-        compile_seconds = self.seconds_to_compile(uncompiled) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
+        compile_seconds = self.seconds_to_compile(uncompiled)
         plan_seconds = self.slowdown * self.policy.budget.plan_seconds * self.chosen_kernels
         return self.fold_seconds + plan_seconds + compile_seconds + self.race_seconds + self.check_seconds
 

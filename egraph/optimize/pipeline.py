@@ -120,7 +120,7 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
             reference = Reference(compared, imported.graph, user_inputs, runs, session, answers)
             deriver, folder = Deriver(chosen, Gate(database), options.tolerance), Folder(imported.graph)
             budget = Budget(
-                progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
+                progress, options.finalists + 1, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
                 given=len(user_inputs.files), policy=options.policy,
             )  # fmt: skip
             outline = outline_of(imported.graph, options)
@@ -285,7 +285,6 @@ def _trial(run: Run, rules: Sequence[Rule | MergeRule], measurer: Measurer | Non
         def calibrated() -> CostModel:
             ahead.end()  # nothing is measured while a compiler runs
             run.look_again()
-            run.budget.foresee(folded, run.repair.compile_options)
             if measurer is not None:
                 measurer.compile_seconds = run.budget.seconds_to_compile(1)
             return run.calibrated(measurer)

@@ -58,9 +58,12 @@ class Trial:
 
 
 def by_importance(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries, which begin with the plain program, in the order of compiling and timing: the best first."""
+    """Return the entries, which begin with the plain program, in the order of compiling and timing: the best first, the plain one last.
+
+    The plain program shows how much the search gains, and hardly ever wins.
+    """
     plain, *others = entries
-    return [*others[:1], plain, *others[1:]]
+    return [*others, plain]
 
 
 def entry_named(name: str, entries: Sequence[Entry]) -> Entry | None:
@@ -142,16 +145,17 @@ def compile_entry(entry: Entry, options: CompileOptions) -> int:
 def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget: Budget, options: CompileOptions) -> Iterator[Entry]:
     """Yield programs, given in the order of their importance, in the order of compiling, which is mostly the same.
 
-    If compiling the kernels of the first program may take all the time there is, and the last program has next to none to compile, the last
-    one comes first, so that there is a program to race. If derivations take part, the last program is the one by rules alone.
+    If compiling the kernels of the first program may take all the time there is, and the last program of the search has next to none to
+    compile, the last one comes first, so that there is a program to race. If derivations take part, it is the program by rules alone.
     """
-    first, last = entries[0], entries[-1]
-    if len(entries) > 1 and PLAIN not in (first.contender.name, last.contender.name):
+    found = [entry for entry in entries if entry.contender.name != PLAIN]
+    if len(found) > 1:
+        first, last = found[0], found[-1]
         kernels = len(uncompiled([folded(first).program], options))
         is_long = budget.seconds_to_compile(kernels) > QUICK_SHARE * budget.compiling_seconds()
         if is_long and len(uncompiled([folded(last).program], options)) <= QUICK_SHARE * kernels:
             yield last
-            entries = entries[:-1]
+            entries = [entry for entry in entries if entry is not last]
     yield from entries
 
 
