@@ -58,7 +58,6 @@ class Iteration:
     matches: int
     seconds: float
 
-
 @dataclass(frozen=True)
 class Saturation:
     """The final e-graph, and how it grew."""
@@ -82,11 +81,12 @@ def saturate(
     interrupted: Callable[[], bool] = lambda: False,
     derivations: Derivations | None = None,
     policy: SaturationPolicy = SaturationPolicy(),
-    may_derive: Callable[[FrozenEGraph], bool] = lambda by_rules: True,
+    most_growth: Callable[[FrozenEGraph], float] = lambda by_rules: math.inf,
 ) -> Saturation:
     """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early.
 
-    ``may_derive`` is called with the rules' e-graph before derivations run; its time does not count.
+    ``most_growth`` is called with the rules' e-graph before derivations run. It returns how many times as many e-nodes there is time for,
+    or 0 if nothing is to be derived. Its own time does not count.
     """
     names = [rule.name for rule in (*rules, *(derivations.rules if derivations else ()))]
     for name in names:
@@ -116,8 +116,8 @@ def saturate(
         reason = growth.run_rules()
         if growth.can_derive(reason):
             by_rules = picture()
-            if growth.may_derive(partial(may_derive, by_rules)):
-                reason = growth.run_derivations(reason)
+            if times := growth.ask(partial(most_growth, by_rules)):
+                reason = growth.run_derivations(reason, times)
             else:
                 frozen, by_rules, reason = by_rules, None, "time"
     finally:
@@ -152,6 +152,8 @@ class _Growth:
     most_e_nodes: float = math.inf
     seconds: float = math.inf
     """Time since the start at which this part is over."""
+    foreseen_e_nodes: float = math.inf
+    """Size of the e-graph from which laying its candidates would take too long; rules end there."""
     looks: int = 0
     over: list[int] = field(default_factory=list)
     """The look at the clock that ended each part, or NEVER."""
@@ -173,7 +175,7 @@ class _Growth:
     def is_late(self) -> bool:
         """Return whether the time of this part is over, without counting as a look, for callers that are not repeated identically."""
         if self.limits.looks is None:
-            return time.monotonic() - self.start > self.seconds
+            return time.monotonic() - self.start > self.seconds or len(self.classes.nodes) > self.foreseen_e_nodes
         part = len(self.over) - 1
         return part < len(self.limits.looks) and self.looks >= self.limits.looks[part] != NEVER
 
@@ -191,18 +193,22 @@ class _Growth:
         """Return whether derivations have operators and iterations left."""
         return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
 
-    def may_derive(self, ask: Callable[[], bool]) -> bool:
-        """Return whether derivations may run: as in the repeated saturation, or by ``ask``, whose time does not count."""
+    def ask(self, ask: Callable[[], float]) -> float:
+        """Return the largest growth by derivations, by ``ask``, whose time does not count; a repeated saturation knows where they ended."""
         if self.limits.looks:
-            return len(self.limits.looks) > 1
+            return math.inf if len(self.limits.looks) > 1 else 0.0
         started = time.monotonic()
         try:
             return ask()
         finally:
             self.start += time.monotonic() - started
 
-    def run_derivations(self, reason: StopReason) -> StopReason:
-        """Run the derivations and all rules again, round by round; ``reason`` is why the rules stopped."""
+    def run_derivations(self, reason: StopReason, times: float) -> StopReason:
+        """Run the derivations and all rules again, round by round; ``reason`` is why the rules stopped.
+
+        The rules end once the e-graph has ``times`` as many e-nodes as before, but may vary what was derived in any case.
+        """
+        wanted_e_nodes = times * len(self.classes.nodes)
         assert self.deriving is not None
         spent_seconds = time.monotonic() - self.start
         self.seconds = max(self.limits.seconds, spent_seconds + self.policy.derivations_share * self.limits.seconds)
@@ -210,13 +216,15 @@ class _Growth:
         self.most_e_nodes = min(self.limits.e_nodes, most)
         self.over.append(NEVER)
         with within(self.seconds - spent_seconds):
-            return self._derived(reason)
+            return self._derived(reason, wanted_e_nodes)
 
-    def _derived(self, reason: StopReason) -> StopReason:
+    def _derived(self, reason: StopReason, wanted_e_nodes: float) -> StopReason:
         assert self.deriving is not None
         while self.can_derive(reason):
             started = time.monotonic()
+            self.foreseen_e_nodes = math.inf
             used = self.deriving.apply(self.stop, self.is_late)
+            self.foreseen_e_nodes = max(wanted_e_nodes, self.policy.varied_growth * len(self.classes.nodes))
             self._note(used, started)  # recorded even if nothing was new, because a repeated search ends after as many iterations
             if stopped := self.stop():
                 return stopped

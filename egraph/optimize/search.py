@@ -6,6 +6,7 @@ thus finds everything that one without them finds, and the program by rules take
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,7 +127,7 @@ def search(
     asks = measurer is not None and earlier is None
     saturation = saturate(
         outline.graph, rules, limits, show, derivations=derivations, policy=policy.saturation,
-        may_derive=between.may_derive if asks else lambda by_rules: True,
+        most_growth=between.most_growth if asks else lambda by_rules: math.inf,
     )  # fmt: skip
     saturation = between.in_order(saturation)
     e_nodes = history[-1].e_nodes if history else 0

@@ -6,6 +6,7 @@ compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,10 +106,13 @@ class BetweenPhases:
     """Chooser for the rules' e-graph, once its candidates (``laid``) are laid."""
     laid: Laid = field(default_factory=dict)
 
-    def may_derive(self, by_rules: FrozenEGraph) -> bool:
-        """Lay the kernels of the rules' e-graph, and compile those that are measured first; return whether there is time to derive."""
+    def most_growth(self, by_rules: FrozenEGraph) -> float:
+        """Lay the kernels of the rules' e-graph, and compile those that are measured first.
+
+        Return how many times as large derivations may make the e-graph, or 0 if there is no time to derive.
+        """
         if not self.is_prepared():
-            return True  # the first run on a machine still builds libraries: derivations run meanwhile
+            return math.inf  # the first run on a machine still builds libraries: derivations run meanwhile
         budget, policy = self.budget, self.budget.policy.measure
         model = self.calibrated()
         budget.progress.stage("derive")
@@ -117,10 +121,13 @@ class BetweenPhases:
         kernels = int(self.derive_seconds / pace_seconds) if pace_seconds else policy.batch
         likely = self.first.look_ahead(kernels, LOOKING_SHARE * self.derive_seconds)
         left_seconds = budget.measuring_seconds() - self.derive_seconds
-        if derived_seconds(self.first, self.rehearsal) > policy.laid_share * left_seconds:
-            return False  # no growth is assumed: rules that were cut short go on in the derived e-graph and may shrink it
+        least_seconds = derived_seconds(self.first, self.rehearsal)
+        if least_seconds > policy.laid_share * left_seconds:
+            return 0.0  # no growth is assumed: rules that were cut short go on in the derived e-graph and may shrink it
         self.prepare(likely)
-        return True
+        each_seconds = derived_seconds(self.first, self.rehearsal, 2.0) - least_seconds
+        spare_seconds = policy.derived_laid_share * left_seconds - least_seconds
+        return max(1.0, 1.0 + spare_seconds / each_seconds) if each_seconds else math.inf
 
     def in_order(self, saturation: Saturation) -> Saturation:
         """Return the saturation with its e-graphs in the outline's order; an e-graph whose candidates are laid is reused."""

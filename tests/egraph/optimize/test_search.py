@@ -29,7 +29,7 @@ from egraph.optimize.records import Earlier
 from egraph.optimize.rehearsal import DerivedPart
 from egraph.optimize.search import Search, search, shortages
 from egraph.optimize.search_phases import BetweenPhases
-from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
+from egraph.policy import ExtractPolicy, MeasurePolicy, Policy, SaturationPolicy
 from egraph.rules import RULES
 from egraph.tensor import (
     Candidate,
@@ -289,6 +289,7 @@ def test_derived_programs_are_laid_out_where_there_was_time_for_that_before_the_
     found = search(
         network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), budget_of(clock),
         finalists=3, max_nodes=2_000, seed=0, derivations=Deriver((RULE,), Gate(prover=lambda *sides: "")).open(),
+        is_prepared=lambda: False,  # the e-graph grows as far as it can
     )  # fmt: skip
     before_seconds = 60.0 * MeasurePolicy.share - lay_seconds
     assert offered[0] == pytest.approx(before_seconds * (1 - share / MeasurePolicy.laid_share))
@@ -418,27 +419,41 @@ def test_whether_to_derive_is_asked_once_and_takes_none_of_the_time(monkeypatch:
     now_seconds = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_seconds)
 
-    def saturation(answer: bool, looks: tuple[int, ...] | None = None) -> Saturation:
-        def may_derive(by_rules: FrozenEGraph) -> bool:
+    def saturation(times: float, looks: tuple[int, ...] | None = None) -> Saturation:
+        def most_growth(by_rules: FrozenEGraph) -> float:
             nonlocal now_seconds
             asked.append(by_rules)
             now_seconds += 100.0
-            return answer
+            return times
 
         derivations = Deriver((RULE,), Gate(prover=lambda *sides: "")).open()
-        return saturate(network(), FEW, Limits(50.0, looks=looks), derivations=derivations, may_derive=may_derive)
+        return saturate(network(), FEW, Limits(50.0, looks=looks), derivations=derivations, most_growth=most_growth)
 
-    both, rules_only = saturation(True), saturation(False)
+    both, rules_only = saturation(math.inf), saturation(0.0)
     assert both.by_rules is asked[0] and both.seconds == 0.0 and both.stop_reason == "saturated"
     assert rules_only.frozen is asked[1] and rules_only.by_rules is None and rules_only.stop_reason == "time"
-    again = saturation(True, rules_only.looks), saturation(False, both.looks)
+    again = saturation(math.inf, rules_only.looks), saturation(0.0, both.looks)
     assert len(asked) == 2 and again[0].by_rules is None and again[0].frozen == rules_only.frozen
     assert again[1].frozen == both.frozen and again[1].by_rules == both.by_rules
 
 
-@pytest.mark.parametrize(("choosing_seconds", "is_derived"), [(0.5, True), (12.0, False)])
-def test_nothing_is_derived_where_there_is_no_time_to_choose_derived_programs(
-    monkeypatch: pytest.MonkeyPatch, choosing_seconds: float, is_derived: bool
+def test_derivations_end_once_the_e_graph_is_too_large_to_be_laid() -> None:
+    def saturation(times: float, looks: tuple[int, ...] | None = None) -> Saturation:
+        derivations = Deriver((RULE,), Gate(prover=lambda *sides: "")).open()
+        limits, policy = Limits(50.0, looks=looks), SaturationPolicy(varied_growth=1.0)
+        return saturate(network(), RULES, limits, derivations=derivations, policy=policy, most_growth=lambda by_rules: times)
+
+    whole, cut = saturation(math.inf), saturation(1.0)
+    assert (cut.stop_reason, whole.stop_reason) == ("time", "saturated") and cut.by_rules == whole.by_rules
+    assert len(cut.iterations) < len(whole.iterations)
+    matches = [each.statistics[-1].matches for each in (cut, whole)]
+    assert cut.statistics[-1].rule == RULE.name and 0 < matches[0] <= matches[1], "programs are derived, but rules vary them less"
+    assert saturation(math.inf, cut.looks).frozen == cut.frozen, "a repeated search ends at the same place"
+
+
+@pytest.mark.parametrize(("choosing_seconds", "least", "most"), [(0.1, 4.0, 50.0), (0.5, 2.0, 20.0), (6.0, 1.0, 1.0), (12.0, 0.0, 0.0)])
+def test_derivations_grow_the_e_graph_as_far_as_there_is_time_to_choose_from_it(
+    monkeypatch: pytest.MonkeyPatch, choosing_seconds: float, least: float, most: float
 ) -> None:
     """Nothing is derived if there is no time to choose derived programs.
 
@@ -448,7 +463,8 @@ def test_nothing_is_derived_where_there_is_no_time_to_choose_derived_programs(
     extract_slowly(monkeypatch, clock, lambda count, seconds: choosing_seconds)
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     between = BetweenPhases(Outline(graph, graph), budget_of(clock), 0, lambda: model, None, prepared.append, lambda: True, 1.0)
-    assert between.may_derive(saturate(graph, FEW, Limits()).frozen) == is_derived == bool(prepared)
+    assert least <= between.most_growth(saturate(graph, FEW, Limits()).frozen) <= most
+    assert bool(prepared) == (least > 0)
 
 
 def test_what_was_laid_is_of_the_e_graph_that_is_searched() -> None:
