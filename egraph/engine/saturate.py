@@ -58,6 +58,7 @@ class Iteration:
     matches: int
     seconds: float
 
+
 @dataclass(frozen=True)
 class Saturation:
     """The final e-graph, and how it grew."""
@@ -116,7 +117,7 @@ def saturate(
         reason = growth.run_rules()
         if growth.can_derive(reason):
             by_rules = picture()
-            if times := growth.ask(partial(most_growth, by_rules)):
+            if times := growth.most_growth(partial(most_growth, by_rules)):
                 reason = growth.run_derivations(reason, times)
             else:
                 frozen, by_rules, reason = by_rules, None, "time"
@@ -193,7 +194,7 @@ class _Growth:
         """Return whether derivations have operators and iterations left."""
         return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
 
-    def ask(self, ask: Callable[[], float]) -> float:
+    def most_growth(self, ask: Callable[[], float]) -> float:
         """Return the largest growth by derivations, by ``ask``, whose time does not count; a repeated saturation knows where they ended."""
         if self.limits.looks:
             return math.inf if len(self.limits.looks) > 1 else 0.0
@@ -206,9 +207,9 @@ class _Growth:
     def run_derivations(self, reason: StopReason, times: float) -> StopReason:
         """Run the derivations and all rules again, round by round; ``reason`` is why the rules stopped.
 
-        The rules end once the e-graph has ``times`` as many e-nodes as before, but may vary what was derived in any case.
+        The rules end once the e-graph has ``times`` as many e-nodes as before, but may always add ``saturation.varied_growth``.
         """
-        wanted_e_nodes = times * len(self.classes.nodes)
+        by_time_e_nodes = times * len(self.classes.nodes)
         assert self.deriving is not None
         spent_seconds = time.monotonic() - self.start
         self.seconds = max(self.limits.seconds, spent_seconds + self.policy.derivations_share * self.limits.seconds)
@@ -216,15 +217,15 @@ class _Growth:
         self.most_e_nodes = min(self.limits.e_nodes, most)
         self.over.append(NEVER)
         with within(self.seconds - spent_seconds):
-            return self._derived(reason, wanted_e_nodes)
+            return self._derived(reason, by_time_e_nodes)
 
-    def _derived(self, reason: StopReason, wanted_e_nodes: float) -> StopReason:
+    def _derived(self, reason: StopReason, by_time_e_nodes: float) -> StopReason:
         assert self.deriving is not None
         while self.can_derive(reason):
             started = time.monotonic()
             self.foreseen_e_nodes = math.inf
             used = self.deriving.apply(self.stop, self.is_late)
-            self.foreseen_e_nodes = max(wanted_e_nodes, self.policy.varied_growth * len(self.classes.nodes))
+            self.foreseen_e_nodes = max(by_time_e_nodes, self.policy.varied_growth * len(self.classes.nodes))
             self._note(used, started)  # recorded even if nothing was new, because a repeated search ends after as many iterations
             if stopped := self.stop():
                 return stopped

@@ -148,9 +148,9 @@ def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget:
     If compiling the kernels of the first program may take all the time there is, and the last program of the search has next to none to
     compile, the last one comes first, so that there is a program to race. If derivations take part, it is the program by rules alone.
     """
-    found = [entry for entry in entries if entry.contender.name != PLAIN]
-    if len(found) > 1:
-        first, last = found[0], found[-1]
+    programs = [entry for entry in entries if entry.contender.name != PLAIN]
+    if len(programs) > 1:
+        first, last = programs[0], programs[-1]
         kernels = len(uncompiled([folded(first).program], options))
         is_long = budget.seconds_to_compile(kernels) > QUICK_SHARE * budget.compiling_seconds()
         if is_long and len(uncompiled([folded(last).program], options)) <= QUICK_SHARE * kernels:

@@ -45,8 +45,8 @@ VECTORS = 4
 """Vectors of one place that are copied to a buffer together: as fast as 8, in half the space."""
 LEAST_SHARE = 1 / 12
 """Part of a tile's positions from which a region gets code of its own. Generating and compiling a transform of 36 places takes 0.2 s a
-region; in code with conditions its tiles take up to 1.4 times as long. With this share, ten transforms took 6.8 s to compile, not 12.2, and
-none took more than 1.05 times as long to run.
+region; in code with conditions its tiles take up to 1.4 times as long. With this share, nine transforms took 7.1 s to compile, not 12.5,
+and none took more than 1.05 times as long to run.
 """
 LEAST_RARE = 3
 """Smaller regions from which they share code with conditions, which is as long as that of two regions."""
