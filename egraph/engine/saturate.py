@@ -154,7 +154,7 @@ class _Growth:
     seconds: float = math.inf
     """Time since the start at which this part is over."""
     foreseen_e_nodes: float = math.inf
-    """Size of the e-graph from which laying its candidates would take too long; rules end there."""
+    """Size of the e-graph from which laying its candidates would take too long: known after the first round of derivations."""
     looks: int = 0
     over: list[int] = field(default_factory=list)
     """The look at the clock that ended each part, or NEVER."""
@@ -223,7 +223,6 @@ class _Growth:
         assert self.deriving is not None
         while self.can_derive(reason):
             started = time.monotonic()
-            self.foreseen_e_nodes = math.inf
             used = self.deriving.apply(self.stop, self.is_late)
             self.foreseen_e_nodes = max(by_time_e_nodes, self.policy.varied_growth * len(self.classes.nodes))
             self._note(used, started)  # recorded even if nothing was new, because a repeated search ends after as many iterations

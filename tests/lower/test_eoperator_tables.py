@@ -83,6 +83,15 @@ def tabulated(size: int, *, unrollable: bool) -> Node:
     return apply("Expression", leaf(0, size, 4), text=text_of(scope))
 
 
+def weighted_rows() -> Node:
+    """sum_k x[i, k] t[i, k]: each row has a table of its own"""
+    (i,), at = grid("i", (5,))
+    (k,), _ = grid("k", (4,))
+    weights = table([Fraction(position % 7 - 3, 4) for position in range(20)], index(i) * 4 + index(k))
+    scope = Scope((i,), (k,), Reduction.SUM, multiply(Read(Tensor("0", (5, 4)), (at[0], index(k))), weights))
+    return apply("Expression", leaf(0, 5, 4), text=text_of(scope))
+
+
 def epilogues() -> list[Node]:
     """Return transforms with elementwise operators before and after them."""
     v, *_, y = [f for f in transforms() if f.type.rank in (3, 4)][:2]
@@ -110,7 +119,8 @@ SMALL = tabulated(5, unrollable=False)
 LARGER, LARGEST = bordered(27, 26), bordered(51, 53)
 """7 x 7 and 13 x 14 tiles: corners are rare in the first, and edges also in the second."""
 BORDERED = [bordered(), LARGER, LARGEST]
-FRAGMENTS = [*transforms(), *epilogues(), one_tile(), *BORDERED, *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
+TABULATED = [tabulated(37, unrollable=True), SMALL, weighted_rows()]
+FRAGMENTS = [*transforms(), *epilogues(), one_tile(), *BORDERED, *samples(["Expression"], 16), *TABULATED]
 
 
 @pytest.fixture(scope="module")

@@ -192,6 +192,12 @@ def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all
     assert compiled == names, "there is time for all: the order is that of their importance"
 
 
+def test_the_program_without_rules_comes_last(tmp_path: Path) -> None:
+    contenders = [Contender(name, name, "einsat", str(tmp_path)) for name in (trial.PLAIN, "program 1", "program 2")]
+    plain, *others = [trial.Entry(contender, _plain()) for contender in contenders]
+    assert trial.by_importance([plain, *others]) == [*others, plain]
+
+
 def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None:
     quick, slow = schedule(), schedule(run_seconds=4.0)
     assert quick.after_search_seconds() < 10.0 < slow.after_search_seconds() < 60.0
