@@ -366,7 +366,8 @@ def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: Race
     """Return the first contender by preference that the fastest does not beat, or None if no contender has a time.
 
     ``race.verdict`` is enough to beat the most preferred contender, the original. A race asks after every round whether it may end; because
-    it asks many times, it requires more then, ``race.confidence``. A contender that was dropped in an earlier round does not win.
+    it asks many times, it requires more then, ``race.confidence``. A contender that was dropped in an earlier round does not win, nor does
+    one that is behind the original: if its times were disturbed, a slow program cannot be told from the fastest.
     """
     rounds = max((len(timings[name].samples_us) for name in preferred), default=0)
     left = [name for name in preferred if rounds and len(timings[name].samples_us) == rounds]
@@ -376,7 +377,10 @@ def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: Race
     def is_beaten(name: str) -> bool:
         return best is not None and is_faster(timings[best], timings[name], final if name == preferred[0] else policy)
 
-    return next((name for name in left if name == best or not is_beaten(name)), None)
+    def is_behind(name: str) -> bool:
+        return name != preferred[0] and leader([preferred[0], name], timings) == preferred[0]
+
+    return next((name for name in left if name == best or not (is_beaten(name) or is_behind(name))), None)
 
 
 def doubt(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> str:

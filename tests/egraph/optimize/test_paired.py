@@ -162,6 +162,16 @@ def test_the_verdict_at_the_end_asks_for_less_than_ending_early_does() -> None:
     assert winner(list(timings), timings, RacePolicy(verdict=RacePolicy.confidence)) == "original"
 
 
+def test_a_program_whose_times_were_disturbed_is_not_shipped_behind_the_original() -> None:
+    """A preferred program that cannot be told from the fastest may be slower than the original: 0.96 times as fast was shipped."""
+    disturbed = (75.0, 135.0, 80.0, 130.0, 78.0, 132.0)
+    timings = {"original": Timing("ok", (100.0,) * 6), "preferred": Timing("ok", disturbed), "fastest": Timing("ok", (85.0,) * 6)}
+    assert not is_faster(timings["fastest"], timings["preferred"])
+    assert winner(list(timings), timings) == "fastest"
+    timings["preferred"] = Timing("ok", (84.0, 87.0) * 3)
+    assert winner(list(timings), timings) == "preferred", "it is ahead of the original, and the fastest does not beat it"
+
+
 def test_the_middle_is_the_median_of_the_means_of_pairs() -> None:
     assert middle(np.array([[0.0, 1.0, 5.0], [3.0, 3.0, 3.0]])).tolist() == [1.75, 3.0], "of 0, 0.5, 1, 2.5, 3 and 5"
     assert middle(np.array([1.0, 4.0])) == 2.5, "of 1, 2.5 and 4"
