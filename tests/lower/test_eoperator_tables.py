@@ -198,14 +198,14 @@ def test_regions_leave_nothing_to_ask(library: Library) -> None:
     check(Loaded(library.path), library[v], v)
 
 
-@pytest.mark.parametrize(("fragment", "own"), [(bordered(), 9), (LARGER, 5), (LARGEST, 1)], ids=["3x3", "7x7", "13x14"])
-def test_frequent_regions_get_code_of_their_own(fragment: Node, own: int) -> None:
+@pytest.mark.parametrize(("fragment", "count"), [(bordered(), 9), (LARGER, 5), (LARGEST, 1)], ids=["3x3", "7x7", "13x14"])
+def test_frequent_regions_get_code_of_their_own(fragment: Node, count: int) -> None:
     from lower.targets.cpu.generator.unrolled import frequent_regions
 
     given, outer = plain_tile(fragment)
     chosen = frequent_regions(regions(kernel_of(KernelRequest(fragment)).table, given, outer[:-1]))
     sizes = [math.prod(map(length, picked)) for picked in chosen]
-    assert len(sizes) == own and sizes == sorted(sizes)
+    assert len(sizes) == count and sizes == sorted(sizes)
 
 
 @pytest.mark.parametrize("fragment", BORDERED, ids=["3x3", "7x7", "13x14"])

@@ -172,14 +172,15 @@ def _compile(
         before_seconds = sum(compiler.worked_seconds for compiler in compilers)
         for compiler in compilers:
             idle.put(compiler)
-        parts = [[request] for request in sorted(missing, key=_is_quick)] if count > 1 else [missing]
+        parts = [[request] for request in sorted(missing, key=_has_no_expression)] if count > 1 else [missing]
         for part in [pool.submit(compile_some, part) for part in parts]:
             failures |= part.result()
         worked_seconds = sum(compiler.worked_seconds for compiler in compilers) - before_seconds
     return failures, worked_seconds / count
 
 
-def _is_quick(request: KernelRequest) -> bool:
+def _has_no_expression(request: KernelRequest) -> bool:
+    """Return whether a kernel is one of those that compile quickly."""
     return all(node.op != "Expression" for node in walk((request.fragment,)))
 
 
