@@ -20,13 +20,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from egraph.errors import CheckFailed
 from egraph.optimize.blame import evaluate
+from egraph.optimize.budget import timed
 from egraph.optimize.check import compare
 from egraph.optimize.check_noise import RunModel, open_exported
 from egraph.optimize.folding import Folder
@@ -165,6 +166,8 @@ class Rehearsal:
     open_seconds: float = 0.0
     """Approximate time to open a model and, below, to run it once."""
     run_seconds: float = 0.0
+    opened: Callable[[float], None] = lambda seconds: None
+    """Called with the seconds in which onnxruntime opened a program on a machine without other load."""
     errors: Callable[[], Mapping[str, float]] = dict
     """Returns the expected relative error of each derivation by its name."""
     notes: list[str] = field(default_factory=list)
@@ -260,7 +263,8 @@ class Rehearsal:
     @contextmanager
     def open_standard(self, program: Program) -> Iterator[RunModel]:
         """Open the standard model of a program in onnxruntime."""
-        session = open_exported(self.folder.fold(program), self.threads)
+        session, quiet_seconds, _ = timed(partial(open_exported, self.folder.fold(program), self.threads))
+        self.opened(quiet_seconds)
         yield lambda feeds: session.run(None, dict(feeds))
 
 

@@ -280,7 +280,7 @@ class Repair:
         return Rehearsal(
             self.outline.model, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
             lambda: self.progress.left_seconds - budget.after_search_seconds(),
-            budget.open_seconds, budget.run_seconds, self.derivations.errors, self.notes, self.options.policy.check,
+            budget.saved_open_seconds, budget.run_seconds, budget.opened, self.derivations.errors, self.notes, self.options.policy.check,
             self.outline.originals,
         )  # fmt: skip
 

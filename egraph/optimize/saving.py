@@ -71,7 +71,8 @@ def check(run: Run, session: Session, saved: Any, best: Entry | None, *, is_repe
     def goes_on(inputs: int) -> bool:
         if is_repeated:
             return checked_before is None or inputs < checked_before
-        return run.budget.may_check((run.budget.spent_seconds - started_seconds) / inputs)
+        mean_seconds = (run.budget.spent_seconds - started_seconds) / inputs
+        return run.budget.may_check(max(mean_seconds, run.budget.compared_seconds))  # results of the first input are known from the race
 
     candidates: dict[str, RunModel] = {run.artefact.name: lambda feeds: session.run(None, feeds)}
     if saved is not None:

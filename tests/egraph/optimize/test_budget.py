@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.optimize import budget, finalists, measuring, pipeline, repair, trial
+from egraph.optimize import budget, finalists, measuring, pipeline, repair, saving, trial
 from egraph.optimize import race as racing
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked_here
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
@@ -212,6 +212,23 @@ def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None
     assert slow.least_race_seconds == pytest.approx(2 * open_seconds + runs_seconds + 2 * SETTLE_SECONDS)
 
 
+def test_the_check_takes_as_long_as_opening_the_program_that_is_saved() -> None:
+    """The check opens the program that is saved, not the model.
+
+    Regression: onnxruntime opened a network in 0.2 s, and its program with fast convolutions in 1.0 s, so the check ended 1.7 s too late.
+    """
+    known = schedule(open_seconds=0.2)
+    runs_seconds = known.check_seconds - 3 * 0.2
+    known.opened(1.0)
+    known.opened(0.5)
+    assert known.check_seconds == pytest.approx(3 * 1.0 + runs_seconds), "the program that took longest"
+    assert known.open_seconds == 0.2, "contenders of a race are opened by the runtime"
+    busy = replace(known, slowdown=2.0)
+    assert busy.check_seconds > 3 * 2.0
+    known.quiet_saved_open_seconds = 0.1
+    assert known.check_seconds == pytest.approx(3 * 0.2 + runs_seconds), "the model itself may be saved"
+
+
 def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> None:
     large = schedule(open_seconds=2.0)
     runs = large.contenders * (1 + RacePolicy.least_rounds * RacePolicy.runs)
@@ -303,6 +320,35 @@ def test_a_check_of_a_quick_model_is_never_shortened() -> None:
 def test_a_check_that_compares_parts_asks_for_the_time_that_it_took() -> None:
     quick = schedule(spent_seconds=55.0)
     assert quick.may_check() and quick.may_check(compared_seconds=4.0) and not quick.may_check(compared_seconds=6.0)
+
+
+@pytest.mark.parametrize(("compared_seconds", "goes_on"), [(0.1, True), (6.0, False)])
+def test_the_check_knows_how_long_finalists_were_compared(compared_seconds: float, goes_on: bool, tmp_path: Path) -> None:
+    """The check's first input takes no time, because the comparison before the race was on it; the next ones take as long as that did."""
+    known, database, asked = schedule(spent_seconds=55.0), Database.in_memory(), list[bool]()
+    known.compared(compared_seconds)
+
+    def compared(candidates: Any, goes_on: Callable[[int], bool], *arguments: Any) -> Any:
+        asked.append(goes_on(1))
+        return SimpleNamespace(is_short=True, inputs=1)
+
+    run: Any = SimpleNamespace(
+        options=Options(tmp_path / "m.onnx", tmp_path / "out", threads=1), budget=known, database=database, device_key="here",
+        reference=SimpleNamespace(given=SimpleNamespace(key="")), model_digest=SimpleNamespace(result=lambda: "model"),
+        artefact=tmp_path / "m.einsat", model_file=tmp_path / "m.opt.onnx", repair=SimpleNamespace(compared=compared),
+    )  # fmt: skip
+    saving.check(run, cast(Any, None), None, None, is_repeated=False)
+    assert asked == [goes_on]
+
+
+def test_a_rehearsal_tells_how_long_its_program_took_to_open(tmp_path: Path) -> None:
+    known, unused = schedule(open_seconds=0.2), cast(Any, None)
+    given: Any = SimpleNamespace(samples=lambda: (), errors=dict, model=None, originals=None)
+    options = Options(tmp_path / "m.onnx", tmp_path / "out", threads=1)
+    tester = repair.Repair(options, known.progress, given, given, unused, known, given, tmp_path, keep_subnormals=True)
+    assert tester.rehearsal().open_seconds == 0.2
+    tester.rehearsal().opened(1.0)
+    assert tester.rehearsal().open_seconds == 1.0 == known.saved_open_seconds
 
 
 def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,8 @@ def test_a_program_is_opened_once_for_all_inputs(tmp_path: Path) -> None:
     one = case(tmp_path, 0.0)
     program, opened = one.search(None)[0].programs[0], list[Program]()
     (feeds, expected), *_ = one.rehearsal.samples
-    twice = replace(one.rehearsal, samples=[(feeds, expected)] * 2)
+    opened_seconds: list[float] = []
+    twice = replace(one.rehearsal, samples=[(feeds, expected)] * 2, opened=opened_seconds.append)
 
     @contextmanager
     def open_counted(program: Program) -> Iterator[RunModel]:
@@ -198,6 +199,7 @@ def test_a_program_is_opened_once_for_all_inputs(tmp_path: Path) -> None:
             yield run
 
     assert not twice.difference(program, open_counted) and opened == [program]
+    assert not twice.difference(program) and len(opened_seconds) == 1 and opened_seconds[0] > 0.0
     moved = replace(twice, samples=[(feeds, expected), (feeds, [2 * value for value in expected])])
     assert "largest error" in moved.difference(program, open_counted), "every sample is compared"
 
