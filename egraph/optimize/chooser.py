@@ -75,6 +75,8 @@ class Chooser:
     """Number of blocks of the model that compute a class, if more than one."""
     waiting: Sequence[Candidate] = ()
     """The candidates that were still to be measured when time was up."""
+    most_uncompiled: int | None = None
+    """Number of kernels to compile of the program that is chosen if nothing more is measured, or None if it is not known."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
         """Extract ``count`` programs; an exact extraction returns the best so far after ``most_seconds``."""
@@ -136,8 +138,27 @@ class Chooser:
         """
         running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
         uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
-        self.budget.uncompiled = measurer.uncompiled(uncompiled)
+        kernels = measurer.uncompiled(uncompiled)
+        self.budget.uncompiled = kernels if self.most_uncompiled is None else min(kernels, self.most_uncompiled)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
+
+    def _needs_less_time(self, measurer: Measures) -> bool:
+        """Choose with caution, as if nothing more was measured, and reserve time for that program; return whether time to measure is left.
+
+        The latest choice has kernels that seem fast because they are estimated. Time to compile them is needed only if they are measured,
+        or if the program is chosen even so. For example, 15 s of 55 were kept for 102 kernels of a text detector, and not used.
+        """
+        choosing_seconds = self.needed_seconds(1, greedy=True)
+        if self.budget.seconds_to_compile(self.budget.uncompiled) <= LAST_CHOICES * choosing_seconds:
+            return False
+        self.model.caution = self.budget.policy.extract.caution
+        try:
+            (selection,) = self.choose(1, greedy=True)
+        finally:
+            self.model.caution = 1.0
+        self.most_uncompiled = measurer.uncompiled(unmeasured(self.model, selection.chosen.values()))
+        self._reserve_time(measurer)
+        return self.budget.measuring_seconds() > choosing_seconds
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
         """Return selections at their believed costs, whatever costs they were chosen by. A selection's cost sums over all blocks."""
@@ -182,8 +203,16 @@ class Chooser:
 
         Many library kernels are never chosen, whatever the other times are. They are measured if there is time, because an estimate may
         have been too high. If ``is_final``, the estimated kernels of the best program are measured too, however fast they are believed to
-        be. For example, forty small kernels of an EfficientNet took 350 us together, not 70.
+        be. For example, forty small kernels of an EfficientNet took 350 us together, not 70. Time that is kept in vain is used, too.
         """
+        settled = self._settled_in_time(measurer, time_left, rounds, is_final=is_final)
+        if settled or not (is_final and self.latest and self._needs_less_time(measurer)):
+            return settled
+        return self._settled_in_time(measurer, time_left, rounds, is_final=True)
+
+    def _settled_in_time(
+        self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds, *, is_final: bool
+    ) -> tuple[Selection, ...]:
         self.refine(measurer, time_left, quick(self.budget.policy.measure))
         self.measure_families(measurer, time_left)
         settled = self.refine(measurer, time_left, quick(self.budget.policy.measure) + rounds)
@@ -289,6 +318,7 @@ class Space:
         self.left_out |= {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         self.everything.candidates = self._offered(self.left_out)
         self.everything.settled = self.everything.latest = ()
+        self.everything.most_uncompiled = None
 
     def rounds_what_is_derived(self, selection: Selection) -> bool:
         """Return whether derived kernels of a choice round."""
