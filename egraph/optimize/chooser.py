@@ -142,14 +142,13 @@ class Chooser:
         self.budget.uncompiled = kernels if self.most_uncompiled is None else min(kernels, self.most_uncompiled)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
-    def _needs_less_time(self, measurer: Measures) -> bool:
-        """Choose with caution, as if nothing more was measured, and reserve time for that program; return whether time to measure is left.
+    def _reserve_less_time(self, measurer: Measures) -> bool:
+        """Choose with caution, as if nothing more was measured, and reserve time for that program; return whether this may save time.
 
         The latest choice has kernels that seem fast because they are estimated. Time to compile them is needed only if they are measured,
         or if the program is chosen even so. For example, 15 s of 55 were kept for 102 kernels of a text detector, and not used.
         """
-        choosing_seconds = self.needed_seconds(1, greedy=True)
-        if self.budget.seconds_to_compile(self.budget.uncompiled) <= LAST_CHOICES * choosing_seconds:
+        if self.budget.seconds_to_compile(self.budget.uncompiled) <= LAST_CHOICES * self.needed_seconds(1, greedy=True):
             return False
         self.model.caution = self.budget.policy.extract.caution
         try:
@@ -158,7 +157,7 @@ class Chooser:
             self.model.caution = 1.0
         self.most_uncompiled = measurer.uncompiled(unmeasured(self.model, selection.chosen.values()))
         self._reserve_time(measurer)
-        return self.budget.measuring_seconds() > choosing_seconds
+        return True
 
     def repriced(self, selections: Iterable[Selection]) -> tuple[Selection, ...]:
         """Return selections at their believed costs, whatever costs they were chosen by. A selection's cost sums over all blocks."""
@@ -206,7 +205,7 @@ class Chooser:
         be. For example, forty small kernels of an EfficientNet took 350 us together, not 70. Time that is kept in vain is used, too.
         """
         settled = self._settled_in_time(measurer, time_left, rounds, is_final=is_final)
-        if settled or not (is_final and self.latest and self._needs_less_time(measurer)):
+        if settled or not (is_final and self.latest and self._reserve_less_time(measurer)):
             return settled
         return self._settled_in_time(measurer, time_left, rounds, is_final=True)
 

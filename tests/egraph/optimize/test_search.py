@@ -807,6 +807,8 @@ def test_time_kept_for_kernels_that_are_not_chosen_in_the_end_is_used(
     assert clock.spent_seconds == spent_seconds and model.caution == 1.0
     assert each.budget.uncompiled == (cautious_kernels if is_final else 25)
     assert (max(cautions) > 1.0) == is_final
+    Space(each, None, DerivedPart(each.frozen, frozenset(), frozenset()), each.candidates).leave_out({})
+    assert each.most_uncompiled is None, "another choice may need other kernels"
 
 
 def test_choosing_with_caution_takes_no_longer_than_the_time_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -817,9 +819,9 @@ def test_choosing_with_caution_takes_no_longer_than_the_time_it_can_save(monkeyp
     each.settle(cast(Measurer, Stopwatch(clock, seconds=20.0)), each.budget.measuring_seconds, ((8, 1, False),), is_final=True)
     before = len(extractions)
     each.budget.uncompiled = 39
-    assert not each._needs_less_time(cast(Measurer, Stopwatch(clock))) and len(extractions) == before
+    assert not each._reserve_less_time(cast(Measurer, Stopwatch(clock))) and len(extractions) == before
     each.budget.uncompiled = 41
-    each._needs_less_time(cast(Measurer, Stopwatch(clock)))
+    each._reserve_less_time(cast(Measurer, Stopwatch(clock)))
     assert len(extractions) == before + 1, "4.1 s may be saved, and two choices take 4 s"
 
 
