@@ -75,8 +75,8 @@ class Chooser:
     """Number of blocks of the model that compute a class, if more than one."""
     waiting: Sequence[Candidate] = ()
     """The candidates that were still to be measured when time was up."""
-    most_uncompiled: int | None = None
-    """Number of kernels to compile of the program that is chosen if nothing more is measured, or None if it is not known."""
+    cautious_uncompiled: int | None = None
+    """Number of uncompiled kernels of the program that is chosen with caution about estimates, or None if none was chosen yet."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
         """Extract ``count`` programs; an exact extraction returns the best so far after ``most_seconds``."""
@@ -139,14 +139,15 @@ class Chooser:
         running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
         uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
         kernels = measurer.uncompiled(uncompiled)
-        self.budget.uncompiled = kernels if self.most_uncompiled is None else min(kernels, self.most_uncompiled)
+        self.budget.uncompiled = kernels if self.cautious_uncompiled is None else min(kernels, self.cautious_uncompiled)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
     def _reserve_less_time(self, measurer: Measures) -> bool:
-        """Choose with caution, as if nothing more was measured, and reserve time for that program; return whether this may save time.
+        """Reserve the compile time of the program that is chosen with caution about estimates; return whether this may save time.
 
-        The latest choice has kernels that seem fast because they are estimated. Time to compile them is needed only if they are measured,
-        or if the program is chosen even so. For example, 15 s of 55 were kept for 102 kernels of a text detector, and not used.
+        That program is the one to be compiled if measuring ends now. The latest choice, for which time was reserved so far, has many more
+        uncompiled kernels: they seem fast because they are estimated. For example, 15 s of 55 were reserved for 102 kernels of a text
+        detector, and were not used. Nothing is chosen if compiling takes no longer than ``LAST_CHOICES`` anyway.
         """
         if self.budget.seconds_to_compile(self.budget.uncompiled) <= LAST_CHOICES * self.needed_seconds(1, greedy=True):
             return False
@@ -155,7 +156,7 @@ class Chooser:
             (selection,) = self.choose(1, greedy=True)
         finally:
             self.model.caution = 1.0
-        self.most_uncompiled = measurer.uncompiled(unmeasured(self.model, selection.chosen.values()))
+        self.cautious_uncompiled = measurer.uncompiled(unmeasured(self.model, selection.chosen.values()))
         self._reserve_time(measurer)
         return True
 
@@ -202,16 +203,19 @@ class Chooser:
 
         Many library kernels are never chosen, whatever the other times are. They are measured if there is time, because an estimate may
         have been too high. If ``is_final``, the estimated kernels of the best program are measured too, however fast they are believed to
-        be. For example, forty small kernels of an EfficientNet took 350 us together, not 70. Time that is kept in vain is used, too.
+        be. For example, forty small kernels of an EfficientNet took 350 us together, not 70.
+
+        If time is up and ``is_final``, less time may be reserved for compiling, and measuring goes on.
         """
-        settled = self._settled_in_time(measurer, time_left, rounds, is_final=is_final)
+        settled = self._settle_once(measurer, time_left, rounds, is_final=is_final)
         if settled or not (is_final and self.latest and self._reserve_less_time(measurer)):
             return settled
-        return self._settled_in_time(measurer, time_left, rounds, is_final=True)
+        return self._settle_once(measurer, time_left, rounds, is_final=True)
 
-    def _settled_in_time(
+    def _settle_once(
         self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds, *, is_final: bool
     ) -> tuple[Selection, ...]:
+        """Do what ``settle`` does, until the time runs out that is not reserved."""
         self.refine(measurer, time_left, quick(self.budget.policy.measure))
         self.measure_families(measurer, time_left)
         settled = self.refine(measurer, time_left, quick(self.budget.policy.measure) + rounds)
@@ -317,7 +321,7 @@ class Space:
         self.left_out |= {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         self.everything.candidates = self._offered(self.left_out)
         self.everything.settled = self.everything.latest = ()
-        self.everything.most_uncompiled = None
+        self.everything.cautious_uncompiled = None
 
     def rounds_what_is_derived(self, selection: Selection) -> bool:
         """Return whether derived kernels of a choice round."""

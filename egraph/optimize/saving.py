@@ -72,7 +72,8 @@ def check(run: Run, session: Session, saved: Any, best: Entry | None, *, is_repe
         if is_repeated:
             return checked_before is None or inputs < checked_before
         mean_seconds = (run.budget.spent_seconds - started_seconds) / inputs
-        return run.budget.may_check(max(mean_seconds, run.budget.compared_seconds))  # results of the first input are known from the race
+        # The first input takes less time than others: what it is compared with was computed before the race.
+        return run.budget.may_check(max(mean_seconds, run.budget.compared_seconds))
 
     candidates: dict[str, RunModel] = {run.artefact.name: lambda feeds: session.run(None, feeds)}
     if saved is not None:

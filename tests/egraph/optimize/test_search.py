@@ -808,7 +808,7 @@ def test_time_kept_for_kernels_that_are_not_chosen_in_the_end_is_used(
     assert each.budget.uncompiled == (cautious_kernels if is_final else 25)
     assert (max(cautions) > 1.0) == is_final
     Space(each, None, DerivedPart(each.frozen, frozenset(), frozenset()), each.candidates).leave_out({})
-    assert each.most_uncompiled is None, "another choice may need other kernels"
+    assert each.cautious_uncompiled is None, "another choice may need other kernels"
 
 
 def test_choosing_with_caution_takes_no_longer_than_the_time_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
