@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +38,7 @@ class Budget:
     """The time of one run, and what the run has seen of its own speed."""
 
     progress: Progress
+    _: KW_ONLY
     contenders: int = 0
     checks: int = 0
     quiet_open_seconds: float = 0.0

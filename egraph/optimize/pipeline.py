@@ -120,8 +120,8 @@ def _optimize(options: Options, wide: Path, output: Destination, progress: Progr
             reference = Reference(compared, imported.graph, user_inputs, runs, session, answers)
             deriver, folder = Deriver(chosen, Gate(database), options.tolerance), Folder(imported.graph)
             budget = Budget(
-                progress, options.finalists + 1, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
-                given=len(user_inputs.files), policy=options.policy,
+                progress, contenders=options.finalists + 1, checks=options.checks, quiet_open_seconds=open_seconds,
+                quiet_run_seconds=runs.run_seconds, slowdown=runs.slowdown, given=len(user_inputs.files), policy=options.policy,
             )  # fmt: skip
             outline = outline_of(imported.graph, options)
             repair = Repair(options, progress, outline, reference, folder, budget, deriver, work, options.is_exact_below_normal)
