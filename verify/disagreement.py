@@ -134,7 +134,7 @@ def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
     """Return boxes of marked positions at which the sides are seen to agree; () if there are too many boxes."""
     are_few = np.count_nonzero(mask) <= MOST_SAMPLED
     axes = [np.arange(size) for size in mask.shape] if are_few else _ends(mask.shape)
-    tried = mask[np.ix_(*axes)]
+    tried = np.atleast_1d(mask)[np.ix_(*axes)] if axes else mask
     positions = [tuple(int(axis[k]) for axis, k in zip(axes, place, strict=True)) for place in np.argwhere(tried)]
     spend(len(positions) * sum(map(_terms, (left, right))) // POINTS_A_UNIT)
     apart = differing(left, right, positions)

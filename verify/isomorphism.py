@@ -22,6 +22,8 @@ from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Numbe
 
 Label: TypeAlias = tuple[object, ...]
 Name: TypeAlias = tuple[object, ...]
+Written: TypeAlias = tuple[Label, bool, tuple[int, ...]]
+"""A node: its label, whether the order of its parts matters, and its parts."""
 Inner: TypeAlias = tuple[int, bool, tuple[int, ...]]
 """An inner node, whether the order of its parts matters, and its parts."""
 _MASK = (1 << 61) - 1
@@ -35,23 +37,41 @@ class Names:
     """Names of the graphs of some cases; equal names mean equal graphs."""
 
     numbers: dict[Name, int] = field(default_factory=dict)
-    written: dict[tuple[tuple[Label, bool, tuple[int, ...]], ...], int] = field(default_factory=dict)
+    written: dict[tuple[Written, ...], int] = field(default_factory=dict)
     """Names by graphs in construction order. Cases that differ only in their symbols and iterators are found here without colours."""
+    forms: dict[int, int] = field(default_factory=dict)
+    """Names by the numbers of graphs whose leaves are numbered by their colours."""
+    only: dict[int, tuple[_Graph, int] | None] = field(default_factory=dict)
+    """By form, the only graph that was seen of it, with its name. It is written down when there is a second one, if ever."""
 
     def of(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> int:
-        """Return the name of a case: the number of its graph's last node, with leaves numbered by their colours."""
+        """Return the name of a case."""
         graph = _Graph()
         graph.add_case(conditions, lefts, rights)
         made = tuple(graph.nodes)
-        if made in self.written:
-            return self.written[made]
+        if made not in self.written:
+            self.written[made] = self._name(graph, len(self.written))
+        return self.written[made]
+
+    def _name(self, graph: _Graph, new: int) -> int:
+        """Return the name of a graph that equals this one, or ``new`` if there is none."""
+        form = graph.form()
+        if form not in self.only:
+            self.only[form] = graph, new
+            return new
+        if (first := self.only[form]) is not None:
+            self.only[form] = None
+            self.forms[self._number(first[0])] = first[1]
+        return self.forms.setdefault(self._number(graph), new)
+
+    def _number(self, graph: _Graph) -> int:
+        """Return the number of a graph's last node, with leaves numbered by their colours; equal numbers mean equal graphs."""
         places = {leaf: place for place, leaf in enumerate(sorted(graph.leaves, key=graph.colours().__getitem__))}
         numbers: list[int] = []
         for node, (label, ordered, children) in enumerate(graph.nodes):
             inner = [numbers[child] for child in children]
             name: Name = (label, places.get(node), tuple(inner if ordered else sorted(inner)))
             numbers.append(self.numbers.setdefault(name, len(self.numbers)))
-        self.written[made] = numbers[-1]
         return numbers[-1]
 
 
@@ -59,9 +79,9 @@ class _Graph:
     """The nodes of a case, each after its parts: a label, whether the order of the parts matters, and the parts."""
 
     def __init__(self) -> None:
-        self.nodes: list[tuple[Label, bool, tuple[int, ...]]] = []
+        self.nodes: list[Written] = []
         self.leaves: list[int] = []
-        self._made: dict[tuple[Label, bool, tuple[int, ...]], int] = {}
+        self._made: dict[Written, int] = {}
         self._leaves: dict[object, int] = {}
         self._indices: dict[tuple[Index, int], int] = {}
         self._scopes: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -190,6 +210,14 @@ class _Graph:
             case DataIndex(read):
                 return self._node(("data",), [self._read(read, where)])
         raise TypeError(f"not an atom: {atom!r}")
+
+    def form(self) -> int:
+        """Return a hash of the graph in which all leaves with the same label count as one; equal graphs have equal hashes."""
+        form: list[int] = []
+        for label, ordered, children in self.nodes:
+            below = [form[child] for child in children]
+            form.append(hash((crc32(repr(label).encode()), *(below if ordered else sorted(below)))))
+        return form[-1]
 
     def colours(self) -> dict[int, int]:
         """Return a distinct number for every leaf; leaves that no use distinguishes are numbered in the order of their creation."""

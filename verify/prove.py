@@ -55,6 +55,8 @@ MOST_SHARED = 16
 """Families whose proofs are cached. A few suffice because the rules of a family are proved one after another."""
 LOWEST = 2
 """The highest ranks of a rule with too many paths are removed one by one, but not this rank and those below."""
+OPEN_IF_NONE_PROVED = 8
+"""Number of open cases after which the proof stops if no case is proved."""
 LAWS = "laws of exponentials and logarithms"
 """The fact that one side may overflow when the other does not."""
 
@@ -314,7 +316,7 @@ def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, atte
         before = len(attempt.alike)
         attempt.judged.append((case.choices, _judge(case, attempt, rule.rounding)))
         attempt.growth.count(case.choices, new=len(attempt.alike) > before)
-        most = 1 if attempt.any_function else effort.open_cases
+        most = 1 if attempt.any_function else effort.open_cases if attempt.proved else min(OPEN_IF_NONE_PROVED, effort.open_cases)
         if len(attempt.obligations) >= most or (attempt.any_function and attempt.left_out):
             attempt.gave_up = f"given up after {most} open cases"
             break

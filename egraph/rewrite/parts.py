@@ -44,13 +44,25 @@ def _read_in(targets: tuple[syntax.Target, ...]) -> frozenset[str]:
 
 def pieces(node: object) -> Iterator[object]:
     """Yield a piece of syntax and all pieces inside it."""
-    if isinstance(node, tuple):
-        for each in node:
-            yield from pieces(each)
-    elif is_dataclass(node):
-        yield node
-        for field in fields(node):
-            yield from pieces(getattr(node, field.name))
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tuple):
+            waiting += reversed(each)
+        elif names := _field_names(type(each)):
+            yield each
+            waiting += [getattr(each, name) for name in names]
+
+
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
+"""Cached names of the fields of each type, because ``fields`` is slow."""
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of a piece's fields, the last one first; () if the type is not one of a piece."""
+    if kind not in _FIELD_NAMES:
+        _FIELD_NAMES[kind] = tuple(field.name for field in reversed(fields(kind))) if is_dataclass(kind) else ()
+    return _FIELD_NAMES[kind]
 
 
 def misplaced_text(node: object) -> int | None:

@@ -95,6 +95,20 @@ def test_sides_whose_axes_are_turned_apart_are_told_apart() -> None:
     assert plain(names, product((i, j), (j, i)), product((i, j), (j, i))) == plain(names, product((j, i), (i, j)), product((j, i), (i, j)))
 
 
+def test_graphs_of_one_form_that_differ_keep_their_names() -> None:
+    """Leaves count as one in a form, so these differ only in their colours; the first is written down when the second is seen."""
+    names = Names()
+    i, j, k = traversal(N, N, N)
+    cube = (index(N),) * 3
+
+    def equation(*places: Iterator) -> int:
+        return plain(names, pointwise((N, N, N), read("x", cube, i, j, k)), pointwise((N, N, N), read("x", cube, *places)))
+
+    first = equation(j, i, k)
+    assert equation(j, k, i) != first, "a swap of two axes is no rotation of three"
+    assert equation(i, k, j) == first == equation(j, i, k) and equation(k, i, j) == equation(j, k, i)
+
+
 RANKS = (0, 1, 2, 3)
 """Ranks up to which nearly all names of these rules have several cases."""
 
