@@ -133,6 +133,8 @@ NO_TIME_TO_COMPILE = "there was no time left to compile it"
 NO_TIME_TO_CHECK = "there was no time left to check it"
 QUICK_SHARE = 0.25
 """Largest part of the time for compiling that the first program may be predicted to take to be compiled before all others."""
+COMPILE_MARGIN = 2.0
+"""Time to compile a program's kernels, in multiples of what the kernels before predict, after which it may be late: fused ones take longer."""
 
 
 def compile_entry(entry: Entry, options: CompileOptions) -> int:
@@ -145,15 +147,17 @@ def compile_entry(entry: Entry, options: CompileOptions) -> int:
 def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget: Budget, options: CompileOptions) -> Iterator[Entry]:
     """Yield programs, given in the order of their importance, in the order of compiling, which is mostly the same.
 
-    If compiling the kernels of the first program may take all the time there is, and the last program of the search has next to none to
-    compile, the last one comes first, so that there is a program to race. If derivations take part, it is the program by rules alone.
+    If compiling the kernels of the first program may take all the time there is, and the last program of the search has fewer to compile,
+    the last one comes first, so that there is a program to race. It also comes first if it has next to none to compile, and the first one
+    takes more than a moment. If derivations take part, the last one is the program by rules alone.
     """
     programs = [entry for entry in entries if entry.contender.name != PLAIN]
     if len(programs) > 1:
         first, last = programs[0], programs[-1]
         kernels = len(uncompiled([folded(first).program], options))
-        is_long = budget.seconds_to_compile(kernels) > QUICK_SHARE * budget.compiling_seconds()
-        if is_long and len(uncompiled([folded(last).program], options)) <= QUICK_SHARE * kernels:
+        share = budget.seconds_to_compile(kernels) / max(1e-9, budget.compiling_seconds())
+        most = kernels - 1 if COMPILE_MARGIN * share > 1.0 else QUICK_SHARE * kernels if share > QUICK_SHARE else -1
+        if most >= 0 and len(uncompiled([folded(last).program], options)) <= most:
             yield last
             entries = [entry for entry in entries if entry is not last]
     yield from entries

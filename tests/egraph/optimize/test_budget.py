@@ -188,6 +188,15 @@ def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all
     assert failed["program 1"] == NO_TIME_TO_COMPILE
     compile_at(30.0, 0.5)
     assert compiled[:2] == ["program 3", "program 1"], "it may take them all, where each takes longer than those before"
+    kernels[2.0] = 39
+    compile_at(90.0, 0.5)
+    assert compiled[0] == "program 1", "the last one has many to compile, too"
+    compile_at(30.0, 0.5)
+    assert compiled[0] == "program 3", "the first one may take twice the predicted 20 s"
+    kernels[2.0] = 40
+    compile_at(30.0, 0.5)
+    assert compiled[0] == "program 1", "the last one takes as long"
+    kernels[2.0] = 2
     compile_at(50.0, 0.05)
     assert compiled == names, "there is time for all: the order is that of their importance"
 
