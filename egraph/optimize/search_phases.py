@@ -219,10 +219,13 @@ class Choosing:
         """Measure the chosen library kernels that have no time; return whether one failed because it is a reference implementation.
 
         This is detected before such a kernel runs. For example, when time ended measuring, four such kernels of a Mamba took 50 ms each.
+        The time to compile the chosen kernels is left.
         """
-        chosen = [candidate for selection in selections for candidate in selection.chosen.values()]
-        called = [candidate for candidate in unmeasured(self.model, chosen) if candidate.implementation.is_library]
-        measurer.measure_candidates(self.model, called, self.budget.compiling_seconds, self.budget.progress.update)
+        budget = self.budget
+        untimed = unmeasured(self.model, [candidate for selection in selections for candidate in selection.chosen.values()])
+        compile_seconds = budget.seconds_to_compile(measurer.uncompiled(untimed))
+        called = [candidate for candidate in untimed if candidate.implementation.is_library]
+        measurer.measure_candidates(self.model, called, lambda: budget.compiling_seconds() - compile_seconds, budget.progress.update)
         records = map(self.model.record, called)
         return any(record is not None and record.median_us is None for record in records)
 

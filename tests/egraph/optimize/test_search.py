@@ -536,6 +536,28 @@ def test_no_kernel_of_a_library_is_chosen_on_trust() -> None:
     assert any("Transpose" in text for text, _ in stopwatch.order), "it was believed to be the fastest"
 
 
+def test_the_last_measurements_leave_the_time_to_compile_the_program() -> None:
+    """Regression: 27 kernels of a segmentation network were measured at the end of 10 s, and its program was compiled too late to race."""
+    clock = Clock(60.0, spent_seconds=50.0)
+    asked: list[float] = []
+
+    @dataclass
+    class Asking(Stopwatch):
+        """A measurer that records the time that it is given."""
+
+        def measure_candidates(
+            self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+        ) -> None:
+            asked.append(time_left())
+
+    budget, model = budget_of(clock), CostModel(Database.in_memory(), "here", DeviceSpeed())
+    budget.compiled(16, 16 * 0.5)
+    found = search(network(), FEW, lambda: model, cast(Measurer, Asking(clock)), budget, finalists=1, max_nodes=2_000, seed=0)
+    chosen = {candidate for selection in found.choice.selections for candidate in selection.chosen.values()}
+    generated = sum(candidate.implementation.is_generated for candidate in chosen)
+    assert generated > 0 and asked[-1] == pytest.approx(budget.compiling_seconds() - 0.5 * generated)
+
+
 def test_only_generated_kernels_are_still_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     each, _ = chooser(Clock(1e9))
     x, weight = (placeholder(k, TensorType("float32", (64, 64)), constant=k == 1) for k in range(2))
