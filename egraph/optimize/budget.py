@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from egraph.optimize.kernels import compile_requests, uncompiled
+from egraph.optimize.kernels import compile_requests, compile_work, uncompiled
 from egraph.optimize.progress import Progress
 from egraph.policy import Policy
 from egraph.tensor import Program
@@ -28,7 +28,9 @@ WORKER_SECONDS, SETTLE_SECONDS = 0.3, 0.06
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
 """Least time of a call that shows how busy the machine is, and the largest slowdown that is assumed."""
 RECENT_KERNELS, FEW_KERNELS = 32, 16
-"""Number of recent kernels whose mean compile time predicts that of others, and the fewest that give a mean by themselves."""
+"""Number of recent kernels, of one operator each or as much work, whose pace predicts that of others, and the fewest that give a pace by
+themselves.
+"""
 FILES_OPENED = 3
 """Number of times that saved files are read at the end; each takes about as long as opening the standard model in onnxruntime."""
 
@@ -48,14 +50,14 @@ class Budget:
     """Longest time in which onnxruntime opened a program as a standard model: with fast convolutions, five times that of the model."""
     slowdown: float = 1.0
     """Factor by which other processes on the cores slow everything down."""
-    compilations: list[tuple[int, float]] = field(default_factory=list)
-    """For each batch of generated kernels, their number and the seconds to compile them."""
+    compilations: list[tuple[float, float]] = field(default_factory=list)
+    """For each batch of generated kernels, their work (``compile_work``) and the seconds to compile them."""
     fold_seconds: float = 0.0
     """Time to fold a program: a second or two for a thousand kernels."""
     compared_seconds: float = 0.0
     """Longest time to compare a program with the original on one input; if they differ, kernels and parts are compared separately."""
-    uncompiled: int = 0
-    """Number of generated kernels that the search chose and that are not compiled yet."""
+    uncompiled: float = 0.0
+    """Work of compiling the generated kernels that the search chose and that are not compiled yet."""
     chosen_kernels: int = 0
     """Number of kernels of the program that the search chose last."""
     ending_seconds: float = 0.0
@@ -114,16 +116,17 @@ class Budget:
         start, size = 0, policy.first_batch
         while batch := requests[start : start + size]:
             start, size = start + size, min(2 * size, policy.batch)
-            if self.seconds_to_compile(len(batch)) > self.left_seconds - kept_seconds:
+            work = compile_work(batch)
+            if self.seconds_to_compile(work) > self.left_seconds - kept_seconds:
                 return False
-            library = compile_requests(batch, folder / "ahead.so", options)
-            self.compiled(library.compiled, library.seconds)
+            library, done = compile_requests(batch, folder / "ahead.so", options)
+            self.compiled(done, library.seconds)
         return True
 
-    def compiled(self, kernels: int, seconds: float) -> None:
+    def compiled(self, work: float, seconds: float) -> None:
         """Record how long compiling took. The first batch, which includes one-time loading, is ignored once there are others."""
-        if kernels:
-            self.compilations.append((kernels, seconds))
+        if work:
+            self.compilations.append((work, seconds))
 
     def look_again(self, run: Callable[[], object]) -> None:
         """Run the model to learn whether the machine is still as busy as it was when the model was read.
@@ -150,25 +153,25 @@ class Budget:
         """Record how long the comparison of a program with the original took on one input."""
         self.compared_seconds = max(self.compared_seconds, seconds)
 
-    def seconds_to_compile(self, kernels: int) -> float:
-        """Return the seconds to compile this many generated kernels, at the pace of the most recent ones.
+    def seconds_to_compile(self, work: float) -> float:
+        """Return the seconds to compile generated kernels, given their work, at the pace of the most recent ones.
 
-        The recent pace is used because kernels of fused operators, which come later, take longer. If fewer than ``FEW_KERNELS`` were
-        compiled, the missing ones are assumed to take ``measure.kernel_seconds`` each.
+        The recent pace is used because it depends on other processes. If fewer than ``FEW_KERNELS`` were compiled, the missing ones are
+        assumed to take ``measure.kernel_seconds`` each.
         """
-        last, seconds = 0, 0.0
-        for count, took_seconds in reversed(self.compilations[1:] or self.compilations):
+        last, seconds = 0.0, 0.0
+        for batch_work, took_seconds in reversed(self.compilations[1:] or self.compilations):
             if last >= RECENT_KERNELS:
                 break
-            last, seconds = last + count, seconds + took_seconds
-        assumed_kernels = max(0, FEW_KERNELS - last) if last else 0
-        assumed_seconds = assumed_kernels * self.slowdown * self.policy.measure.kernel_seconds
-        return kernels * (seconds + assumed_seconds) / max(1, last + assumed_kernels)
+            last, seconds = last + batch_work, seconds + took_seconds
+        assumed_work = max(0.0, FEW_KERNELS - last) if last else 0.0
+        assumed_seconds = assumed_work * self.slowdown * self.policy.measure.kernel_seconds
+        return work * (seconds + assumed_seconds) / max(1.0, last + assumed_work)
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return the seconds to compile a program and to time it as one more contender."""
         contender_seconds = self.contender_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
-        return self.seconds_to_compile(len(uncompiled([program], options))) + contender_seconds
+        return self.seconds_to_compile(compile_work(uncompiled([program], options))) + contender_seconds
 
     @property
     def contender_seconds(self) -> float:
@@ -234,8 +237,8 @@ class Budget:
         """Return the seconds to compare the user's inputs, except the first, which was compared before the race."""
         return max(0, self.given - 1) * self.compared_seconds
 
-    def after_search_seconds(self, uncompiled: int = 0) -> float:
-        """Return the seconds of all steps after the search, if this many of the chosen kernels are not compiled yet.
+    def after_search_seconds(self, uncompiled: float = 0.0) -> float:
+        """Return the seconds of all steps after the search, given the work of compiling the chosen kernels.
 
         The shipped program has to be folded, planned and compiled. No time is kept for the program without rules.
         """

@@ -75,8 +75,8 @@ class Chooser:
     """Number of blocks of the model that compute a class, if more than one."""
     waiting: Sequence[Candidate] = ()
     """The candidates that were still to be measured when time was up."""
-    cautious_uncompiled: int | None = None
-    """Number of uncompiled kernels of the program that is chosen with caution about estimates, or None if none was chosen yet."""
+    cautious_uncompiled: float | None = None
+    """Work of compiling the program that is chosen with caution about estimates, or None if none was chosen yet."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
         """Extract ``count`` programs; an exact extraction returns the best so far after ``most_seconds``."""
@@ -130,7 +130,7 @@ class Chooser:
         return (*selections[:1], *latest, *selections[1:])[:most]
 
     def _reserve_time(self, measurer: Measures) -> None:
-        """Tell the budget how many kernels of the latest choice are not compiled yet, and how many its program has.
+        """Tell the budget how much work it is to compile the latest choice, and how many kernels its program has.
 
         Kernels that take too little time to be measured are counted. For example, a recurrence of 64 steps had 126, each a copy of its own,
         and was not raced. Kernels that were compiled while the search ran are not counted: 53 of 77 in a search of an Inception,
@@ -138,8 +138,8 @@ class Chooser:
         """
         running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
         uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
-        kernels = measurer.uncompiled(uncompiled)
-        self.budget.uncompiled = kernels if self.cautious_uncompiled is None else min(kernels, self.cautious_uncompiled)
+        work = measurer.uncompiled(uncompiled)
+        self.budget.uncompiled = work if self.cautious_uncompiled is None else min(work, self.cautious_uncompiled)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
     def _reserve_less_time(self, measurer: Measures) -> bool:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from egraph.errors import EinsatError
-from egraph.optimize.kernels import kernel_requests
+from egraph.optimize.kernels import compile_requests, kernel_requests
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Program
 from lower.compile import CompileOptions
@@ -32,8 +32,8 @@ class CompilingAhead:
     compilers: Sequence[Compiler]
     folder: Path
     options: CompileOptions
-    tell: Callable[[int, float], None]
-    """Called with the number of kernels that were compiled together, and the seconds that this took."""
+    tell: Callable[[float, float], None]
+    """Called with the work of the kernels that were compiled together, and the seconds that this took."""
     policy: MeasurePolicy
     time_left: Callable[[], float]
     _thread: threading.Thread | None = None
@@ -96,10 +96,10 @@ class CompilingAhead:
         requests = (request for program in programs for request in kernel_requests([program], self.options).values())
         while not self._is_over.is_set() and (batch := list(islice(requests, together))):
             try:
-                library = compiler.compile(batch, self.folder / "ahead.so", threads=self.options.threads)
+                library, work = compile_requests(batch, self.folder / "ahead.so", self.options)
             except (EinsatError, OSError):
                 return
-            self.tell(library.compiled, library.seconds)
+            self.tell(work, library.seconds)
         if not self._is_over.is_set():
             with suppress(LibraryMissing, OSError):
                 lowering.prepare_artefact()
@@ -109,7 +109,7 @@ class CompilingAhead:
 def compiling_ahead(
     folder: Path,
     options: CompileOptions,
-    tell: Callable[[int, float], None],
+    tell: Callable[[float, float], None],
     policy: MeasurePolicy = MeasurePolicy(),
     time_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[CompilingAhead]:

@@ -13,13 +13,14 @@ from typing import Protocol
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize.kernels import (
     compile_batch,
+    compile_work,
     feed_specs,
     in_bytes,
     in_float32,
     kernel_program,
     reference_graph,
     rounded,
-    uncompiled_candidates,
+    work_to_compile,
 )
 from egraph.optimize.simulation import products
 from egraph.policy import MeasurePolicy
@@ -27,6 +28,7 @@ from egraph.tensor import Candidate, Implementation, Node, Program, Target, Tens
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, KernelKey, is_measurable
+from lower.eoperator import KernelRequest
 from lower.roofline import DeviceSpeed, Work, work
 from lower.targets import Lowering, lowering_for
 from runtime.judge import REFERENCE_MODEL, ROUNDS_INSIDE
@@ -68,8 +70,8 @@ class Measures(Protocol):
     ) -> None:
         """Record in ``model`` the times of the candidates that have no measurement yet."""
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
-        """Return how many of the generated kernels among candidates are still to be compiled."""
+    def uncompiled(self, candidates: Iterable[Candidate]) -> float:
+        """Return the work of compiling the generated kernels among candidates that are still to be compiled."""
 
 
 @dataclass
@@ -86,28 +88,30 @@ class Measurer:
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
     compile_seconds: float = 0.0
-    """Time to compile one kernel of a batch, from the last batch or, before the first, from the kernels compiled beside the search."""
+    """Time to compile a kernel of one operator, from the last batch or, before the first, from the kernels compiled beside the search."""
     time_seconds: float = 0.0
     """Time to compare and time one compiled kernel, from the last ones."""
     policy: MeasurePolicy = MeasurePolicy()
-    tell_compiled: Callable[[int, float], None] = lambda kernels, seconds: None
-    """Called with the number of generated kernels that were compiled together, and the seconds that this took."""
+    tell_compiled: Callable[[float, float], None] = lambda work, seconds: None
+    """Called with the work of the generated kernels that were compiled together, and the seconds that this took."""
 
     def measure(
         self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
     ) -> None:
-        """Measure in order until time is up. Every result is recorded at once, including kernels that fail or hang twice."""
+        """Measure in order until time is up. Every result is recorded at once, including kernels that fail or hang twice.
+
+        Kernels that take longer to compile than the time left are skipped.
+        """
         waiting = list(jobs)
         while waiting:
-            together = self._fitting(time_left())
-            if not together:
+            batch, work, waiting = self._fitting(waiting, time_left())
+            if not batch:
                 return
-            batch, waiting = waiting[:together], waiting[together:]
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
                 before_seconds, built_seconds = time_left(), list[float]()
                 compiled_folders = compile_batch(programs, Path(folder), self.options, self.tell_compiled, built_seconds.append)
-                self._learn(len(batch), before_seconds - time_left() - sum(built_seconds))
+                self._learn(work, before_seconds - time_left() - sum(built_seconds))
                 for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
                     if time_left() <= 0:
                         return
@@ -130,18 +134,25 @@ class Measurer:
                     record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, digest)
                     (file or self.database.put)(record)
 
-    def _fitting(self, left_seconds: float) -> int:
-        """Return how many kernels can be compiled together and then timed in the time left, from the times of the last ones."""
-        if left_seconds <= 0 or self.compile_seconds > left_seconds:
-            return 0
-        each_seconds = self.compile_seconds + self.time_seconds
-        most = max(1.0, left_seconds / each_seconds) if each_seconds else math.inf
-        return int(min(self.policy.batch, most))
+    def _fitting(self, jobs: Sequence[Job], left_seconds: float) -> tuple[list[Job], float, list[Job]]:
+        """Return the first jobs that can be compiled together and then timed in the time left, the work of compiling them, and the rest."""
+        batch: list[Job] = []
+        batch_work, seconds = 0.0, 0.0
+        for number, job in enumerate(jobs if left_seconds > 0 else ()):
+            work = work_to_compile(((job.fragment, job.implementation),), self.options)
+            if self.compile_seconds * work > left_seconds:
+                continue
+            seconds += self.compile_seconds * work + self.time_seconds
+            if batch and (seconds > left_seconds or len(batch) == self.policy.batch):
+                return batch, batch_work, list(jobs[number:])
+            batch.append(job)
+            batch_work += work
+        return batch, batch_work, []
 
-    def _learn(self, kernels: int, seconds: float) -> None:
-        """Record how long a kernel takes to compile; if the time left is infinite, the difference is unknown."""
-        if math.isfinite(seconds):
-            self.compile_seconds = seconds / kernels
+    def _learn(self, work: float, seconds: float) -> None:
+        """Record how long a kernel of one operator takes to compile; if the time left is infinite, the difference is unknown."""
+        if work and math.isfinite(seconds):
+            self.compile_seconds = seconds / work
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
@@ -150,9 +161,9 @@ class Measurer:
         jobs = [job_of(model, candidate, self.policy) for candidate in candidates if not model.is_settled(candidate)]
         self.measure(jobs, time_left, tell, model.file)
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
-        """Return how many of the generated kernels among candidates are still to be compiled."""
-        return uncompiled_candidates(candidates, self.options)
+    def uncompiled(self, candidates: Iterable[Candidate]) -> float:
+        """Return the work of compiling the generated kernels among candidates that are still to be compiled."""
+        return work_to_compile(((each.fragment, each.implementation) for each in candidates), self.options)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return the times of single kernels, measured now; nothing is recorded."""
@@ -206,9 +217,9 @@ class Collector:
                 device, digest = model.device_of(candidate.fragment), model.code_digest(candidate)
                 model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
-        """Return the number of generated kernels among candidates, because nothing is compiled before they are known."""
-        return sum(candidate.implementation.is_generated for candidate in candidates)
+    def uncompiled(self, candidates: Iterable[Candidate]) -> float:
+        """Return the work of compiling all generated kernels among candidates, because nothing is compiled before they are known."""
+        return compile_work(KernelRequest(each.fragment) for each in candidates if each.implementation.is_generated)
 
 
 def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:

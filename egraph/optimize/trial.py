@@ -10,7 +10,7 @@ from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
 from egraph.optimize.choice import program_digest
 from egraph.optimize.folding import Folder
-from egraph.optimize.kernels import uncompiled
+from egraph.optimize.kernels import compile_work, uncompiled
 from egraph.optimize.race import ESTIMATED_DEVICE, NO_TIME_TO_RACE, Contender, Race, winner
 from egraph.optimize.search import Search
 from egraph.optimize.storage import with_rounded_weights
@@ -134,7 +134,7 @@ NO_TIME_TO_CHECK = "there was no time left to check it"
 QUICK_SHARE = 0.25
 """Largest part of the time for compiling that the first program may be predicted to take to be compiled before all others."""
 COMPILE_MARGIN = 2.0
-"""Time to compile a program's kernels, in multiples of what the kernels before predict, after which it may be late: fused ones take longer."""
+"""Longest time to compile a program's kernels, in multiples of the prediction."""
 
 
 def compile_entry(entry: Entry, options: CompileOptions) -> int:
@@ -147,17 +147,17 @@ def compile_entry(entry: Entry, options: CompileOptions) -> int:
 def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget: Budget, options: CompileOptions) -> Iterator[Entry]:
     """Yield programs, given in the order of their importance, in the order of compiling, which is mostly the same.
 
-    If compiling the kernels of the first program may take all the time there is, and the last program of the search has fewer to compile,
+    If compiling the kernels of the first program may take all the time there is, and those of the last program of the search take less,
     the last one comes first, so that there is a program to race. It also comes first if it has next to none to compile, and the first one
     takes more than a moment. If derivations take part, the last one is the program by rules alone.
     """
     programs = [entry for entry in entries if entry.contender.name != PLAIN]
     if len(programs) > 1:
         first, last = programs[0], programs[-1]
-        kernels = len(uncompiled([folded(first).program], options))
-        share = budget.seconds_to_compile(kernels) / max(1e-9, budget.compiling_seconds())
-        most = kernels - 1 if COMPILE_MARGIN * share > 1.0 else QUICK_SHARE * kernels if share > QUICK_SHARE else -1
-        if most >= 0 and len(uncompiled([folded(last).program], options)) <= most:
+        work = compile_work(uncompiled([folded(first).program], options))
+        share = budget.seconds_to_compile(work) / max(1e-9, budget.compiling_seconds())
+        most = 1.0 if COMPILE_MARGIN * share > 1.0 else QUICK_SHARE if share > QUICK_SHARE else 0.0
+        if most and compile_work(uncompiled([folded(last).program], options)) < most * work:
             yield last
             entries = [entry for entry in entries if entry is not last]
     yield from entries

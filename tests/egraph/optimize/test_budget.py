@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -23,7 +24,7 @@ from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_S
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
 from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.folding import Folder
-from egraph.optimize.kernels import uncompiled_candidates
+from egraph.optimize.kernels import compile_batch, compile_work, kernel_program, work_to_compile
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
@@ -40,6 +41,7 @@ from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel
+from lower.eoperator import KernelRequest
 from lower.roofline import DeviceSpeed
 from lower.targets.cpu.generator.library import Library
 from lower.targets.cpu.generator.process import Compiler
@@ -159,9 +161,9 @@ def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all
     def uncompiled(some: Sequence[Program], options: CompileOptions) -> list[object]:
         return [None] * sum(kernels[each.cost_us] for each in some)
 
-    def compile_requests(batch: Sequence[object], path: Path, options: CompileOptions) -> Library:
+    def compile_requests(batch: Sequence[object], path: Path, options: CompileOptions) -> tuple[Library, float]:
         clock.now += 0.5 * len(batch)
-        return Library(path, {}, {}, len(batch), 0.5 * len(batch))
+        return Library(path, {}, {}, len(batch), 0.5 * len(batch)), float(len(batch))
 
     def compile_entry(entry: trial.Entry, options: CompileOptions) -> int:
         compiled.append(entry.contender.name)
@@ -170,6 +172,7 @@ def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     for module in (budget, trial):
         monkeypatch.setattr(module, "uncompiled", uncompiled)
+        monkeypatch.setattr(module, "compile_work", len)
     monkeypatch.setattr(budget, "compile_requests", compile_requests)
     monkeypatch.setattr(trial, "compile_entry", compile_entry)
     monkeypatch.setattr(trial.Entry, "folded", lambda entry, folder: entry)
@@ -368,7 +371,7 @@ def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch
     kernels = [Candidate(kernel.fragment, (), (), kernel.implementation) for kernel in program.kernels]
     other = replace(kernels[0], fragment=apply("Exp", placeholder(0, TensorType("float32", (7,)))), implementation=GENERATED)
     library = replace(other, fragment=apply("Tanh", placeholder(0, TensorType("float32", (8,)))), implementation=LIBRARY)
-    assert uncompiled_candidates([*kernels, library, other, other], options) == 1
+    assert work_to_compile([(each.fragment, each.implementation) for each in (*kernels, library, other, other)], options) == 1.0
     assert known.seconds_of(program, options) == pytest.approx(0.5 + WORKER_SECONDS + 3 * 0.01)
 
 
@@ -380,11 +383,12 @@ def test_a_program_is_compiled_as_far_as_there_is_time(monkeypatch: pytest.Monke
     clock, batches = Clockwork(), list[int]()
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     monkeypatch.setattr(budget, "uncompiled", lambda programs, options: list(range(40)))
+    monkeypatch.setattr(budget, "compile_work", len)
 
-    def compile_slowly(requests: list[int], path: Path, options: CompileOptions) -> SimpleNamespace:
+    def compile_slowly(requests: list[int], path: Path, options: CompileOptions) -> tuple[SimpleNamespace, float]:
         batches.append(len(requests))
         clock.now += 1.0 * len(requests)
-        return SimpleNamespace(compiled=len(requests), seconds=1.0 * len(requests))
+        return SimpleNamespace(seconds=1.0 * len(requests)), float(len(requests))
 
     monkeypatch.setattr(budget, "compile_requests", compile_slowly)
     options = CompileOptions(threads=1)
@@ -409,7 +413,7 @@ def test_what_is_compiled_ahead_is_waited_for_while_there_is_time(monkeypatch: p
     monkeypatch.setattr(Compiler, "compile", hold_up)
     monkeypatch.setattr(Compiler, "start", lambda self: None)
     monkeypatch.setattr(Compiler, "stop", lambda self: stopped.set())
-    compiled: list[int] = []
+    compiled: list[float] = []
     with compiling_ahead(
         tmp_path, CompileOptions(threads=1), lambda count, seconds: compiled.append(count), time_left=lambda: 0.05
     ) as ahead:
@@ -731,6 +735,7 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
         return [LowerError("not compiled") for _ in programs]
 
     monkeypatch.setattr(measuring, "compile_batch", slowly)
+    monkeypatch.setattr(measuring, "work_to_compile", lambda kernels, options: float(len(kernels)))
     measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
     jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
     measurer.measure(jobs, lambda: left_seconds, lambda told: None)
@@ -758,6 +763,7 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
         return Timing("ok", (1.0,))
 
     monkeypatch.setattr(measuring, "compile_batch", compiles)
+    monkeypatch.setattr(measuring, "work_to_compile", lambda kernels, options: float(len(kernels)))
     monkeypatch.setattr(Measurer, "_timing", times)
     monkeypatch.setattr("egraph.optimize.measuring.time.monotonic", lambda: clock_seconds)
     measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
@@ -766,6 +772,49 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
     measurer.compile_seconds, start_seconds = 1.0, clock_seconds
     measurer.measure(jobs[2:], lambda: 40.0 - (clock_seconds - start_seconds), lambda told: None)
     assert batches == [2, 10] and measurer.measured == 12
+
+
+def test_a_kernel_that_takes_longer_to_compile_than_there_is_time_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Regression: one kernel of 22 operators took 1.3 of the 10 s of a search, and 14 others were not measured for it."""
+    sizes: list[int] = []
+
+    def compiles(programs: list[Program], *_: object) -> list[Path | EinsatError]:
+        sizes.extend(program.graph.inputs[0].type.elements for program in programs)
+        return [LowerError("not compiled") for _ in programs]
+
+    monkeypatch.setattr(measuring, "compile_batch", compiles)
+    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path))
+    chains = {number: placeholder(0, TensorType("float32", (number,))) for number in (1, 2, 3)}
+    for number, count in ((1, 1), (2, 22), (3, 2)):
+        for _ in range(count):
+            chains[number] = apply("Tanh", chains[number])
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker(), compile_seconds=0.05)
+    jobs = [Job(node, GENERATED, str(number)) for number, node in chains.items()]
+    measurer.measure(jobs, lambda: 1.0, lambda told: None)
+    assert sizes == [1, 3] and measurer.measured == 2
+    measurer.measure(jobs, lambda: math.inf, lambda told: None)
+    assert sizes == [1, 3, 1, 2, 3]
+    library = Job(apply("MatMul", *(placeholder(k, TensorType("float32", (4, 4)), constant=k == 1) for k in range(2))), LIBRARY, "product")
+    assert measurer._fitting([library], 1e-3) == ([library], 0.0, []), "there is nothing to compile"
+    assert measurer._fitting([library], 0.0) == ([], 0.0, [])
+
+
+def test_kernels_of_many_operators_take_longer_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path))
+    node = placeholder(0, TensorType("float32", (5,)))
+    works = []
+    for _ in range(22):
+        node = apply("Tanh", node)
+        works.append(compile_work([KernelRequest(node)]))
+    assert works[0] == 1.0 and works[21] == pytest.approx(30.4) and works == sorted(works)
+    assert compile_work([KernelRequest(node)] * 2) == 2 * works[21] and compile_work([]) == 0.0
+    assert work_to_compile([(node, GENERATED), (node, LIBRARY)], CompileOptions(threads=1)) == works[21]
+    small = kernel_program(apply("Exp", placeholder(0, TensorType("float32", (5,)))), GENERATED, seed=0)
+    told: list[float] = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        compile_batch([small], tmp_path / name, CompileOptions(threads=1), lambda work, seconds: told.append(work))
+    assert told == [1.0, 0.0], "it is compiled once"
 
 
 def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def _program(op: str) -> Program:
 
 def test_more_is_compiled_after_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    options, counts = CompileOptions(threads=1), SimpleQueue[int]()
+    options, counts = CompileOptions(threads=1), SimpleQueue[float]()
     lots = [_program("Exp"), _program("Tanh")], [_program("Tanh"), _program("Sigmoid")]
     with compiling_ahead(tmp_path, options, lambda count, seconds: counts.put(count)) as ahead:
         ahead.end()  # nothing was started
@@ -40,7 +40,7 @@ def test_more_is_compiled_after_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_what_runs_every_program_is_built_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    may_be_built, counts = Event(), SimpleQueue[int]()
+    may_be_built, counts = Event(), SimpleQueue[float]()
     slow = replace(lowering(), prepare=lambda: None if may_be_built.wait(60.0) else pytest.fail("not built"))
     monkeypatch.setattr(module, "lowering_for", lambda target: slow)
     with compiling_ahead(tmp_path, CompileOptions(threads=1), lambda count, seconds: counts.put(count)) as ahead:
@@ -53,7 +53,7 @@ def test_what_runs_every_program_is_built_first(monkeypatch: pytest.MonkeyPatch,
 
 def test_libraries_are_built_before_kernels_unless_compiling_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    built, may_go_on, counts = SimpleQueue[str](), Event(), SimpleQueue[int]()
+    built, may_go_on, counts = SimpleQueue[str](), Event(), SimpleQueue[float]()
 
     def build(source: Path) -> Path:
         built.put(source.name)

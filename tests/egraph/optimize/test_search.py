@@ -167,10 +167,10 @@ def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.Monkey
     """A search leaves the time after it free: extraction is exact if that fits in, and greedy otherwise."""
     clock = Clock(60.0)
     extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: exact_seconds if seconds else exact_seconds / 10)
-    asked: list[int] = []
+    asked: list[float] = []
 
     class Foreseen(Budget):
-        def after_search_seconds(self, unmeasured: int = 0) -> float:
+        def after_search_seconds(self, unmeasured: float = 0.0) -> float:
             asked.append(unmeasured)
             return 15.0 + 0.1 * unmeasured
 

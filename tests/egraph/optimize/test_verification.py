@@ -194,7 +194,7 @@ def test_indices_out_of_range_read_nothing_outside(tmp_path: Path) -> None:
 def test_how_long_generated_kernels_took_to_compile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EINSAT_CACHE", str(tmp_path / "cache"))
     programs = [kernel_program(apply(op, leaf(0, 6, 16)), GENERATED, seed=0) for op in ("Exp", "Tanh")]
-    told: list[tuple[int, float]] = []
+    told: list[tuple[float, float]] = []
     built_seconds: list[float] = []
     compile_batch(programs, tmp_path, compile_options(1), lambda kernels, seconds: told.append((kernels, seconds)), built_seconds.append)
     ((kernels, seconds),) = told
