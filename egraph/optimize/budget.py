@@ -31,6 +31,8 @@ RECENT_KERNELS, FEW_KERNELS = 32, 16
 """Number of recent kernels, of one operator each or as much work, whose pace predicts that of others, and the fewest that give a pace by
 themselves.
 """
+COMPILE_MARGIN = 2.0
+"""Longest time to compile a program's kernels, in multiples of the prediction."""
 FILES_OPENED = 3
 """Number of times that saved files are read at the end; each takes about as long as opening the standard model in onnxruntime."""
 
@@ -253,6 +255,10 @@ class Budget:
     def compiling_seconds(self) -> float:
         """Return the seconds that compiling may take; a program that is compiled later cannot be raced and checked."""
         return self.left_seconds - self.least_race_seconds - self.check_seconds
+
+    def may_compile_late(self, work: float) -> bool:
+        """Return whether a program whose compilation takes this work may be compiled too late to be raced and checked."""
+        return COMPILE_MARGIN * self.seconds_to_compile(work) > self.compiling_seconds()
 
     def may_check(self, compared_seconds: float = 0.0) -> bool:
         """Return whether the check continues with another input: if there is time, or if all inputs take little time.

@@ -129,6 +129,21 @@ class Chooser:
             return selections
         return (*selections[:1], *latest, *selections[1:])[:most]
 
+    def with_compiled(self, selections: tuple[Selection, ...], most: int, measurer: Measures) -> tuple[Selection, ...]:
+        """Return ``most`` selections; the last one has hardly any kernels to compile if the first may be compiled too late.
+
+        For example, of the 10 s for an Inception, 1.1 s were left for its 15 kernels, and it was kept unchanged. A program that is
+        predicted to be slower than the model is not worth a race.
+        """
+        budget = self.budget
+        work = measurer.uncompiled(selections[0].chosen.values()) if selections else 0.0
+        if not budget.may_compile_late(work) or self.needed_seconds(1, greedy=True) > budget.compiling_seconds():
+            return selections
+        offered, policy = measurer.compiled_only(self.candidates), budget.policy.extract
+        ready = self.repriced(extract(self.frozen, self.model.price(offered, self.uses), 1, 0.0, self.seed, policy))
+        is_worth_it = ready and ready[0].cost_us < 1e6 * budget.run_seconds and measurer.uncompiled(ready[0].chosen.values()) < work
+        return (*selections[: max(1, most - 1)], *ready) if is_worth_it else selections
+
     def _reserve_time(self, measurer: Measures) -> None:
         """Tell the budget how much work it is to compile the latest choice, and how many kernels its program has.
 

@@ -20,6 +20,7 @@ from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.tensor import (
     ELEMENT_TYPES,
     PLAIN,
+    Candidate,
     Graph,
     Implementation,
     Kernel,
@@ -120,6 +121,20 @@ def work_to_compile(kernels: Iterable[tuple[Node, Implementation]], options: Com
     """Return the ``compile_work`` of the generated kernels, for contiguous operands and results, that were not compiled before."""
     requests = {KernelRequest(fragment, precision=each.precision): None for fragment, each in kernels if each.is_generated}
     return compile_work(missing(requests, options))
+
+
+def compiled_only(candidates: Mapping[int, tuple[Candidate, ...]], options: CompileOptions) -> dict[int, tuple[Candidate, ...]]:
+    """Return the candidates of each class that need no compilation, or all of them if each needs one."""
+
+    def request(candidate: Candidate) -> KernelRequest:
+        return KernelRequest(candidate.fragment, precision=candidate.implementation.precision)
+
+    generated = (each for some in candidates.values() for each in some if each.implementation.is_generated)
+    waiting = set(missing(dict.fromkeys(map(request, generated)), options))
+    return {
+        number: tuple(each for each in some if not each.implementation.is_generated or request(each) not in waiting) or some
+        for number, some in candidates.items()
+    }
 
 
 @dataclass(frozen=True)

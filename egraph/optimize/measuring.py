@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,7 @@ from egraph.errors import EinsatError, LowerError
 from egraph.optimize.kernels import (
     compile_batch,
     compile_work,
+    compiled_only,
     feed_specs,
     in_bytes,
     in_float32,
@@ -72,6 +73,9 @@ class Measures(Protocol):
 
     def uncompiled(self, candidates: Iterable[Candidate]) -> float:
         """Return the work of compiling the generated kernels among candidates that are still to be compiled."""
+
+    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+        """Return the candidates of each class that need no compilation, or all of them if each needs one."""
 
 
 @dataclass
@@ -165,6 +169,10 @@ class Measurer:
         """Return the work of compiling the generated kernels among candidates that are still to be compiled."""
         return work_to_compile(((each.fragment, each.implementation) for each in candidates), self.options)
 
+    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+        """Return the candidates of each class that need no compilation, or all of them if each needs one."""
+        return compiled_only(candidates, self.options)
+
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return the times of single kernels, measured now; nothing is recorded."""
         records: dict[KernelKey, Record] = {}
@@ -220,6 +228,10 @@ class Collector:
     def uncompiled(self, candidates: Iterable[Candidate]) -> float:
         """Return the work of compiling all generated kernels among candidates, because nothing is compiled before they are known."""
         return compile_work(KernelRequest(each.fragment) for each in candidates if each.implementation.is_generated)
+
+    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+        """Return all candidates, because nothing is compiled before they are known."""
+        return dict(candidates)
 
 
 def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:

@@ -183,12 +183,11 @@ class Choosing:
         if measurer is not None:
             settled = self._settled(everything, space, measurer, exact(policy) + varied(policy, finalists))
         progress.stage("extract")
-        is_timed = measurer is not None
-        selections, by_rules = self._extracted(first, everything, settled, finalists, is_timed=is_timed)
+        selections, by_rules = self._extracted(first, everything, settled, finalists, measurer)
         for _ in range(policy.library_rounds):
             if measurer is None or not self._proved_slow(measurer, (*selections, *by_rules)):
                 break
-            selections, by_rules = self._extracted(first, everything, (), finalists, is_timed=is_timed)
+            selections, by_rules = self._extracted(first, everything, (), finalists, measurer)
         chosen = [(selections, everything), (by_rules, first or everything)]
         priced = ((some, chooser.uses) for some, chooser in chosen if some)
         open_keys = {model.key(each) for some, uses in priced for each in worth_measuring(model, some, policy.negligible, uses)}
@@ -197,22 +196,24 @@ class Choosing:
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
 
     def _extracted(
-        self, first: Chooser | None, everything: Chooser, settled: tuple[Selection, ...], finalists: int, *, is_timed: bool
+        self, first: Chooser | None, everything: Chooser, settled: tuple[Selection, ...], finalists: int, measurer: Measures | None
     ) -> tuple[tuple[Selection, ...], tuple[Selection, ...]]:
         """Return the best selections of everything (or ``settled``), and the best one by rules alone, at their believed costs.
 
         Estimates are multiplied by a safety factor because there is no time left to measure them. The best choice without that factor is
-        raced, too, if it promises clearly more. The first selections are empty if derived programs are left out.
+        raced, too, if it promises clearly more, and one of compiled kernels if the best may be compiled too late. The first selections are
+        empty if derived programs are left out.
         """
-        model = self.model
+        model, is_timed = self.model, measurer is not None
         model.caution = self.budget.policy.extract.caution
         selections = settled or everything.choose_in_time(finalists, is_timed=is_timed)
         selections = everything.with_exact(selections, finalists)
         by_rules = first.choose_in_time(1, is_timed=is_timed) if first is not None and everything is not first else ()
         model.caution = 1.0
         selections, by_rules = everything.repriced(selections), first.repriced(by_rules) if first is not None else ()
-        if is_timed and not settled:
+        if measurer is not None and not settled:
             selections = everything.with_estimated(selections, finalists)
+            selections = everything.with_compiled(selections, finalists, measurer)
         return ((), selections) if everything is first else (selections, by_rules)
 
     def _proved_slow(self, measurer: Measures, selections: Iterable[Selection]) -> bool:

@@ -133,8 +133,6 @@ NO_TIME_TO_COMPILE = "there was no time left to compile it"
 NO_TIME_TO_CHECK = "there was no time left to check it"
 QUICK_SHARE = 0.25
 """Largest part of the time for compiling that the first program may be predicted to take to be compiled before all others."""
-COMPILE_MARGIN = 2.0
-"""Longest time to compile a program's kernels, in multiples of the prediction."""
 
 
 def compile_entry(entry: Entry, options: CompileOptions) -> int:
@@ -155,8 +153,8 @@ def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget:
     if len(programs) > 1:
         first, last = programs[0], programs[-1]
         work = compile_work(uncompiled([folded(first).program], options))
-        share = budget.seconds_to_compile(work) / max(1e-9, budget.compiling_seconds())
-        most = 1.0 if COMPILE_MARGIN * share > 1.0 else QUICK_SHARE if share > QUICK_SHARE else 0.0
+        is_long = budget.seconds_to_compile(work) > QUICK_SHARE * budget.compiling_seconds()
+        most = 1.0 if budget.may_compile_late(work) else QUICK_SHARE if is_long else 0.0
         if most and compile_work(uncompiled([folded(last).program], options)) < most * work:
             yield last
             entries = [entry for entry in entries if entry is not last]
@@ -166,7 +164,7 @@ def in_order(entries: Sequence[Entry], folded: Callable[[Entry], Entry], budget:
 def compile_all(
     entries: Sequence[Entry], folder: Folder, budget: Budget, work: Path, options: CompileOptions
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Compile every program, the most promising first; return sizes in bytes, and the reasons of programs that were not compiled.
+    """Compile the programs, the most promising first; return sizes in bytes, and the reasons of programs that were not compiled.
 
     The first one is compiled if there is time for a shortest race and the check afterwards, the others if there is time to race them and
     the original, too. Unexpected kernels, or other processes, may thus cost the gain, but never more than the budget. A program that would
@@ -174,8 +172,6 @@ def compile_all(
     """
     sizes_bytes: dict[str, int] = {}
     failed: dict[str, str] = {}
-    ranks = {entry.contender.name: rank for rank, entry in enumerate(entries)}
-
     by_name: dict[str, Entry] = {}
 
     def folded(entry: Entry) -> Entry:
@@ -186,15 +182,14 @@ def compile_all(
         return by_name[name]
 
     for entry in in_order(entries, folded, budget, options):
-        rank = ranks[entry.contender.name] if sizes_bytes else 0
-        race_seconds = budget.fair_race_seconds(len(sizes_bytes) + 2) if rank else budget.least_race_seconds
+        race_seconds = budget.fair_race_seconds(len(sizes_bytes) + 2) if sizes_bytes else budget.least_race_seconds
         kept_seconds = budget.check_seconds + race_seconds
         fold_seconds = 0.0 if entry.contender.name in by_name else budget.fold_seconds
         if budget.left_seconds < kept_seconds + fold_seconds:
             failed[entry.contender.name] = NO_TIME_TO_COMPILE
             continue
         entry = folded(entry)
-        is_late = budget.left_seconds < kept_seconds + (budget.seconds_of(entry.program, options) if rank else 0.0)
+        is_late = budget.left_seconds < kept_seconds + (budget.seconds_of(entry.program, options) if sizes_bytes else 0.0)
         if is_late or not budget.compile([entry.program], work, options, kept_seconds):
             failed[entry.contender.name] = NO_TIME_TO_COMPILE
             continue

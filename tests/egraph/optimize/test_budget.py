@@ -24,7 +24,7 @@ from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_S
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
 from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.folding import Folder
-from egraph.optimize.kernels import compile_batch, compile_work, kernel_program, work_to_compile
+from egraph.optimize.kernels import compile_batch, compile_work, compiled_only, kernel_program, work_to_compile
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
@@ -809,12 +809,16 @@ def test_kernels_of_many_operators_take_longer_to_compile(monkeypatch: pytest.Mo
     assert works[0] == 1.0 and works[21] == pytest.approx(30.4) and works == sorted(works)
     assert compile_work([KernelRequest(node)] * 2) == 2 * works[21] and compile_work([]) == 0.0
     assert work_to_compile([(node, GENERATED), (node, LIBRARY)], CompileOptions(threads=1)) == works[21]
-    small = kernel_program(apply("Exp", placeholder(0, TensorType("float32", (5,)))), GENERATED, seed=0)
+    exp = apply("Exp", placeholder(0, TensorType("float32", (5,))))
+    small = kernel_program(exp, GENERATED, seed=0)
     told: list[float] = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         compile_batch([small], tmp_path / name, CompileOptions(threads=1), lambda work, seconds: told.append(work))
     assert told == [1.0, 0.0], "it is compiled once"
+    compiled, waiting, called = (Candidate(each, (), (), by) for each, by in ((exp, GENERATED), (node, GENERATED), (node, LIBRARY)))
+    offered = {0: (compiled, waiting), 1: (waiting,), 2: (waiting, called)}
+    assert compiled_only(offered, CompileOptions(threads=1)) == {0: (compiled,), 1: (waiting,), 2: (called,)}
 
 
 def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -80,6 +80,9 @@ class Lot:
 
     def uncompiled(self, candidates: Iterable[Candidate]) -> int:
         return sum(one.implementation.is_generated for one in candidates)
+
+    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+        return dict(candidates)
 
 
 @dataclass(frozen=True)
