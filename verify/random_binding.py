@@ -15,7 +15,7 @@ from typing import Any
 from egraph.errors import TypeMismatch
 from egraph.rewrite.law import fields_of
 from egraph.rewrite.terms import Pattern, Variable
-from egraph.rule import Binding, MergeRule, Rule
+from egraph.rule import Binding, Rule
 from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.ops import OPS, infer
 from egraph.tensor.ops.attributes import BOUNDS
@@ -240,40 +240,15 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
     kept = (*FLOATS, *BYTES)
     chances = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in kept}
     ends = ENDS if asks_for_numbers(rule) else ()
-    numbers = {name: _number(kinds[name], ends, random) for name, chance in chances.items() if random.random() < chance}
+    numbers = {}
+    for name, chance in chances.items():
+        if random.random() >= chance:
+            continue
+        if kinds[name] in BYTES:
+            numbers[name] = random.choice(WHOLE)
+        else:
+            numbers[name] = random.choice(ends) if ends and random.random() < 0.25 else random.choice(NUMBERS)
     return Binding(types, {name: _with_ends(bundle, random) for name, bundle in draw.bundles.items()}, numbers)
-
-
-def _number(dtype: str, ends: Sequence[float], random: Random) -> float:
-    """Return a random number for a constant, occasionally one of ``ends``."""
-    if dtype in BYTES:
-        return random.choice(WHOLE)
-    return random.choice(ends) if ends and random.random() < 0.25 else random.choice(NUMBERS)
-
-
-def resized(rule: Rule | MergeRule, bindings: Sequence[Binding], random: Random) -> tuple[Binding, ...]:
-    """Return bindings with a random size in place of every size above 1, the same one for equal sizes, and with random numbers.
-
-    Raises ``Refused`` if an operand has too many elements.
-    """
-    sizes: dict[int, int] = {}
-    ends = ENDS if asks_for_numbers(rule if isinstance(rule, Rule) else rule.member) else ()
-
-    def of(shape: Sequence[int]) -> Shape:
-        return tuple([length if length <= 1 else sizes.setdefault(length, size(random)) for length in shape])
-
-    def with_sizes(bundle: Attributes) -> Attributes:
-        values: dict[str, Any] = dict(bundle)
-        return attributes(**values | {"shape": of(values["shape"])}) if "shape" in values else bundle
-
-    changed = []
-    for binding in bindings:
-        types = {name: TensorType(each.dtype, of(each.sizes)) for name, each in binding.types.items()}
-        if max(each.elements for each in types.values()) > ELEMENTS:
-            raise Refused("too many elements")
-        numbers = {name: _number(types[name].dtype, ends, random) for name in binding.numbers}
-        changed.append(Binding(types, {name: with_sizes(bundle) for name, bundle in binding.attributes.items()}, numbers))
-    return tuple(changed)
 
 
 def element_types(rule: Rule, byte: str = "uint8") -> Mapping[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -33,9 +32,8 @@ from egraph.rules import FAMILIES, RULES, rule_named
 from egraph.rules.__main__ import document
 from egraph.rules.axes import blocks
 from egraph.rules.merges import split
-from egraph.tensor import TensorType, attributes
+from egraph.tensor import TensorType
 from tests.support.paths import ROOT
-from verify.random_binding import Refused, resized
 from verify.random_testing import check_rule as check
 
 CASES = 6
@@ -334,31 +332,3 @@ def test_what_is_no_rule_is_told_with_its_line(body: str, line: int, told: str, 
 def test_a_rule_that_seldom_applies_is_drawn_like_where_it_did() -> None:
     test = check(rule_named("layer_normalization_from_power"), cases=24, tries=800)
     assert test.cases == 24 and not test.failures
-
-
-def test_matches_of_a_rule_that_hardly_ever_applies_are_resized() -> None:
-    """Some 1 in 400 draws of an instance normalisation matches; after a quarter of the draws, its matches are used with other sizes."""
-    test = check(rule_named("instance_normalization_from_square"), cases=24, tries=2400)
-    assert test.cases == 24 and not test.failures
-
-
-def test_a_resized_match_has_equal_sizes_where_they_were_equal() -> None:
-    rule, random = rule_named("instance_normalization_from_square"), Random(0)
-    types = {name: TensorType("float32", shape) for name, shape in {"x": (2, 3, 5), "s": (3, 1), "epsilon": (1,)}.items()}
-    binding = Binding(types, {"a": attributes(axes=(2,), shape=(3, 1, 5))}, {"epsilon": 0.5})
-    shapes, numbers = set[tuple[int, ...]](), set[float]()
-    for _ in range(40):
-        (changed,) = resized(rule, (binding,), random)
-        two, three, five = changed.types["x"].sizes
-        assert changed.types["s"].sizes == (three, 1) and changed.types["epsilon"].sizes == (1,)
-        assert changed.attributes["a"] == attributes(axes=(2,), shape=(three, 1, five))
-        shapes.add((two, three, five))
-        numbers |= set(changed.numbers.values())
-    assert len(shapes) > 20 and len(numbers) > 5
-
-
-def test_a_resized_match_stays_small() -> None:
-    large = Binding({"x": TensorType("float32", (2,) * 12)}, {})
-    random = Random(7)  # of which the first size is 4
-    with pytest.raises(Refused, match="too many elements"):
-        resized(rule_named("relu_twice"), (large,), random)
