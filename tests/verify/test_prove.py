@@ -60,6 +60,13 @@ def softmax_of_shifted_rows(x: Tensor, shift: Tensor, a: Attributes) -> Equation
     return softmax(x + shift, a) == softmax(x, a)
 
 
+def test_a_proof_without_a_proved_case_stops_early() -> None:
+    proof = prove(rule_named("conv_transpose_is_overlapping_sum"), Effort(tests=0, applications=0))
+    assert proof.verdict == "unknown" and len(proof.obligations) == 8 and "given up after 8 open cases" in proof.reason
+    fewer = prove(rule_named("conv_transpose_is_overlapping_sum"), Effort(tests=0, applications=0, open_cases=2))
+    assert len(fewer.obligations) == 2
+
+
 def test_a_true_rule_is_proved_for_all_sizes() -> None:
     proof = prove(matmul_associative, QUICK)
     assert (proof.verdict, proof.failure, proof.obligations) == ("proved", "", ())

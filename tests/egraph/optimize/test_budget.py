@@ -199,7 +199,11 @@ def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all
     kernels[2.0] = 40
     compile_at(30.0, 0.5)
     assert compiled[0] == "program 1", "the last one takes as long"
-    kernels[2.0] = 2
+    kernels.update({0.0: 120, 1.0: 120, 2.0: 2})
+    failed = compile_at(20.5, 0.5)
+    assert compiled == ["program 3", trial.PLAIN] and failed == dict.fromkeys(("program 1", "program 2"), NO_TIME_TO_COMPILE)
+    assert clock.now == pytest.approx(60.0 - schedule().check_seconds - schedule().least_race_seconds - 19.5), "nothing begins in vain"
+    kernels.update({0.0: 40, 1.0: 30})
     compile_at(50.0, 0.05)
     assert compiled == names, "there is time for all: the order is that of their importance"
 
@@ -797,6 +801,26 @@ def test_a_kernel_that_takes_longer_to_compile_than_there_is_time_is_skipped(mon
     library = Job(apply("MatMul", *(placeholder(k, TensorType("float32", (4, 4)), constant=k == 1) for k in range(2))), LIBRARY, "product")
     assert measurer._fitting([library], 1e-3) == ([library], 0.0, []), "there is nothing to compile"
     assert measurer._fitting([library], 0.0) == ([], 0.0, [])
+    one, many, two = jobs
+    measurer.compile_seconds = 0.05
+    assert measurer._fitting([one, two, many], 10.0)[0] == [one, two, many]
+    batch, work, rest = measurer._fitting([one, two, many], 0.05 * 30.5)
+    assert batch == [one, two] and work == pytest.approx(2.0 + 1 / 15) and rest == [many], "each takes as long as its operators"
+
+
+def test_kernels_are_measured_batch_by_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def compiles(programs: list[Program], *_: object) -> list[Path | EinsatError]:
+        sizes.extend(program.graph.inputs[0].type.elements for program in programs)
+        return [LowerError("not compiled") for _ in programs]
+
+    monkeypatch.setattr(measuring, "compile_batch", compiles)
+    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path))
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker(), policy=MeasurePolicy(batch=2))
+    jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 6)]
+    measurer.measure(jobs, lambda: math.inf, lambda told: None)
+    assert sizes == [1, 2, 3, 4, 5]
 
 
 def test_kernels_of_many_operators_take_longer_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -559,6 +559,12 @@ def test_the_last_measurements_leave_the_time_to_compile_the_program() -> None:
     chosen = {candidate for selection in found.choice.selections for candidate in selection.chosen.values()}
     generated = sum(candidate.implementation.is_generated for candidate in chosen)
     assert generated > 0 and asked[-1] == pytest.approx(budget.compiling_seconds() - 0.5 * generated)
+    for run_seconds in (0.0, 0.5):
+        budget = replace(budget_of(clock), quiet_run_seconds=run_seconds)
+        budget.compiled(16, 16 * 100.0)
+        found = search(network(), FEW, lambda: model, cast(Measurer, Asking(clock)), budget, finalists=3, max_nodes=2_000, seed=0)
+        last = found.choice.selections[-1].chosen.values()
+        assert any(each.implementation.is_generated for each in last) == (not run_seconds), "one of kernels that need no compilation"
 
 
 def test_a_program_of_compiled_kernels_is_raced_if_the_best_may_be_late() -> None:
