@@ -13,7 +13,9 @@ import pytest
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
 from egraph.onnx import importer
+from egraph.rewrite import syntax
 from egraph.rewrite.file import load_rules, read_rules
+from egraph.rewrite.parts import pieces
 from egraph.rewrite.values import Refusal
 from tests.support.commands import build_model
 from tests.support.paths import ROOT
@@ -257,3 +259,9 @@ def test_a_variable_of_an_element_type_matches_that_alone(dtype: str, unions: in
     (found,) = saturate(importer.load(model).graph, rules, Limits(seconds=10, e_nodes=2000, iterations=5)).statistics
     assert found.unions == unions
     assert [refusal.reason for refusal in found.refusals] == ([] if unions else ["p must be of bool, not float32"])
+
+
+def test_pieces_come_in_the_order_of_the_text() -> None:
+    a, b, c = (syntax.Name(1, name) for name in "abc")
+    both = syntax.Element(1, a, b)
+    assert list(pieces((both, (c, 7)))) == [both, a, b, c]
