@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from egraph.optimize.kernels import compile_requests, compile_work, uncompiled
+from egraph.optimize.kernels import compile_requests, compile_work, keeps_kernels, uncompiled
 from egraph.optimize.progress import Progress
 from egraph.policy import Policy
 from egraph.tensor import Program
@@ -58,7 +58,7 @@ class Budget:
     """Time to fold a program: a second or two for a thousand kernels."""
     compared_seconds: float = 0.0
     """Longest time to compare a program with the original on one input; if they differ, kernels and parts are compared separately."""
-    uncompiled: float = 0.0
+    uncompiled_work: float = 0.0
     """Work of compiling the generated kernels that the search chose and that are not compiled yet."""
     chosen_kernels: int = 0
     """Number of kernels of the program that the search chose last."""
@@ -100,21 +100,24 @@ class Budget:
     def measuring_seconds(self) -> float:
         """Return the seconds that are left for measuring."""
         policy = self.policy.measure
-        later_seconds = self.ending_seconds + self.simulating_seconds + self.after_search_seconds(self.uncompiled)
+        later_seconds = self.ending_seconds + self.simulating_seconds + self.after_search_seconds(self.uncompiled_work)
         kept_seconds = max((1.0 - policy.share) * self.seconds, later_seconds)
         return self.left_seconds - min(kept_seconds, policy.kept_share * self.seconds)
 
     def spare_seconds(self) -> float:
         """Return the seconds that no later step needs, once measuring is over."""
-        return self.left_seconds - self.after_search_seconds(self.uncompiled)
+        return self.left_seconds - self.after_search_seconds(self.uncompiled_work)
 
     def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions, kept_seconds: float = 0.0) -> bool:
         """Compile the kernels of programs into the kernel cache, before the programs are compiled one by one.
 
         Kernels are compiled in batches, and finished ones stay in the cache. A kernel that fails here fails again when its program is
-        compiled. Return whether there was time for all, with ``kept_seconds`` left.
+        compiled. Return whether there was time for all, with ``kept_seconds`` left. Without a cache, nothing is compiled; return whether
+        there is time to compile the programs.
         """
         requests, policy = uncompiled(programs, options), self.policy.measure
+        if not keeps_kernels(options):
+            return self.seconds_to_compile(compile_work(requests)) <= self.left_seconds - kept_seconds
         start, size = 0, policy.first_batch
         while batch := requests[start : start + size]:
             start, size = start + size, min(2 * size, policy.batch)
@@ -239,12 +242,12 @@ class Budget:
         """Return the seconds to compare the user's inputs, except the first, which was compared before the race."""
         return max(0, self.given - 1) * self.compared_seconds
 
-    def after_search_seconds(self, uncompiled: float = 0.0) -> float:
+    def after_search_seconds(self, uncompiled_work: float = 0.0) -> float:
         """Return the seconds of all steps after the search, given the work of compiling the chosen kernels.
 
         The shipped program has to be folded, planned and compiled. No time is kept for the program without rules.
         """
-        compile_seconds = self.seconds_to_compile(uncompiled)
+        compile_seconds = self.seconds_to_compile(uncompiled_work)
         plan_seconds = self.slowdown * self.policy.budget.plan_seconds * self.chosen_kernels
         return self.fold_seconds + plan_seconds + compile_seconds + self.race_seconds + self.check_seconds
 

@@ -75,7 +75,7 @@ class Chooser:
     """Number of blocks of the model that compute a class, if more than one."""
     waiting: Sequence[Candidate] = ()
     """The candidates that were still to be measured when time was up."""
-    cautious_uncompiled: float | None = None
+    cautious_work: float | None = None
     """Work of compiling the program that is chosen with caution about estimates, or None if none was chosen yet."""
 
     def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
@@ -136,13 +136,21 @@ class Chooser:
         predicted to be slower than the model is not worth a race.
         """
         budget = self.budget
-        work = measurer.uncompiled(selections[0].chosen.values()) if selections else 0.0
+        work = measurer.uncompiled_work(selections[0].chosen.values()) if selections else 0.0
         if not budget.may_compile_late(work) or self.needed_seconds(1, greedy=True) > budget.compiling_seconds():
             return selections
-        offered, policy = measurer.compiled_only(self.candidates), budget.policy.extract
+        offered, policy = self._compiled_candidates(measurer), budget.policy.extract
         ready = self.repriced(extract(self.frozen, self.model.price(offered, self.uses), 1, 0.0, self.seed, policy))
-        is_worth_it = ready and ready[0].cost_us < 1e6 * budget.run_seconds and measurer.uncompiled(ready[0].chosen.values()) < work
+        is_worth_it = ready and ready[0].cost_us < 1e6 * budget.run_seconds and measurer.uncompiled_work(ready[0].chosen.values()) < work
         return (*selections[: max(1, most - 1)], *ready) if is_worth_it else selections
+
+    def _compiled_candidates(self, measurer: Measures) -> dict[int, tuple[Candidate, ...]]:
+        """Return the candidates of each class that need no compilation, or all of them if each needs one."""
+
+        def is_ready(candidate: Candidate) -> bool:
+            return not (candidate.implementation.is_generated and measurer.uncompiled_work((candidate,)))
+
+        return {number: tuple(filter(is_ready, options)) or options for number, options in self.candidates.items()}
 
     def _reserve_time(self, measurer: Measures) -> None:
         """Tell the budget how much work it is to compile the latest choice, and how many kernels its program has.
@@ -153,8 +161,8 @@ class Chooser:
         """
         running = (number for number, each in self.latest[0].chosen.items() if not each.implementation.is_free)
         uncompiled = unmeasured(self.model, [each for selection in self.latest for each in selection.chosen.values()])
-        work = measurer.uncompiled(uncompiled)
-        self.budget.uncompiled = work if self.cautious_uncompiled is None else min(work, self.cautious_uncompiled)
+        work = measurer.uncompiled_work(uncompiled)
+        self.budget.uncompiled_work = work if self.cautious_work is None else min(work, self.cautious_work)
         self.budget.chosen_kernels = sum(self.uses.get(number, 1) for number in running)
 
     def _reserve_less_time(self, measurer: Measures) -> bool:
@@ -164,14 +172,14 @@ class Chooser:
         uncompiled kernels: they seem fast because they are estimated. For example, 15 s of 55 were reserved for 102 kernels of a text
         detector, and were not used. Nothing is chosen if compiling takes no longer than ``LAST_CHOICES`` anyway.
         """
-        if self.budget.seconds_to_compile(self.budget.uncompiled) <= LAST_CHOICES * self.needed_seconds(1, greedy=True):
+        if self.budget.seconds_to_compile(self.budget.uncompiled_work) <= LAST_CHOICES * self.needed_seconds(1, greedy=True):
             return False
         self.model.caution = self.budget.policy.extract.caution
         try:
             (selection,) = self.choose(1, greedy=True)
         finally:
             self.model.caution = 1.0
-        self.cautious_uncompiled = measurer.uncompiled(unmeasured(self.model, selection.chosen.values()))
+        self.cautious_work = measurer.uncompiled_work(unmeasured(self.model, selection.chosen.values()))
         self._reserve_time(measurer)
         return True
 
@@ -336,7 +344,7 @@ class Space:
         self.left_out |= {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         self.everything.candidates = self._offered(self.left_out)
         self.everything.settled = self.everything.latest = ()
-        self.everything.cautious_uncompiled = None
+        self.everything.cautious_work = None
 
     def rounds_what_is_derived(self, selection: Selection) -> bool:
         """Return whether derived kernels of a choice round."""

@@ -51,7 +51,7 @@ class CompilingAhead:
         An earlier start must have been ended.
         """
         compiler = lowering_for(self.options.target).generator.compiler
-        if compiler is None:
+        if compiler is None or not compiler.keeps_kernels:
             return
         for process in self.compilers:
             process.start()

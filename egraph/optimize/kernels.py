@@ -20,7 +20,6 @@ from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.tensor import (
     ELEMENT_TYPES,
     PLAIN,
-    Candidate,
     Graph,
     Implementation,
     Kernel,
@@ -86,17 +85,17 @@ def compile_requests(requests: Sequence[KernelRequest], path: Path, options: Com
     """Compile generated kernels for the target of ``options`` into one file; return it, and the ``compile_work`` that was done."""
     compiler = lowering_for(options.target).generator.compiler
     assert compiler is not None, "only a target with a compiler has requests"
-    waiting = missing(requests, options)
+    waiting = _uncompiled(requests, options)
     compiled = compiler.compile(requests, path, threads=options.threads)
     return compiled, compile_work(waiting) * compiled.compiled / max(1, len(waiting))
 
 
 def uncompiled(programs: Sequence[Program], options: CompileOptions) -> list[KernelRequest]:
     """Return the programs' generated kernels that were not compiled before."""
-    return missing(kernel_requests(programs, options).values(), options)
+    return _uncompiled(kernel_requests(programs, options).values(), options)
 
 
-def missing(requests: Iterable[KernelRequest], options: CompileOptions) -> list[KernelRequest]:
+def _uncompiled(requests: Iterable[KernelRequest], options: CompileOptions) -> list[KernelRequest]:
     """Return the requests that were not compiled before."""
     compiler = lowering_for(options.target).generator.compiler
     return compiler.uncompiled(list(requests), threads=options.threads) if compiler else []
@@ -108,6 +107,12 @@ WORK_PER_SQUARE = 1 / 15
 """
 
 
+def keeps_kernels(options: CompileOptions) -> bool:
+    """Return whether a kernel that is compiled ahead need not be compiled again."""
+    compiler = lowering_for(options.target).generator.compiler
+    return compiler is not None and compiler.keeps_kernels
+
+
 def compile_work(requests: Iterable[KernelRequest]) -> float:
     """Return how long kernels take to compile, in kernels of one operator."""
     return sum(1.0 + WORK_PER_SQUARE * (_operators(request.fragment) - 1) ** 2 for request in requests)
@@ -117,24 +122,10 @@ def _operators(fragment: Node) -> int:
     return sum(node.op != "Placeholder" for node in walk((fragment,)))
 
 
-def work_to_compile(kernels: Iterable[tuple[Node, Implementation]], options: CompileOptions) -> float:
+def uncompiled_work(kernels: Iterable[tuple[Node, Implementation]], options: CompileOptions) -> float:
     """Return the ``compile_work`` of the generated kernels, for contiguous operands and results, that were not compiled before."""
     requests = {KernelRequest(fragment, precision=each.precision): None for fragment, each in kernels if each.is_generated}
-    return compile_work(missing(requests, options))
-
-
-def compiled_only(candidates: Mapping[int, tuple[Candidate, ...]], options: CompileOptions) -> dict[int, tuple[Candidate, ...]]:
-    """Return the candidates of each class that need no compilation, or all of them if each needs one."""
-
-    def request(candidate: Candidate) -> KernelRequest:
-        return KernelRequest(candidate.fragment, precision=candidate.implementation.precision)
-
-    generated = (each for some in candidates.values() for each in some if each.implementation.is_generated)
-    waiting = set(missing(dict.fromkeys(map(request, generated)), options))
-    return {
-        number: tuple(each for each in some if not each.implementation.is_generated or request(each) not in waiting) or some
-        for number, some in candidates.items()
-    }
+    return compile_work(_uncompiled(requests, options))
 
 
 @dataclass(frozen=True)

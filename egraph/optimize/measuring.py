@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +14,13 @@ from egraph.errors import EinsatError, LowerError
 from egraph.optimize.kernels import (
     compile_batch,
     compile_work,
-    compiled_only,
     feed_specs,
     in_bytes,
     in_float32,
     kernel_program,
     reference_graph,
     rounded,
-    work_to_compile,
+    uncompiled_work,
 )
 from egraph.optimize.simulation import products
 from egraph.policy import MeasurePolicy
@@ -71,11 +70,9 @@ class Measures(Protocol):
     ) -> None:
         """Record in ``model`` the times of the candidates that have no measurement yet."""
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> float:
+    def uncompiled_work(self, candidates: Iterable[Candidate]) -> float:
         """Return the work of compiling the generated kernels among candidates that are still to be compiled."""
 
-    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        """Return the candidates of each class that need no compilation, or all of them if each needs one."""
 
 
 @dataclass
@@ -143,7 +140,7 @@ class Measurer:
         batch: list[Job] = []
         batch_work, seconds = 0.0, 0.0
         for number, job in enumerate(jobs if left_seconds > 0 else ()):
-            work = work_to_compile(((job.fragment, job.implementation),), self.options)
+            work = uncompiled_work(((job.fragment, job.implementation),), self.options)
             if self.compile_seconds * work > left_seconds:
                 continue
             seconds += self.compile_seconds * work + self.time_seconds
@@ -165,13 +162,10 @@ class Measurer:
         jobs = [job_of(model, candidate, self.policy) for candidate in candidates if not model.is_settled(candidate)]
         self.measure(jobs, time_left, tell, model.file)
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> float:
+    def uncompiled_work(self, candidates: Iterable[Candidate]) -> float:
         """Return the work of compiling the generated kernels among candidates that are still to be compiled."""
-        return work_to_compile(((each.fragment, each.implementation) for each in candidates), self.options)
+        return uncompiled_work(((each.fragment, each.implementation) for each in candidates), self.options)
 
-    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        """Return the candidates of each class that need no compilation, or all of them if each needs one."""
-        return compiled_only(candidates, self.options)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return the times of single kernels, measured now; nothing is recorded."""
@@ -225,13 +219,10 @@ class Collector:
                 device, digest = model.device_of(candidate.fragment), model.code_digest(candidate)
                 model.file(Record(device, *model.key(candidate), "ok", (time_us,), generator=digest))
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> float:
+    def uncompiled_work(self, candidates: Iterable[Candidate]) -> float:
         """Return the work of compiling all generated kernels among candidates, because nothing is compiled before they are known."""
         return compile_work(KernelRequest(each.fragment) for each in candidates if each.implementation.is_generated)
 
-    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        """Return all candidates, because nothing is compiled before they are known."""
-        return dict(candidates)
 
 
 def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:

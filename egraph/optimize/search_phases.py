@@ -224,7 +224,7 @@ class Choosing:
         """
         budget = self.budget
         untimed = unmeasured(self.model, [candidate for selection in selections for candidate in selection.chosen.values()])
-        compile_seconds = budget.seconds_to_compile(measurer.uncompiled(untimed))
+        compile_seconds = budget.seconds_to_compile(measurer.uncompiled_work(untimed))
         called = [candidate for candidate in untimed if candidate.implementation.is_library]
         measurer.measure_candidates(self.model, called, lambda: budget.compiling_seconds() - compile_seconds, budget.progress.update)
         records = map(self.model.record, called)

@@ -120,9 +120,14 @@ class Compiler(Protocol):
 class CodeCompiler(Protocol):
     """How requests become code: in processes that may be kept, through a cache. ``digest`` is a hash of its sources and its compiler.
 
+    ``keeps_kernels``: whether there is a cache, so that a kernel that is compiled ahead need not be compiled again. ``uncompiled`` returns
+    the requests that it lacks.
+
     ``code_digest`` is a hash of all that determines an implementation's code for one fragment; it depends on no more than ``digest``.
     """
 
+    @property
+    def keeps_kernels(self) -> bool: ...
     def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> Compiled: ...
     def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]: ...
     def kept(self) -> AbstractContextManager[object]: ...

@@ -30,6 +30,7 @@ class _Compiler:
     """TVM and a linker, in processes of their own."""
 
     compile = staticmethod(generator.compile_library)
+    keeps_kernels = True
     uncompiled = staticmethod(generator.uncompiled)
     kept = staticmethod(process.kept_compiler)
     borrowed = staticmethod(process.borrowed_compilers)

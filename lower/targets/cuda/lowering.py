@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import perf_counter
+from typing import ClassVar
 
 from egraph.errors import LowerError
 from egraph.tensor import Implementation, Node, Target, placeholders
@@ -55,6 +56,8 @@ class _Compiler:
     """The generator, and NVRTC or nvcc if one is installed."""
 
     target: Target
+    keeps_kernels: ClassVar[bool] = False
+    """A kernel takes less than a second, so that none is compiled ahead."""
 
     def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> _Compiled:
         kernels_by_symbol, result, started = {}, _Compiled(), perf_counter()
@@ -69,7 +72,7 @@ class _Compiler:
         return result
 
     def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]:
-        return []  # a kernel takes less than a second, so that nothing is compiled ahead
+        return list(requests)
 
     def kept(self) -> AbstractContextManager[object]:
         return nullcontext()

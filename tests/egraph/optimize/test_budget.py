@@ -21,10 +21,11 @@ from egraph.errors import CheckFailed, EinsatError, LowerError
 from egraph.optimize import budget, finalists, measuring, pipeline, repair, saving, trial
 from egraph.optimize import race as racing
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, SETTLE_SECONDS, WORKER_SECONDS, Budget, slowdown_of, worked_here
+from egraph.optimize.byte_ranges import compared_within
 from egraph.optimize.check import CheckResult, Disagreement, check, find_feeds
 from egraph.optimize.compiling_ahead import CompilingAhead, compiling_ahead
 from egraph.optimize.folding import Folder
-from egraph.optimize.kernels import compile_batch, compile_work, compiled_only, kernel_program, work_to_compile
+from egraph.optimize.kernels import compile_batch, compile_work, kernel_program, uncompiled_work
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
@@ -43,6 +44,7 @@ from lower.compile import CompileOptions
 from lower.cost.model import CostModel
 from lower.eoperator import KernelRequest
 from lower.roofline import DeviceSpeed
+from lower.targets import lowering
 from lower.targets.cpu.generator.library import Library
 from lower.targets.cpu.generator.process import Compiler
 from runtime.feeds import FeedSpec
@@ -367,6 +369,39 @@ def test_a_rehearsal_tells_how_long_its_program_took_to_open(tmp_path: Path) -> 
     assert tester.rehearsal().open_seconds == 1.0 == known.saved_open_seconds
 
 
+def test_a_run_tells_its_budget_what_it_has_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the slowdown of a busy machine was passed as the time to open a program, for which 3 s of every budget were kept."""
+    told: dict[str, Any] = {}
+
+    def stop(progress: Progress, **fields: Any) -> None:
+        told.update(fields)
+        raise InterruptedError
+
+    monkeypatch.setattr(pipeline, "compared_within", lambda *given: replace(compared_within(*given), slowdown=3.0, run_seconds=0.125))
+    monkeypatch.setattr(pipeline, "Budget", stop)
+    options = Options(build_model(tmp_path / "m.onnx"), tmp_path / "out", threads=1, checks=2, database=tmp_path / "p.sqlite")
+    with pytest.raises(InterruptedError):
+        optimize(options, Progress(-1, 20.0))
+    assert told["slowdown"] == 3.0 and told["quiet_run_seconds"] == 0.125 and told["checks"] == 2
+    assert 0.0 < told["quiet_open_seconds"] < 5.0 and "quiet_saved_open_seconds" not in told
+
+
+def test_nothing_is_compiled_ahead_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC compiles a kernel again for each program: time is kept for it, and nothing is compiled beside the search."""
+    options = CompileOptions(threads=1, target=lowering("cuda:h100").target)
+    fragment = apply("Exp", placeholder(0, TensorType("float32", (64,))))
+    program = kernel_program(fragment, lowering("cuda:h100").generated, seed=0)
+    monkeypatch.setattr(budget, "compile_requests", _never)
+    monkeypatch.setattr("egraph.optimize.compiling_ahead.compile_requests", _never)
+    known = schedule()
+    known.compiled(16, 16 * 2.0)
+    assert uncompiled_work([(fragment, program.kernels[0].implementation)], options) == 1.0
+    assert known.compile([program], tmp_path, options) and not known.compile([program], tmp_path, options, kept_seconds=58.5)
+    with compiling_ahead(tmp_path, options, lambda work, seconds: None) as ahead:
+        ahead.start([program])
+        assert not ahead.is_building
+
+
 def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     program, options, known = _plain(), CompileOptions(threads=1), schedule()
@@ -375,7 +410,7 @@ def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch
     kernels = [Candidate(kernel.fragment, (), (), kernel.implementation) for kernel in program.kernels]
     other = replace(kernels[0], fragment=apply("Exp", placeholder(0, TensorType("float32", (7,)))), implementation=GENERATED)
     library = replace(other, fragment=apply("Tanh", placeholder(0, TensorType("float32", (8,)))), implementation=LIBRARY)
-    assert work_to_compile([(each.fragment, each.implementation) for each in (*kernels, library, other, other)], options) == 1.0
+    assert uncompiled_work([(each.fragment, each.implementation) for each in (*kernels, library, other, other)], options) == 1.0
     assert known.seconds_of(program, options) == pytest.approx(0.5 + WORKER_SECONDS + 3 * 0.01)
 
 
@@ -739,7 +774,7 @@ def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pyte
         return [LowerError("not compiled") for _ in programs]
 
     monkeypatch.setattr(measuring, "compile_batch", slowly)
-    monkeypatch.setattr(measuring, "work_to_compile", lambda kernels, options: float(len(kernels)))
+    monkeypatch.setattr(measuring, "uncompiled_work", lambda kernels, options: float(len(kernels)))
     measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
     jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
     measurer.measure(jobs, lambda: left_seconds, lambda told: None)
@@ -767,7 +802,7 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
         return Timing("ok", (1.0,))
 
     monkeypatch.setattr(measuring, "compile_batch", compiles)
-    monkeypatch.setattr(measuring, "work_to_compile", lambda kernels, options: float(len(kernels)))
+    monkeypatch.setattr(measuring, "uncompiled_work", lambda kernels, options: float(len(kernels)))
     monkeypatch.setattr(Measurer, "_timing", times)
     monkeypatch.setattr("egraph.optimize.measuring.time.monotonic", lambda: clock_seconds)
     measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
@@ -831,7 +866,7 @@ def test_kernels_of_many_operators_take_longer_to_compile(monkeypatch: pytest.Mo
         works.append(compile_work([KernelRequest(node)]))
     assert works[0] == 1.0 and works[21] == pytest.approx(30.4) and works == sorted(works)
     assert compile_work([KernelRequest(node)] * 2) == 2 * works[21] and compile_work([]) == 0.0
-    assert work_to_compile([(node, GENERATED), (node, LIBRARY)], CompileOptions(threads=1)) == works[21]
+    assert uncompiled_work([(node, GENERATED), (node, LIBRARY)], CompileOptions(threads=1)) == works[21]
     exp = apply("Exp", placeholder(0, TensorType("float32", (5,))))
     small = kernel_program(exp, GENERATED, seed=0)
     told: list[float] = []
@@ -839,9 +874,6 @@ def test_kernels_of_many_operators_take_longer_to_compile(monkeypatch: pytest.Mo
         (tmp_path / name).mkdir()
         compile_batch([small], tmp_path / name, CompileOptions(threads=1), lambda work, seconds: told.append(work))
     assert told == [1.0, 0.0], "it is compiled once"
-    compiled, waiting, called = (Candidate(each, (), (), by) for each, by in ((exp, GENERATED), (node, GENERATED), (node, LIBRARY)))
-    offered = {0: (compiled, waiting), 1: (waiting,), 2: (waiting, called)}
-    assert compiled_only(offered, CompileOptions(threads=1)) == {0: (compiled,), 1: (waiting,), 2: (called,)}
 
 
 def test_a_run_that_is_late_keeps_the_model_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -78,11 +78,8 @@ class Lot:
                 text, implementation = model.key(one)
                 model.file(Record(model.device, text, implementation, "ok", (1e4 if "Conv" in text else 10.0,)))
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+    def uncompiled_work(self, candidates: Iterable[Candidate]) -> int:
         return sum(one.implementation.is_generated for one in candidates)
-
-    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        return dict(candidates)
 
 
 @dataclass(frozen=True)

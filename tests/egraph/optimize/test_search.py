@@ -126,11 +126,8 @@ class Stopwatch:
             self.clock.spent_seconds += self.seconds
             model.file(Record(model.device, text, implementation, "ok", (10.0 + lot + slow_us,)))
 
-    def uncompiled(self, candidates: Iterable[Candidate]) -> int:
+    def uncompiled_work(self, candidates: Iterable[Candidate]) -> int:
         return sum(one.implementation.is_generated and one.fragment not in self.compiled for one in candidates)
-
-    def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        return {number: tuple(one for one in some if not self.uncompiled((one,))) or some for number, some in candidates.items()}
 
 
 def searched(
@@ -583,13 +580,13 @@ def test_a_program_of_compiled_kernels_is_raced_if_the_best_may_be_late() -> Non
         each = Chooser(frozen, offered, model, budget, 1.0, 0)
         selections = each.with_compiled(best, 3, stopwatch)
         assert selections[0] is best[0] and len(selections) == count
-    assert stopwatch.uncompiled(selections[1].chosen.values()) == 0
+    assert stopwatch.uncompiled_work(selections[1].chosen.values()) == 0
     assert each.with_compiled(best, 1, stopwatch)[0] is best[0] and each.with_compiled((), 3, stopwatch) == ()
     assert each.with_compiled(selections[1:], 3, stopwatch) == selections[1:], "it has nothing to compile"
 
     class Unready(Stopwatch):
-        def compiled_only(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-            return dict(candidates)
+        def uncompiled_work(self, candidates: Iterable[Candidate]) -> int:
+            return 1
 
     assert each.with_compiled(best, 3, Unready(clock)) == best, "no other takes less time to compile"
     budget.quiet_run_seconds = 1e-6
@@ -609,7 +606,7 @@ def test_only_generated_kernels_are_still_to_be_compiled(monkeypatch: pytest.Mon
     monkeypatch.setattr(Chooser, "choose", lambda self, count, **more: (selection,))
     left_seconds = iter([10.0, 10.0])
     assert each.refine(cast(Measurer, Stopwatch(Clock(1e9))), lambda: next(left_seconds, 0.0), ((1, 1, True),)) == ()
-    assert set(each.waiting) == {made, called} and each.budget.uncompiled == 1
+    assert set(each.waiting) == {made, called} and each.budget.uncompiled_work == 1
 
 
 def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
@@ -766,13 +763,13 @@ def test_time_is_reserved_for_what_is_still_to_be_compiled_and_planned() -> None
     each, _ = chooser(clock)
     assert each.look_ahead(1000, 10.0) and each.latest
     running = [number for number, candidate in each.latest[0].chosen.items() if not candidate.implementation.is_free]
-    assert each.budget.chosen_kernels == len(running) and each.budget.uncompiled
+    assert each.budget.chosen_kernels == len(running) and each.budget.uncompiled_work
     each.uses = {running[0]: 3}
     each.waiting = ()
     each.refine(cast(Measurer, Stopwatch(clock)), lambda: 1e9, ((1, 1, True),))
     running = [number for number, candidate in each.latest[0].chosen.items() if not candidate.implementation.is_free]
     assert each.budget.chosen_kernels == len(running) + 2 * running.count(next(iter(each.uses)))
-    assert each.budget.chosen_kernels > len(running) and not each.budget.uncompiled, "all of them are measured"
+    assert each.budget.chosen_kernels > len(running) and not each.budget.uncompiled_work, "all of them are measured"
 
 
 def test_time_is_reserved_for_kernels_that_take_too_little_to_be_measured() -> None:
@@ -785,15 +782,15 @@ def test_time_is_reserved_for_kernels_that_take_too_little_to_be_measured() -> N
     stopwatch = Stopwatch(clock)
     each.refine(cast(Measurer, stopwatch), lambda: 1e9, ((1, 1, True),), negligible=1e6)
     made = {candidate for candidate in each.latest[0].chosen.values() if candidate.implementation.is_generated}
-    assert made and not stopwatch.order and each.budget.uncompiled == len(made)
+    assert made and not stopwatch.order and each.budget.uncompiled_work == len(made)
     offered = [candidate for options in each.candidates.values() for candidate in options if candidate.implementation.is_generated]
     two = list({each.model.key(candidate): candidate for candidate in offered}.values())[:2]
     each.latest = tuple(replace(each.latest[0], chosen={0: candidate}) for candidate in two)
     each._reserve_time(stopwatch)
-    assert each.budget.uncompiled == 2, "the other programs are compiled as well"
+    assert each.budget.uncompiled_work == 2, "the other programs are compiled as well"
     stopwatch.compiled.add(two[0].fragment)
     each._reserve_time(stopwatch)
-    assert each.budget.uncompiled == 1, "what was compiled beside the search takes no time"
+    assert each.budget.uncompiled_work == 1, "what was compiled beside the search takes no time"
 
 
 def test_time_is_kept_for_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -866,13 +863,13 @@ def test_time_kept_for_kernels_that_are_not_chosen_in_the_end_is_used(
 
     monkeypatch.setattr(Chooser, "choose", noted)
     stopwatch = Stopwatch(clock, seconds=9.0)
-    monkeypatch.setattr(Stopwatch, "uncompiled", lambda self, candidates: cautious_kernels if cautions[-1] > 1.0 else 25)
+    monkeypatch.setattr(Stopwatch, "uncompiled_work", lambda self, candidates: cautious_kernels if cautions[-1] > 1.0 else 25)
     assert each.settle(cast(Measurer, stopwatch), each.budget.measuring_seconds, ((100, 1, False),), is_final=is_final) == ()
     assert clock.spent_seconds == spent_seconds and model.caution == 1.0
-    assert each.budget.uncompiled == (cautious_kernels if is_final else 25)
+    assert each.budget.uncompiled_work == (cautious_kernels if is_final else 25)
     assert (max(cautions) > 1.0) == is_final
     Space(each, None, DerivedPart(each.frozen, frozenset(), frozenset()), each.candidates).leave_out({})
-    assert each.cautious_uncompiled is None, "another choice may need other kernels"
+    assert each.cautious_work is None, "another choice may need other kernels"
 
 
 def test_choosing_with_caution_takes_no_longer_than_the_time_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -882,9 +879,9 @@ def test_choosing_with_caution_takes_no_longer_than_the_time_it_can_save(monkeyp
     extractions = extract_slowly(monkeypatch, clock, lambda count, seconds: 2.0)
     each.settle(cast(Measurer, Stopwatch(clock, seconds=20.0)), each.budget.measuring_seconds, ((8, 1, False),), is_final=True)
     before = len(extractions)
-    each.budget.uncompiled = 39
+    each.budget.uncompiled_work = 39
     assert not each._reserve_less_time(cast(Measurer, Stopwatch(clock))) and len(extractions) == before
-    each.budget.uncompiled = 41
+    each.budget.uncompiled_work = 41
     each._reserve_less_time(cast(Measurer, Stopwatch(clock)))
     assert len(extractions) == before + 1, "4.1 s may be saved, and two choices take 4 s"
 
