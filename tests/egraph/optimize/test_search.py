@@ -589,6 +589,15 @@ def test_a_program_of_compiled_kernels_is_raced_if_the_best_may_be_late() -> Non
             return 1
 
     assert each.with_compiled(best, 3, Unready(clock)) == best, "no other takes less time to compile"
+    class Weighing(Stopwatch):
+        def uncompiled_work(self, candidates: Iterable[Candidate]) -> int:
+            return sum(len(one.covered) for one in candidates if one.implementation.is_generated and one.fragment not in self.compiled)
+
+    generated = {number: tuple(one for one in some if one.implementation.is_generated) for number, some in offered.items()}
+    tanh = next(one.fragment for some in generated.values() for one in some if one.fragment.op == "Tanh" and len(one.covered) == 1)
+    only = replace(each, candidates=generated)
+    _, ready = only.with_compiled(best, 3, Weighing(clock, compiled={tanh}))
+    assert len(ready.chosen) > 1, "what is not compiled is chosen where nothing else computes a value"
     budget.quiet_run_seconds = 1e-6
     assert each.with_compiled(best, 3, stopwatch) == best, "it is slower than the model"
     budget.quiet_run_seconds = 1.0
