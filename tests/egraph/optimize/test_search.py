@@ -500,7 +500,7 @@ def test_looking_ahead_takes_a_part_of_the_time_for_derivations(monkeypatch: pyt
 
 
 def test_no_kernel_of_a_library_is_chosen_on_trust() -> None:
-    """No library kernel is chosen unless it was measured.
+    """While there is time, no library kernel is chosen unless it was measured.
 
     Regression: when time ended measuring, a Mamba had four products for which its library has a reference implementation, of 50 ms each.
     """
