@@ -93,6 +93,54 @@ def test_every_operator_in_every_opset_means_what_its_specification_says(op: str
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5, err_msg=f"{op} {shapes} {values}")
 
 
+F43 = "table(6x3: 64/81 0 0 32/243 16/81 8/27 32/243 -16/81 8/27 -128/243 -32/81 -8/27 -128/243 32/81 -8/27 0 0 1)"
+WEIGHTS = f"{{i0<36,i1<7,i2<5}} sum(r0<3,r1<3) (($0[i2,i1,r1,r0] * {F43}[((i0)%6),r0]) * {F43}[((i0)//6),r1])"
+SIGNS = "table(4x4: 1 0 -1 0 0 1 1 0 0 -1 1 0 0 1 0 -1)"
+TRANSFORMS: dict[str, tuple[tuple[int, ...], str, list[str]]] = {
+    "weights": ((5, 7, 3, 3), WEIGHTS, ["Transpose", "Reshape", "MatMul", "Reshape", "Reshape"]),
+    "one axis": (
+        (9, 3, 4), f"{{i0<9,i1<6,i2<4}} sum(r0<3) ($0[i0,r0,i2] * {F43}[i1,r0])",
+        ["Transpose", "Reshape", "MatMul", "Reshape", "Transpose", "Reshape"],
+    ),
+    "overlapping tiles": (
+        (10, 6), f"{{i0<4,i1<4,i2<6}} sum(r0<4) ($0[2*i1+r0,i2] * {SIGNS}[i0,r0])",
+        ["Gather", "Transpose", "Reshape", "MatMul", "Reshape", "Reshape"],
+    ),
+    "a matrix": ((9, 3), f"{{i0<6,i1<9}} sum(r0<3) ($0[i1,r0] * {F43}[i0,r0])", ["Transpose", "Reshape", "MatMul", "Reshape", "Reshape"]),
+    "a coefficient": (
+        (9, 3), f"{{i0<6,i1<9}} sum(r0<3) (($0[i1,r0] * 3) * {F43}[i0,r0])",
+        ["Transpose", "Reshape", "MatMul", "Reshape", "Mul", "Reshape"],
+    ),
+    "a table of a shared axis": ((6, 3), f"{{i0<6}} sum(r0<3) ($0[i0,r0] * {F43}[i0,r0])", ["Einsum", "Reshape"]),
+    "a sum that no table reads": ((4, 3, 5), f"{{i0<6,i1<4}} sum(r0<3,r1<5) ($0[i1,r0,r1] * {F43}[i0,r0])", ["Einsum", "Reshape"]),
+    "nothing is summed": ((6,), f"{{i0<6,i1<3}} ($0[i0] * {F43}[i0,i1])", ["Einsum", "Reshape"]),
+}  # fmt: skip
+"""Operand sizes, expression, and the nodes that it becomes."""
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_tables_that_transform_one_tensor_are_one_matrix(name: str) -> None:
+    """An Einsum transposes its operands for each table: the weights of fast convolutions took 4 times as long to transform."""
+    sizes, text, operators = TRANSFORMS[name]
+    x = leaf("x", sizes)
+    graph = Graph("one", (x,), (("y", apply("Expression", x, text=text)),), {})
+    model = Builder.start(graph, graph.roots, Inline(), {}).finish()
+    assert [node.op_type for node in model.graph.node] == operators
+    values = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
+    np.testing.assert_allclose(run(model, {"x": values})[0], evaluate(graph.roots, {x: values})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_tables_whose_product_would_be_large_stay_apart() -> None:
+    def operators(rows: int) -> list[str]:
+        table = f"table({rows}x3: {' '.join('1' * (3 * rows))})"
+        x = leaf("x", (5, 3, 3))
+        text = f"{{i0<{rows},i1<{rows},i2<5}} sum(r0<3,r1<3) (($0[i2,r1,r0] * {table}[i0,r0]) * {table}[i1,r1])"
+        graph = Graph("one", (x,), (("y", apply("Expression", x, text=text)),), {})
+        return [node.op_type for node in Builder.start(graph, graph.roots, Inline(), {}).finish().graph.node]
+
+    assert "MatMul" in operators(21) and "Einsum" in operators(22), "9 * 21^2 = 3,969 elements, 9 * 22^2 = 4,356"
+
+
 def fused_program() -> Program:
     x, w = leaf("x", (2, 3)), np.arange(6, dtype=np.float32).reshape(3, 2)
     weight, tensors = constant(w)
