@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -47,24 +46,20 @@ from runtime.plan import Plan
 
 
 def compile_batch(
-    programs: Sequence[Program], folder: Path, options: CompileOptions,
-    tell: Callable[[float, float], None] = lambda work, seconds: None, tell_built: Callable[[float], None] = lambda seconds: None,
-) -> list[Path | EinsatError]:  # fmt: skip
+    programs: Sequence[Program], folder: Path, options: CompileOptions, tell: Callable[[float, float], None] = lambda work, seconds: None
+) -> list[Path | EinsatError]:
     """Return, for every program, the runnable folder inside ``folder`` or the reason why there is none.
 
     The folders are for measuring only: they share their kernel library by a link, and have no manifest. ``tell`` is called with the
-    ``compile_work`` of the kernels that were compiled, and the seconds that this took; ``tell_built`` with the seconds that building
-    libraries of C functions took, which are built once.
+    ``compile_work`` of the kernels that were compiled, and the seconds that this took.
     """
     planned = [_planned(program, options) for program in programs]
     sources = dict.fromkeys(source for each in planned if isinstance(each, _Planned) for source in each.carried.values())
     requests = {symbol: request for each in planned if isinstance(each, _Planned) for symbol, request in each.requests.items()}
     shared = folder / lowering_for(options.target).generator.file
     failed: dict[str, LowerError] = {}
-    started = time.monotonic()
     with ThreadPoolExecutor() as pool:  # each in a compiler of its own
         libraries = dict(zip(sources, pool.map(lowering_for(options.target).build, sources), strict=True))
-    tell_built(time.monotonic() - started)
     if requests:
         compiled, work = compile_requests(list(requests.values()), shared, options)
         tell(work, compiled.seconds)

@@ -88,8 +88,8 @@ class Measurer:
     measured: int = 0
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
-    compile_seconds: float = 0.0
-    """Time to compile a kernel of one operator, from the last batch or, before the first, from the kernels compiled beside the search."""
+    seconds_to_compile: Callable[[float], float] = lambda work: 0.0
+    """Returns the time to compile generated kernels, given their work."""
     time_seconds: float = 0.0
     """Time to compare and time one compiled kernel, from the last ones."""
     policy: MeasurePolicy = MeasurePolicy()
@@ -105,14 +105,12 @@ class Measurer:
         """
         waiting = list(jobs)
         while waiting:
-            batch, work, waiting = self._fitting(waiting, time_left())
+            batch, waiting = self._fitting(waiting, time_left())
             if not batch:
                 return
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
-                before_seconds, built_seconds = time_left(), list[float]()
-                compiled_folders = compile_batch(programs, Path(folder), self.options, self.tell_compiled, built_seconds.append)
-                self._learn(work, before_seconds - time_left() - sum(built_seconds))
+                compiled_folders = compile_batch(programs, Path(folder), self.options, self.tell_compiled)
                 for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
                     if time_left() <= 0:
                         return
@@ -135,25 +133,19 @@ class Measurer:
                     record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, digest)
                     (file or self.database.put)(record)
 
-    def _fitting(self, jobs: Sequence[Job], left_seconds: float) -> tuple[list[Job], float, list[Job]]:
-        """Return the first jobs that can be compiled together and then timed in the time left, the work of compiling them, and the rest."""
+    def _fitting(self, jobs: Sequence[Job], left_seconds: float) -> tuple[list[Job], list[Job]]:
+        """Return the first jobs that can be compiled together and then timed in the time left, and the rest."""
         batch: list[Job] = []
-        batch_work, seconds = 0.0, 0.0
+        seconds = 0.0
         for number, job in enumerate(jobs if left_seconds > 0 else ()):
-            work = uncompiled_work(((job.fragment, job.implementation),), self.options)
-            if self.compile_seconds * work > left_seconds:
+            compile_seconds = self.seconds_to_compile(uncompiled_work(((job.fragment, job.implementation),), self.options))
+            if compile_seconds > left_seconds:
                 continue
-            seconds += self.compile_seconds * work + self.time_seconds
+            seconds += compile_seconds + self.time_seconds
             if batch and (seconds > left_seconds or len(batch) == self.policy.batch):
-                return batch, batch_work, list(jobs[number:])
+                return batch, list(jobs[number:])
             batch.append(job)
-            batch_work += work
-        return batch, batch_work, []
-
-    def _learn(self, work: float, seconds: float) -> None:
-        """Record how long a kernel of one operator takes to compile; if the time left is infinite, the difference is unknown."""
-        if work and math.isfinite(seconds):
-            self.compile_seconds = seconds / work
+        return batch, []
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]

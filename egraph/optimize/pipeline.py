@@ -201,7 +201,8 @@ def _searched(run: Run, notes: tuple[str, ...]) -> Outcome:
     measurer = None
     if run.device.is_timed and not options.frozen:
         measurer = Measurer(
-            run.database, run.device_key, alone, run.worker, options.seed, policy=options.policy.measure, tell_compiled=run.budget.compiled
+            run.database, run.device_key, alone, run.worker, options.seed, policy=options.policy.measure, tell_compiled=run.budget.compiled,
+            seconds_to_compile=run.budget.seconds_to_compile,
         )
     trial = _trial(run, rules, measurer)
     model = run.calibrated(measurer)
@@ -285,8 +286,6 @@ def _trial(run: Run, rules: Sequence[Rule | MergeRule], measurer: Measurer | Non
         def calibrated() -> CostModel:
             ahead.end()  # nothing is measured while a compiler runs
             run.look_again()
-            if measurer is not None:
-                measurer.compile_seconds = run.budget.seconds_to_compile(1)
             return run.calibrated(measurer)
 
         def prepare(jobs: Sequence[Job]) -> None:

@@ -759,31 +759,23 @@ def test_answers_are_found_by_all_that_is_in_the_inputs() -> None:
 
 
 def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pace of earlier kernels limits a batch: it is smaller if it would end late, and none begins that cannot end in time."""
+    """The pace of the compiler limits a batch: it is smaller if it would end late, and none begins that cannot end in time."""
     left_seconds, batches = 100.0, list[int]()
 
-    build_seconds = 0.0
-
-    def slowly(
-        programs: list[Program], folder: Path, options: CompileOptions, tell: object, tell_built: Callable[[float], None]
-    ) -> list[Path | EinsatError]:
+    def slowly(programs: list[Program], folder: Path, options: CompileOptions, tell: object) -> list[Path | EinsatError]:
         nonlocal left_seconds
         batches.append(len(programs))
-        left_seconds -= 2.0 * len(programs) + build_seconds
-        tell_built(build_seconds)
+        left_seconds -= 2.0 * len(programs)
         return [LowerError("not compiled") for _ in programs]
 
     monkeypatch.setattr(measuring, "compile_batch", slowly)
     monkeypatch.setattr(measuring, "uncompiled_work", lambda kernels, options: float(len(kernels)))
-    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker(), seconds_to_compile=lambda work: 2.0 * work)
     jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
     measurer.measure(jobs, lambda: left_seconds, lambda told: None)
     assert batches == [32, 18] and left_seconds == 0.0 and measurer.measured == 32
     measurer.measure(jobs, lambda: 1.0, lambda told: None)
     assert len(batches) == 2, "one takes two seconds"
-    left_seconds, build_seconds = 120.0, 20.0
-    measurer.measure(jobs, lambda: left_seconds, lambda told: None)
-    assert measurer.compile_seconds == 2.0, "what builds a library, once for all kernels, is no pace"
 
 
 def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -805,10 +797,10 @@ def test_what_is_compiled_together_can_be_timed_as_well(monkeypatch: pytest.Monk
     monkeypatch.setattr(measuring, "uncompiled_work", lambda kernels, options: float(len(kernels)))
     monkeypatch.setattr(Measurer, "_timing", times)
     monkeypatch.setattr("egraph.optimize.measuring.time.monotonic", lambda: clock_seconds)
-    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker(), seconds_to_compile=lambda work: work)
     jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
     measurer.measure(jobs[:2], lambda: float("inf"), lambda told: None)
-    measurer.compile_seconds, start_seconds = 1.0, clock_seconds
+    start_seconds = clock_seconds
     measurer.measure(jobs[2:], lambda: 40.0 - (clock_seconds - start_seconds), lambda told: None)
     assert batches == [2, 10] and measurer.measured == 12
 
@@ -833,20 +825,18 @@ def test_a_kernel_that_takes_longer_to_compile_than_there_is_time_is_skipped(mon
     for number, count in ((1, 1), (2, 22), (3, 2)):
         for _ in range(count):
             chains[number] = apply("Tanh", chains[number])
-    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker(), compile_seconds=0.05)
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker(), seconds_to_compile=lambda work: 0.05 * work)
     jobs = [Job(node, GENERATED, str(number)) for number, node in chains.items()]
     measurer.measure(jobs, lambda: 1.0, lambda told: None)
     assert sizes == [1, 3] and measurer.measured == 2
     measurer.measure(jobs, lambda: math.inf, lambda told: None)
     assert sizes == [1, 3, 1, 2, 3]
     library = Job(apply("MatMul", *(placeholder(k, TensorType("float32", (4, 4)), constant=k == 1) for k in range(2))), LIBRARY, "product")
-    assert measurer._fitting([library], 1e-3) == ([library], 0.0, []), "there is nothing to compile"
-    assert measurer._fitting([library], 0.0) == ([], 0.0, [])
+    assert measurer._fitting([library], 1e-3) == ([library], []), "there is nothing to compile"
+    assert measurer._fitting([library], 0.0) == ([], [])
     one, many, two = jobs
-    measurer.compile_seconds = 0.05
     assert measurer._fitting([one, two, many], 10.0)[0] == [one, two, many]
-    batch, work, rest = measurer._fitting([one, two, many], 0.05 * 30.5)
-    assert batch == [one, two] and work == pytest.approx(2.0 + 1 / 15) and rest == [many], "each takes as long as its operators"
+    assert measurer._fitting([one, two, many], 0.05 * 30.5) == ([one, two], [many]), "each takes as long as its operators"
 
 
 def test_kernels_are_measured_batch_by_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -913,11 +903,13 @@ def test_a_search_that_time_ended_is_resumed_where_time_is_left(tmp_path: Path, 
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     measuring_seconds, first, later = Budget.measuring_seconds, list[Search](), list[Search]()
+    measurers: list[Measurer] = []
 
     def search_first(*arguments: Any, **more: Any) -> Search:
         if is_hurried:
             monkeypatch.setattr(Budget, "measuring_seconds", lambda self: 0.0)
         first.append(search(*arguments, **more))
+        measurers.extend(each for each in (*arguments, *more.values()) if isinstance(each, Measurer))
         monkeypatch.setattr(Budget, "measuring_seconds", measuring_seconds)
         return first[-1]
 
@@ -930,6 +922,9 @@ def test_a_search_that_time_ended_is_resumed_where_time_is_left(tmp_path: Path, 
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", threads=1, budget_seconds=60.0, database=tmp_path / "p.sqlite")
     outcome = optimize(options, Progress(-1, 60.0, time.monotonic()))
+    (measurer,) = measurers
+    paces = [getattr(method, "__self__", None) for method in (measurer.tell_compiled, measurer.seconds_to_compile)]
+    assert isinstance(paces[0], Budget) and paces[0] is paces[1], "the budget learns the compiler's pace, and predicts by it"
     assert is_cut_short(first[0]) == is_hurried and len(first) == 1 and bool(later) == is_hurried
     if is_hurried:
         assert not is_cut_short(later[-1]) and later[0].saturation is first[0].saturation, "nothing grows"

@@ -195,8 +195,6 @@ def test_how_long_generated_kernels_took_to_compile_is_told(tmp_path: Path, monk
     monkeypatch.setenv("EINSAT_CACHE", str(tmp_path / "cache"))
     programs = [kernel_program(apply(op, leaf(0, 6, 16)), GENERATED, seed=0) for op in ("Exp", "Tanh")]
     told: list[tuple[float, float]] = []
-    built_seconds: list[float] = []
-    compile_batch(programs, tmp_path, compile_options(1), lambda kernels, seconds: told.append((kernels, seconds)), built_seconds.append)
+    compile_batch(programs, tmp_path, compile_options(1), lambda kernels, seconds: told.append((kernels, seconds)))
     ((kernels, seconds),) = told
     assert kernels == 2 and seconds > 0.0
-    assert len(built_seconds) == 1 and built_seconds[0] < seconds, "no library is built for them"
