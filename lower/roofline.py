@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.tensor import Attributes, Candidate, Node, TensorType, walk
-from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.bodies import parts, reads_of
+from egraph.tensor.expr.index import length
 from egraph.tensor.expr.products import contracted_operations
-from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.expr.scope import Guarded, Read, Scalar, Scope, Tensor
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
 
@@ -18,6 +20,10 @@ FUNCTIONS = frozenset({
 })  # fmt: skip
 """Operators that evaluate a function by polynomials: one element takes as long as many additions."""
 ADDITIONS_A_FUNCTION = 16
+REREADING = frozenset({"Resize", "MaxPool", "AveragePool"})
+"""Operators that read an element of their operand several times. What is fused before them is computed anew for each."""
+INLINED = frozenset({"elementwise", "view", "movement"})
+"""Categories of operators whose elements are computed where they are read; results of others are stored inside the kernel."""
 DIVIDING = frozenset({"Div", "Quantize"})
 """Operators that divide each element."""
 ADDITIONS_A_DIVISION = 4
@@ -38,6 +44,8 @@ class Work:
     """Whether there is a contraction inside: contractions run near the peak, everything else does not."""
     functions: float = 0.0
     """How many of the flops are whole functions (an exponential counts as one)."""
+    repeated: float = 0.0
+    """Additions of computing elements again that are read several times; a whole function counts as ``ADDITIONS_A_FUNCTION``."""
 
     @property
     def intensity(self) -> float:
@@ -103,7 +111,51 @@ def work(fragment: Node) -> Work:
                 read[operand] += _read_bytes(node, number)
     moved = size_bytes(fragment.type) + sum(min(count, size_bytes(node.type)) for node, count in read.items())
     functions = sum(node.type.elements for node in nodes if node.op in FUNCTIONS and node.type.is_static)
-    return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts, float(functions))
+    return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts, float(functions), _repeated(nodes))
+
+
+def _repeated(nodes: Sequence[Node]) -> float:
+    """Return the additions of computing elements again, in a fragment whose nodes are given operands first."""
+    evaluations: dict[Node, float] = {}
+    repeated = 0.0
+    for node in reversed(nodes):
+        count = evaluations.get(node, 0.0)
+        is_rereading = node.op in REREADING and node.type.is_static
+        if not count and not is_rereading:
+            continue
+        is_inlined = OPS[node.op].category in INLINED
+        if is_inlined and count > node.type.elements:
+            additions = ADDITIONS_A_FUNCTION if node.op in FUNCTIONS else node_flops(node) / max(1, node.type.elements)
+            repeated += (count - node.type.elements) * additions
+        if not is_rereading and not is_inlined:
+            continue
+        read = (count if is_inlined and count else node.type.elements) * (_reads_an_element(node) if is_rereading else 1)
+        for operand in node.inputs:
+            if operand.op != "Placeholder" and operand.type.is_static:
+                share = operand.type.elements / max(1, node.type.elements) if node.op == "Concat" else 1.0
+                evaluations[operand] = max(evaluations.get(operand, 0.0), share * read)
+    return repeated
+
+
+def _reads_an_element(node: Node) -> int:
+    """Return how many elements of its operand an operator reads for one of its result, at most."""
+    return _reads(OPS[node.op].meaning([Tensor("0", node.inputs[0].type.sizes)], dict(node.attributes)))
+
+
+def _reads(scope: Scope) -> int:
+    return math.prod(map(length, scope.summation)) * _reads_in(scope.body)
+
+
+def _reads_in(body: Scalar) -> int:
+    match body:
+        case Read(Scope() as inner):
+            return _reads(inner)
+        case Read():
+            return 1
+        case Guarded(_, then, otherwise):
+            return max(_reads_in(then), _reads_in(otherwise))
+        case _:
+            return sum(map(_reads_in, parts(body)))
 
 
 @dataclass(frozen=True)
@@ -126,7 +178,7 @@ class DeviceSpeed:
         if amount.contracts:
             return self.launch_us + max(moving_us, amount.flops / (self.contraction_gigaflops_s * 1e3))
         additions = max(0.0, amount.flops - amount.functions)
-        computing_us = (amount.functions + additions / ADDITIONS_A_FUNCTION) / (self.other_gigaflops_s * 1e3)
+        computing_us = (amount.functions + (additions + amount.repeated) / ADDITIONS_A_FUNCTION) / (self.other_gigaflops_s * 1e3)
         return self.launch_us + max(moving_us, computing_us)
 
     def copy_us(self, size_bytes: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -270,6 +271,61 @@ def test_the_code_of_a_kernel_that_has_no_time_is_not_looked_at(monkeypatch: pyt
     assert not model.is_settled(generated) and not asked
     model.file(Record("here", *model.key(generated), "ok", (7.0,), generator="1"))
     assert CostModel(model.database, "here", DeviceSpeed()).is_settled(generated) and asked == [generated.fragment]
+
+
+def _resized(x: Node, mode: str, factor: int) -> Node:
+    sizes = (*x.type.sizes[:2], *(factor * size for size in x.type.sizes[2:]))
+    scales = (1.0, 1.0, float(factor), float(factor))
+    return apply(
+        "Resize", x, mode=mode, scales=scales, sizes=sizes, coordinate_mode="half_pixel", cubic_coeff_a=-0.75, exclude_outside=0,
+        nearest_mode="round_prefer_floor",
+    )  # fmt: skip
+
+
+def test_elements_that_are_read_several_times_are_computed_as_often() -> None:
+    """What is fused before an interpolation is computed for each read, gates also for each channel.
+
+    Regression: a kernel of 22 operators, among them gates before an interpolation, was estimated at 34 us and took 3,760. A GLPN ran 1.6
+    times as fast as onnxruntime, and 2.1 times without this kernel.
+    """
+    x, gate = leaf(0, 1, 64, 32, 32), leaf(1, 1, 1, 32, 32)
+    elements = 64 * 32 * 32
+    gated = apply("Mul", x, apply("Sigmoid", gate))
+    evaluations = {"nearest": 4, "linear": 4 * 4, "cubic": 4 * 16}
+    for mode, count in evaluations.items():
+        products, functions = elements * (count - 1), elements * count - 32 * 32
+        assert work(_resized(gated, mode, 2)).repeated == products + 16 * functions, mode
+        assert work(_resized(x, mode, 2)).repeated == work(gated).repeated == 0.0
+    window: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NCHW"}
+    pooled = work(apply("MaxPool", apply("Relu", x), **window))
+    assert pooled.repeated == elements / 4 * 9 - elements, "each window computes its elements"
+    speed = DeviceSpeed()
+    fused_us, parts_us = speed.estimate_us(work(_resized(gated, "linear", 2))), 0.0
+    for part in (gated, _resized(x, "linear", 2)):
+        parts_us += speed.estimate_us(work(part))
+    assert fused_us > 1.5 * parts_us
+
+
+def test_only_what_is_computed_where_it_is_read_is_computed_again() -> None:
+    """Sums are stored inside a kernel; of a part of a concatenation, only its share is computed."""
+    x = leaf(0, 1, 8, 16, 16)
+    ordered = apply("Softmax", apply("Exp", x), axis=3)
+    assert work(_resized(ordered, "linear", 2)).repeated == 0.0
+    sums = apply("Reshape", apply("ReduceMax", apply("Relu", x), axes=(1,)), shape=(1, 1, 16, 16))
+    assert work(_resized(apply("Tanh", sums), "nearest", 2)).repeated == 16 * 3 * 256, "only what follows the sums"
+    joined = apply("Concat", apply("Relu", x), leaf(1, 1, 24, 16, 16), axis=1)
+    assert work(_resized(joined, "nearest", 2)).repeated == 3 * 8 * 256
+    twice = _resized(_resized(apply("Relu", x), "linear", 2), "linear", 2)
+    assert work(twice).repeated == (16 * 16 - 1) * 8 * 256, "one interpolation of another"
+    values = apply("Relu", x)
+    for modes in (("linear", "nearest"), ("nearest", "linear")):
+        both = work(apply("Add", *(_resized(values, mode, 2) for mode in modes)))
+        assert both.repeated == (16 - 1) * 8 * 256, "what several operators read is computed as often as the most demanding one asks"
+    fewer = apply(
+        "Resize", values, mode="nearest", scales=(1.0, 1.0, 0.5, 0.5), sizes=(1, 8, 8, 8), coordinate_mode="half_pixel",
+        cubic_coeff_a=-0.75, exclude_outside=0, nearest_mode="round_prefer_floor",
+    )  # fmt: skip
+    assert work(fewer).repeated == 0.0, "elements that are not read make up for none"
 
 
 def test_of_an_operand_counts_what_is_read() -> None:

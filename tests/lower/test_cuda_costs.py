@@ -174,6 +174,20 @@ def test_what_one_kernel_computes_again_is_counted() -> None:
     assert cost_us(pooled(128, 384), "cuda") > 1.9 * cost_us(pooled(128, 192), "cuda"), "twice the results, and twice the terms of each"
 
 
+def test_what_is_fused_before_an_interpolation_is_charged_for_each_element_that_it_reads() -> None:
+    sizes, large = (1, 64, 128, 128), (1, 64, 256, 256)
+    x = placeholder(0, float32(*sizes))
+    gated = apply("Mul", x, apply("Sigmoid", x))
+
+    def resized(operand: Node) -> Node:
+        return apply(
+            "Resize", operand, mode="linear", scales=(1.0, 1.0, 2.0, 2.0), sizes=large, coordinate_mode="half_pixel", cubic_coeff_a=-0.75,
+            exclude_outside=0, nearest_mode="round_prefer_floor",
+        )  # fmt: skip
+
+    assert cost_us(resized(gated), "cuda") > cost_us(gated, "cuda") + cost_us(resized(x), "cuda")
+
+
 def test_what_is_computed_before_the_terms_of_a_sum_is_not_repeated() -> None:
     scores, values = placeholder(0, float32(12, 128, 128)), placeholder(1, float32(12, 128, 64))
     normal = pooled(128, 384).inputs[0]

@@ -246,7 +246,7 @@ class GpuSpeed(DeviceSpeed):
         if len(contractions) > len(products):  # an expression with sums of its own
             computing_us += amount.flops / (self.gpu.float32_gigaflops_s * 1e3)
         if not products:
-            additions = max(0.0, amount.flops - amount.functions) / ADDITIONS_A_FUNCTION
+            additions = (max(0.0, amount.flops - amount.functions) + amount.repeated) / ADDITIONS_A_FUNCTION
             computing_us += (amount.functions + additions) * ADDITIONS_A_FUNCTION / (self.gpu.float32_gigaflops_s * 1e3 / 4)
         waiting_us = 0.0
         if implementation.is_generated:
