@@ -264,6 +264,7 @@ class Choosing:
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
             rehearsal.notes.append(f"derived programs of {len(expected)} values are left out: {reason}")
         kept_seconds = FORESEEN_SHARE * left() if self.foresee else 0.0
+        kept_seconds += rehearsal.seconds
         everything.refine(measurer, lambda: left() - kept_seconds, quick(self.budget.policy.measure))
         started_seconds = self.budget.spent_seconds
         space.rehearse(self.outline, rehearsal)

@@ -19,7 +19,7 @@ from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.budget import Budget
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.choice import program_digest
-from egraph.optimize.chooser import Space
+from egraph.optimize.chooser import Chooser, Rounds, Space
 from egraph.optimize.derivations import Deriver
 from egraph.optimize.folding import Folder
 from egraph.optimize.gate import Gate
@@ -28,7 +28,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Rehearsal
 from egraph.optimize.repair import Repair
 from egraph.optimize.search import Search, plain_program, search, search_again
-from egraph.tensor import Candidate, Graph, Program
+from egraph.tensor import Candidate, Graph, Program, Selection
 from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
@@ -224,6 +224,25 @@ def test_a_wrong_program_is_rehearsed_as_it_was_compiled(tmp_path: Path) -> None
     (feeds, expected), *_ = one.rehearsal.samples
     moved = replace(one.rehearsal, samples=[(feeds, [2 * value for value in expected])])
     assert "largest error" in moved.difference(program, repair._open_compiled)
+
+
+def test_the_first_rehearsal_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: kernels of a UPerNet were measured until no time was left, its rehearsal took 11 s, and nothing was raced."""
+    one, offered = case(tmp_path, 0.0), list[float]()
+
+    def offer(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds, **more: Any) -> tuple[Selection, ...]:
+        offered.append(time_left())
+        return ()
+
+    monkeypatch.setattr(Chooser, "refine", offer)
+
+    def offered_seconds(open_seconds: float) -> float:
+        """Return the time that is offered to measure kernels of derived programs, after those of the rules' program."""
+        offered.clear()
+        one.search(replace(one.rehearsal, open_seconds=open_seconds))
+        return offered[1]
+
+    assert offered_seconds(0.0) - offered_seconds(1000.0) == pytest.approx(2000.0, abs=1.0), "a rehearsal opens models twice"
 
 
 def test_the_last_rehearsal_and_extractions_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
