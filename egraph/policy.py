@@ -291,9 +291,10 @@ class MeasurePolicy:
         least=1,
     )
     kernel_seconds: float = tuned(
-        0.15,
+        0.05,
         "seconds",
-        "Assumed compile time of a kernel until enough have been compiled: one in a hundred takes 3 s and would distort the mean of a few.",
+        "Assumed compile time of a kernel of one operator until enough have been compiled: twice the mean on an AMD EPYC. One kernel in a "
+        "hundred takes 3 s and would distort the mean of a few.",
     )
     compiled_ahead: int = tuned(
         8,
