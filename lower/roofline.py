@@ -123,7 +123,7 @@ def _repeated(nodes: Sequence[Node]) -> float:
         is_rereading = node.op in REREADING and node.type.is_static
         if not count and not is_rereading:
             continue
-        is_inlined = OPS[node.op].category in INLINED
+        is_inlined = node.op in OPS and OPS[node.op].category in INLINED
         if is_inlined and count > node.type.elements:
             additions = ADDITIONS_A_FUNCTION if node.op in FUNCTIONS else node_flops(node) / max(1, node.type.elements)
             repeated += (count - node.type.elements) * additions

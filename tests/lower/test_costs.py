@@ -10,7 +10,7 @@ import pytest
 
 from egraph.optimize.measuring import Job, Measurer
 from egraph.policy import CostPolicy
-from egraph.tensor import OPAQUE, Candidate, ENode, Graph, Implementation, Node, Program
+from egraph.tensor import OPAQUE, Candidate, ENode, Graph, Implementation, Node, Program, TensorType, attributes, make
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, family, jobs, without_twins
@@ -325,6 +325,8 @@ def test_only_what_is_computed_where_it_is_read_is_computed_again() -> None:
         "Resize", values, mode="nearest", scales=(1.0, 1.0, 0.5, 0.5), sizes=(1, 8, 8, 8), coordinate_mode="half_pixel",
         cubic_coeff_a=-0.75, exclude_outside=0, nearest_mode="round_prefer_floor",
     )  # fmt: skip
+    half = make("Constant", (), attributes(digest="half"), TensorType("float32", ()))
+    assert work(_resized(apply("Mul", x, half), "nearest", 2)).repeated == 3 * 8 * 256, "a number is computed never"
     assert work(fewer).repeated == 0.0, "elements that are not read make up for none"
 
 
