@@ -326,7 +326,7 @@ def test_only_what_is_computed_where_it_is_read_is_computed_again() -> None:
         cubic_coeff_a=-0.75, exclude_outside=0, nearest_mode="round_prefer_floor",
     )  # fmt: skip
     half = make("Constant", (), attributes(digest="half"), TensorType("float32", ()))
-    assert work(_resized(apply("Mul", x, half), "nearest", 2)).repeated == 3 * 8 * 256, "a number is computed never"
+    assert work(_resized(apply("Mul", x, half), "nearest", 2)).repeated == 3 * 8 * 256, "a constant is not computed"
     assert work(fewer).repeated == 0.0, "elements that are not read make up for none"
 
 
