@@ -201,7 +201,7 @@ def test_a_program_that_is_compiled_already_does_not_wait_for_one_that_takes_all
     kernels[2.0] = 40
     compile_at(30.0, 0.5)
     assert compiled[0] == "program 1", "the last one takes as long"
-    kernels.update({0.0: 120, 1.0: 120, 2.0: 2})
+    kernels.update({0.0: 240, 1.0: 240, 2.0: 2})
     failed = compile_at(20.5, 0.5)
     assert compiled == ["program 3", trial.PLAIN] and failed == dict.fromkeys(("program 1", "program 2"), NO_TIME_TO_COMPILE)
     assert clock.now == pytest.approx(60.0 - schedule().check_seconds - schedule().least_race_seconds - 19.5), "nothing begins in vain"
