@@ -45,7 +45,10 @@ class Work:
     functions: float = 0.0
     """How many of the flops are whole functions (an exponential counts as one)."""
     repeated: float = 0.0
-    """Additions of computing elements again that are read several times; a whole function counts as ``ADDITIONS_A_FUNCTION``."""
+    """Additions of computing elements again that are read several times; a whole function counts as ``ADDITIONS_A_FUNCTION``.
+
+    Reductions that are computed again inside other reductions are counted apart, by ``lower.eoperator.repeated``.
+    """
 
     @property
     def intensity(self) -> float:
@@ -115,7 +118,11 @@ def work(fragment: Node) -> Work:
 
 
 def _repeated(nodes: Sequence[Node]) -> float:
-    """Return the additions of computing elements again, in a fragment whose nodes are given operands first."""
+    """Return the additions of computing elements again, in a fragment whose nodes are given operands first.
+
+    Nodes are visited from the result to the operands; ``evaluations`` counts the elements that are computed of a node whose consumers read
+    some of them several times.
+    """
     evaluations: dict[Node, float] = {}
     repeated = 0.0
     for node in reversed(nodes):
@@ -137,6 +144,7 @@ def _repeated(nodes: Sequence[Node]) -> float:
     return repeated
 
 
+@lru_cache(maxsize=1 << 12)
 def _reads_an_element(node: Node) -> int:
     """Return how many elements of its operand an operator reads for one of its result, at most."""
     return _reads(OPS[node.op].meaning([Tensor("0", node.inputs[0].type.sizes)], dict(node.attributes)))
