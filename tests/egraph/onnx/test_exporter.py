@@ -130,6 +130,16 @@ def test_tables_that_transform_one_tensor_are_one_matrix(name: str) -> None:
     np.testing.assert_allclose(run(model, {"x": values})[0], evaluate(graph.roots, {x: values})[0], rtol=1e-5, atol=1e-5)
 
 
+def test_tables_that_transform_a_product_of_tensors_stay_apart() -> None:
+    x, y = leaf("x", (9, 3)), leaf("y", (9, 3))
+    text = f"{{i0<6,i1<9}} sum(r0<3) (($0[i1,r0] * $1[i1,r0]) * {F43}[i0,r0])"
+    graph = Graph("one", (x, y), (("z", apply("Expression", x, y, text=text)),), {})
+    model = Builder.start(graph, graph.roots, Inline(), {}).finish()
+    feeds = {name: np.random.default_rng(seed).standard_normal((9, 3)).astype(np.float32) for seed, name in enumerate("xy")}
+    expected = evaluate(graph.roots, {x: feeds["x"], y: feeds["y"]})[0]
+    np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_tables_whose_product_would_be_large_stay_apart() -> None:
     def operators(rows: int) -> list[str]:
         table = f"table({rows}x3: {' '.join('1' * (3 * rows))})"
