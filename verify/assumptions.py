@@ -7,8 +7,9 @@ are positive if this can be shown; nothing is concluded about a division by any 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
-from egraph.tensor.expr.index import Index, Size, Symbol
+from egraph.tensor.expr.index import Atom, Index, Size, Symbol
 from egraph.tensor.expr.scope import Compare
 from verify.facts import Facts
 from verify.literals import Literal0, literal, negation
@@ -70,7 +71,12 @@ class Assumptions:
 
     def consistent(self) -> bool:
         """Return False only if the conditions certainly contradict each other."""
-        return possible(self.facts)
+        start = self
+        while start._before is not None:
+            start = start._before
+        if self._facts is not None or start.facts.literals or start.facts.at_sizes:
+            return possible(self.facts)
+        return all(map(_are_possible, _independent(self.conditions)))
 
     def simplify(self, value: Size) -> Index:
         """Return the index with equalities applied, and with floor-divisions and remainders simplified if ranges allow it."""
@@ -93,3 +99,21 @@ class Assumptions:
         required = tuple(symbols)
         drawn = values_of(self.facts, required)
         return drawn if drawn is not None and satisfied(self.conditions, drawn) else self.model(required)
+
+
+def _independent(conditions: Iterable[Compare]) -> list[tuple[Compare, ...]]:
+    """Return the conditions in groups that share no unknown. They contradict each other only if a group does."""
+    groups: list[tuple[frozenset[Atom], tuple[Compare, ...]]] = []
+    for condition in conditions:
+        named = condition.left.atoms | condition.right.atoms
+        joined = [group for group in groups if not named.isdisjoint(group[0])]
+        together = *(each for _, group in joined for each in group), condition
+        groups = [group for group in groups if group not in joined]
+        groups.append((named.union(*(atoms for atoms, _ in joined)), together))
+    return [together for _, together in groups]
+
+
+@lru_cache(maxsize=1 << 12)
+def _are_possible(conditions: tuple[Compare, ...]) -> bool:
+    """Return False only if the conditions certainly contradict each other. The paths of a rule have many groups of them in common."""
+    return possible(Facts().extended(map(literal, conditions)))

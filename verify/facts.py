@@ -6,11 +6,12 @@ allow it (``(i*N + j) // N = i`` for ``0 <= j < N``). All reasoning here is chea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
 from verify.budget import spend
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 _ROUNDS = 50  # most rounds of solving equalities; the rest is kept unsolved
 _DEPTH = 24
 """Most nested replacements of atoms by the ends of their ranges."""
+
+
+def _no_base() -> None:
+    return None
 
 
 @dataclass
@@ -67,8 +72,9 @@ class Facts:
     """The result of ``kept``; None until computed."""
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
-    base: Facts | None = field(default=None, repr=False)
-    """The facts that these extend. An instance of the base may be an instance of these."""
+    base: Callable[[], Facts | None] = field(default=_no_base, repr=False)
+    """Return the facts that these extend while they are in use. An instance of the base may be an instance of these. The reference is
+    weak, because extended facts are cached in their base, and cycles of facts would be most of the work of garbage collection."""
     at_sizes: bool = False
     """Whether all sizes are numbers. If so, sums of conditions and digits of positions are tried too."""
 
@@ -83,7 +89,7 @@ class Facts:
         return child
 
     def _extended(self, new: tuple[Literal0, ...]) -> Facts:
-        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes, base=self)
+        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes, base=ref(self))
         result.contradiction = self.contradiction
         literals = [Literal0(self.canonical(literal.value), literal.relation) for literal in new]
         if not any(literal.relation == "==" and literal.value.terms for literal in literals):  # the solved form stays valid

@@ -156,7 +156,8 @@ def instances(facts: Facts) -> list[Instance]:
 
 def _inherited(facts: Facts) -> list[Instance]:
     """Return the instances of the base facts that also satisfy these facts; none if they are too few."""
-    inherited = [instance.copy(seed) for seed, instance in enumerate(instances(facts.base))] if facts.base is not None else []
+    base = facts.base()
+    inherited = [instance.copy(seed) for seed, instance in enumerate(instances(base))] if base is not None else []
     inherited = [instance for instance in inherited if _meets(facts, instance)]
     return inherited if len(inherited) >= _FEWEST else []
 

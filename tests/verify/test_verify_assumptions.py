@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from itertools import product
 from random import Random
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from egraph.tensor.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
 from egraph.tensor.expr.scope import Compare, Read, Tensor
 from verify import solver
-from verify.assumptions import Assumptions
+from verify.assumptions import Assumptions, _independent
 from verify.facts import Facts
 from verify.literals import Literal0, at_minimums, literal
 from verify.polynomials import Polynomial, divide, to_index, to_polynomial
@@ -393,3 +395,41 @@ def test_drawn_numbers_are_those_of_a_generator_of_that_seed(seed: int) -> None:
             assert draws.getrandbits(bits) == expected.getrandbits(bits)
             values = tuple(range(count % 11 + 1))
             assert draws.chosen(values) == expected.choice(values)
+
+
+def test_facts_are_freed_without_garbage_collection() -> None:
+    """Extended facts are cached in the facts that they extend, which they refer to weakly; a proof extends thousands."""
+    gc.collect()
+    gc.disable()
+    try:
+        made = weakref.ref(Assumptions().assume(lt(0, N)).assume(lt(N, M)).facts.extended([literal(lt(M, K))]))
+        assert made() is None
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from((N, M, K, H, PAD)), st.sampled_from((N, M, K, H, PAD)), st.integers(-2, 2)), max_size=6))
+def test_conditions_that_share_nothing_contradict_apart(pairs: list[tuple[Symbol, Symbol, int]]) -> None:
+    conditions = [lt(index(first), index(second) + by) for first, second, by in pairs]
+    assumed = NOTHING.assume(*conditions)
+    found = assumed.consistent()
+    assert found == solver.possible(assumed.facts)
+    if not found:
+        values = product(range(4), repeat=5)
+        assert not any(all(_truth(each, dict(zip((N, M, K, H, PAD), value, strict=True))) for each in conditions) for value in values)
+
+
+def _truth(condition: Compare, values: dict[Symbol, int]) -> bool:
+    if any(values[symbol] < symbol.minimum for symbol in values):
+        return False
+    left, right = (substitute(side, values).constant for side in (condition.left, condition.right))
+    assert left is not None and right is not None
+    return left < right
+
+
+def test_groups_of_conditions_share_no_unknown() -> None:
+    conditions = (lt(0, N), lt(K, H), lt(N, M), lt(0, S), lt(H, N))
+    groups = _independent(conditions)
+    assert sorted(map(set, groups), key=len) == [{conditions[3]}, {*conditions} - {conditions[3]}]

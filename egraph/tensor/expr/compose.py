@@ -37,43 +37,47 @@ def inline(scope: Scope, producers: Producers, placed: Placed | None = None) -> 
 def _inline(scope: Scope, producers: Producers, scopes: Scopes, placed: Placed) -> Scope:
     entry = scopes.get(id(scope))
     if entry is None:
-        body = _scalar(scope.body, {}, producers, {}, scopes, placed)
+        body = _Substitution({}, producers, {}, scopes, placed).part(scope.body)
         entry = scopes[id(scope)] = scope, scope if body is scope.body else scope.with_body(body)
     return entry[1]
 
 
-def _scalar(
-    body: Scalar,
-    replace: Mapping[Iterator | Symbol, Size],
-    producers: Producers,
-    parts: Parts,
-    scopes: Scopes,
-    placed: Placed,
-) -> Scalar:
-    def data(value: Read) -> Read:
-        result = part(value)
+@dataclass(frozen=True, slots=True)
+class _Substitution:
+    """A replacement of iterators and of reads of producers. A class, because closures that call each other are cyclic garbage."""
+
+    replace: Mapping[Iterator | Symbol, Size]
+    producers: Producers
+    parts: Parts
+    scopes: Scopes
+    placed: Placed
+
+    def part(self, inner: Scalar) -> Scalar:
+        """Return a part with its reads replaced; shared parts of the body stay shared, because chains of them would double otherwise."""
+        entry = self.parts.get(id(inner))
+        if entry is None:
+            changed = self._read(inner) if isinstance(inner, Read) else rebuilt(inner, self.part, self._reindexed)
+            entry = self.parts[id(inner)] = inner, changed
+        return entry[1]
+
+    def _reindexed(self, value: Index) -> Index:
+        return substitute(value, self.replace, self._data)
+
+    def _data(self, value: Read) -> Read:
+        result = self.part(value)
         if isinstance(result, Read):
             return result
         raise EvaluationError("an index is read from a computed tensor", fix="instantiate that tensor first")
 
-    def reindex(value: Index) -> Index:
-        return substitute(value, replace, data)
-
-    def part(inner: Scalar) -> Scalar:
-        """Return a part with its reads replaced; shared parts of the body stay shared, because chains of them would double otherwise."""
-        entry = parts.get(id(inner))
-        if entry is None:
-            entry = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, reindex)
-        return entry[1]
-
-    def read(value: Read) -> Scalar:
-        source, coordinates = value.source, tuple(map(reindex, value.indices))
-        producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, scopes, placed)
+    def _read(self, value: Read) -> Scalar:
+        source, coordinates = value.source, tuple(map(self._reindexed, value.indices))
+        if isinstance(source, Tensor):
+            producer = self.producers.get(source.name, source)
+        else:
+            producer = _inline(source, self.producers, self.scopes, self.placed)
         if isinstance(producer, Scope) and not producer.summation:
-            return _at(producer, coordinates, placed)
+            return _at(producer, coordinates, self.placed)
         return value if producer is source and coordinates == value.indices else Read(producer, coordinates)
-
-    return part(body)
 
 
 def at(producer: Scope, coordinates: tuple[Index, ...]) -> Scalar:
@@ -83,7 +87,8 @@ def at(producer: Scope, coordinates: tuple[Index, ...]) -> Scalar:
 
 def _at(producer: Scope, coordinates: tuple[Index, ...], placed: Placed) -> Scalar:
     replace = tuple(zip(producer.traversal, coordinates, strict=True))
-    return _scalar(producer.body, dict(replace), {}, placed.parts.setdefault(replace, {}), placed.scopes, placed)
+    parts = placed.parts.setdefault(replace, {})
+    return _Substitution(dict(replace), {}, parts, placed.scopes, placed).part(producer.body)
 
 
 def chosen(table: Table) -> Scalar:

@@ -267,10 +267,21 @@ def _sum(value: Index, other: Index, times: int) -> Index:
         return _shifted(value, times * other.terms[0][1])
     if len(value.terms) == 1 and not value.terms[0][0]:
         return _shifted(other if times == 1 else -other, value.terms[0][1])
+    if len(value.terms) == len(other.terms) == 1:
+        return _sum_of_two(*value.terms[0], other.terms[0][0], times * other.terms[0][1])
     total = dict(value.terms)
     for m, c in other.terms:
         total[m] = total.get(m, 0) + times * c
     return polynomial(total)
+
+
+def _sum_of_two(first: Monomial, coefficient: int, second: Monomial, other: int) -> Index:
+    """coefficient * first + other * second"""
+    if first == second:
+        total = coefficient + other
+        return Index(((first, total),)) if total else Index(())
+    terms = (first, coefficient), (second, other)
+    return Index(terms if _text(first) < _text(second) else terms[::-1])
 
 
 def _shifted(value: Index, by: int) -> Index:
