@@ -43,6 +43,9 @@ class Fixed:
     """Attributes by name whose entries are enumerated over small sets instead of being unknown."""
     looks_at_types: bool = False
     """Whether the rule reads element types. If so, each existing type is a choice."""
+    tells_bytes_apart: bool = True
+    """Whether an operator or the rule itself may treat int8 and uint8 differently. If not, a case holds with the two exchanged as well, so
+    that the first variable of bytes has one type."""
     opaque: bool = False
     """Whether functions of integers stay uninterpreted."""
 
@@ -119,7 +122,9 @@ class Binder:
             elif self.fixed.looks_at_types:
                 dtype = self.path.choose(f"type of {name}", TYPES)
             elif dtype in BYTES:  # saturation depends on the type
-                dtype = self.path.choose(f"type of {name}", tuple(sorted(BYTES)))
+                kinds = tuple(sorted(BYTES))
+                is_first = not any(leaf.dtype in BYTES for leaf in self.leaves.values())
+                dtype = self.path.choose(f"type of {name}", kinds[:1] if is_first and not self.fixed.tells_bytes_apart else kinds)
             shape = tuple(integer(self.path, self.path.symbol(f"{name}{axis}")) for axis in range(rank))
             self.leaves[name] = self.workshop.leaf(name, dtype, shape)
             self.workshop.numbers[name] = self._number(self.fixed.numbers.get(name))

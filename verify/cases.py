@@ -20,7 +20,7 @@ from typing import Any
 
 from egraph.errors import EinsatError, TypeMismatch
 from egraph.rewrite.clock import OutOfTime
-from egraph.rewrite.law import fields_of
+from egraph.rewrite.law import fields_of, natives, texts
 from egraph.rewrite.operations import TooLong
 from egraph.rewrite.refusals import WrongAttribute, WrongNumber
 from egraph.rewrite.terms import Bound, Pattern, Variable, is_float32
@@ -30,9 +30,10 @@ from egraph.tensor.expr.compose import identity
 from egraph.tensor.expr.index import RealSymbol, atoms
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES
 from verify.assumptions import Assumptions
 from verify.bindings import WINDOWED, Binder, Fixed, Step, steps_of
-from verify.fragments import KnownNumber, SymbolicTerm, Workshop, operators
+from verify.fragments import SATURATING, KnownNumber, SymbolicTerm, Workshop, operators
 from verify.numbers import OnPath, Quotient, SymbolicNumber, Unsettled, snapshot
 from verify.paths import LeftOut, Path, TooManyPaths, explore
 from verify.random_testing import CRASHES
@@ -84,9 +85,22 @@ class Case:
     """Whether the case depends on a comparison of rounded numbers, so that no instance certainly belongs to it."""
     same: bool = False
     """Whether the right side is the left side."""
+    tells_bytes_apart: bool = True
+    """Whether the case may not hold with int8 and uint8 exchanged."""
     ill_typed: str = ""
     failure: str = ""
     left_out: str = ""
+
+
+    @property
+    def all_choices(self) -> tuple[Mapping[str, object], ...]:
+        """Return the choices for which the case stands: its own, and those with int8 and uint8 exchanged if it does not tell them apart."""
+        if self.tells_bytes_apart or not any(name.startswith("type of ") for name in self.choices):
+            return (self.choices,)
+        exchanged = dict(zip(BYTES, reversed(tuple(BYTES)), strict=True))
+        return self.choices, {
+            name: exchanged[str(value)] if name.startswith("type of ") else value for name, value in self.choices.items()
+        }
 
 
 @dataclass
@@ -164,14 +178,15 @@ def cases(
     ``fixed.sets`` enumerates attributes such as strides over small sets instead of leaving them unknown.
     """
     survey = Survey() if survey is None else survey
-    types = looks_at_types(rule)
+    types, bytes_apart = looks_at_types(rule), tells_bytes_apart(rule)
     if isinstance(rule, Rule) and rule.ranks is not None:
         survey.ranks = tuple(sorted(set(rule.ranks.values())))
         given = replace(fixed or Fixed(), looks_at_types=types)
         yield from (case for case in _all(rule, given, survey, pointwise=False) if case is not None)
         return
     if fixed is None and isinstance(rule, Rule) and is_elementwise(rule.pattern):
-        scalar_cases = list(_all(rule, Fixed(ranks=(0,), looks_at_types=types), survey, pointwise=True))
+        scalars = Fixed(ranks=(0,), looks_at_types=types, tells_bytes_apart=bytes_apart)
+        scalar_cases = list(_all(rule, scalars, survey, pointwise=True))
         if not any(case is None for case in scalar_cases):
             survey.pointwise = True
             yield from (case for case in scalar_cases if case is not None)
@@ -181,7 +196,7 @@ def cases(
         tried = tuple(range(highest_rank(rule) + 1)) if ranks is None else tuple(ranks)
         windowed = (3, 4, 5) if len(windows) < 2 else (3, 4)
         fixed = Fixed(tried, windowed if ranks is None else tuple(rank for rank in tried if rank >= 3))
-    fixed = replace(fixed, looks_at_types=types)
+    fixed = replace(fixed, looks_at_types=types, tells_bytes_apart=bytes_apart)
     survey.ranks, survey.windowed = fixed.ranks, fixed.windowed
     yield from (case for case in _all(rule, fixed, survey, pointwise=False) if case is not None)
 
@@ -190,6 +205,14 @@ def looks_at_types(rule: Rule | MergeRule) -> bool:
     """Return whether a rule reads the element types of its variables."""
     laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
     return any("dtype" in fields_of(law) for law in laws)
+
+
+def tells_bytes_apart(rule: Rule | MergeRule) -> bool:
+    """Return whether a rule may treat int8 and uint8 differently: it names one of them, reads types, or saturates numbers."""
+    member = rule if isinstance(rule, Rule) else rule.member
+    named = {text for law in (rule.law, member.law) for text in (*texts(law), *natives(law))} | pattern_operators(member.pattern)
+    declared = any(variable.dtype in BYTES for variable in member.variables)
+    return declared or looks_at_types(rule) or not named.isdisjoint({*BYTES, *SATURATING, *map(str.lower, SATURATING)})
 
 
 def is_elementwise(pattern: Pattern | Variable) -> bool:
@@ -252,7 +275,7 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
 
         def start(path: Path, now: Fixed = now, asked: list[Fixed] = asked) -> _Run:
             path.opaque = now.opaque
-            return _Run(rule, Binder(path, Workshop(path), now), survey, asked, pointwise)
+            return _Run(rule, Binder(path, Workshop(path, tells_bytes_apart=now.tells_bytes_apart), now), survey, asked, pointwise)
 
         try:
             for case in explore(start, _stages(rule), RUNS):
@@ -580,6 +603,7 @@ def _case(path: Path, binder: Binder, pointwise: bool, **fields: Any) -> Case:
     leaves, numbers = binder.leaves, binder.workshop.numbers
     fields |= {
         "is_opaque": bool(path.truths or path.rounded),
+        "tells_bytes_apart": binder.fixed.tells_bytes_apart,
         "types": {name: leaf.dtype for name, leaf in leaves.items()},
         "bundles": {name: {key: snapshot(value) for key, value in bundle} for name, bundle in binder.bundles.items()},
         "numbers": {name: snapshot(numbers[name]) for name in leaves if numbers.get(name) is not None},

@@ -60,11 +60,17 @@ class SymbolicType(BoundType):
         return f"{self.dtype}[{','.join(map(str, self.sizes))}]"
 
 
+SATURATING = frozenset({"Quantize", "Saturate"})
+"""Operators that tell int8 and uint8 apart."""
+
+
 class Workshop:
     """Builds the terms of one path; equal terms are the same object."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tells_bytes_apart: bool = True) -> None:
         self.path = path
+        self.tells_bytes_apart = tells_bytes_apart
+        """Whether the path holds for the types of its bytes alone, not for int8 in place of uint8 and the reverse."""
         self.looked = False
         """Whether the rule has looked at a type. If so, its terms may depend on sizes."""
         self.rounded = False
@@ -104,6 +110,8 @@ class Workshop:
         for name, value in attributes:
             if isinstance(value, float) and not math.isfinite(value) and (name not in BOUNDS or math.isnan(value)):
                 raise Mismatch(f"{op} takes no {name} of {value}")
+        if op in SATURATING and not self.tells_bytes_apart:
+            raise self.path.leaving(f"{op} in a rule that was not seen to saturate")
         if operands[0].dtype not in spec.dtypes:
             refuse(f"{op}: operand 0 must be one of {', '.join(sorted(spec.dtypes))}, got {operands[0].dtype}")
         try:

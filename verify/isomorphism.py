@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from zlib import crc32
 
+from egraph.tensor.expr.bodies import walked_through
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, index
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
@@ -41,17 +42,23 @@ class Names:
     """Names by graphs in construction order. Cases that differ only in their symbols and iterators are found here without colours."""
     forms: dict[int, int] = field(default_factory=dict)
     """Names by the numbers of graphs whose leaves are numbered by their colours."""
+    same: dict[tuple[object, ...], int] = field(default_factory=dict)
+    """Names by cases and their constants as they are written, because 0.0 == -0.0; equal cases are found here without their graphs."""
     only: dict[int, tuple[_Graph, int] | None] = field(default_factory=dict)
     """By form, the only graph that was seen of it, with its name. It is written down when there is a second one, if ever."""
 
-    def of(self, conditions: Iterable[Compare], lefts: Sequence[Scope], rights: Sequence[Scope]) -> int:
+    def of(self, conditions: tuple[Compare, ...], lefts: tuple[Scope, ...], rights: tuple[Scope, ...]) -> int:
         """Return the name of a case."""
-        graph = _Graph()
-        graph.add_case(conditions, lefts, rights)
-        made = tuple(graph.nodes)
-        if made not in self.written:
-            self.written[made] = self._name(graph, len(self.written))
-        return self.written[made]
+        parts = (part for side in (*lefts, *rights) for part in walked_through(side.body))
+        case = conditions, lefts, rights, tuple(repr(part.value) for part in parts if isinstance(part, Number))
+        if case not in self.same:
+            graph = _Graph()
+            graph.add_case(conditions, lefts, rights)
+            made = tuple(graph.nodes)
+            if made not in self.written:
+                self.written[made] = self._name(graph, len(self.written))
+            self.same[case] = self.written[made]
+        return self.same[case]
 
     def _name(self, graph: _Graph, new: int) -> int:
         """Return the name of a graph that equals this one, or ``new`` if there is none."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -30,12 +30,13 @@ from verify.counterexamples import smallest
 from verify.definedness import has_nan, is_nan
 from verify.equality import prove_equal
 from verify.families import applying, family_of, only_moves
+from verify.generalised import generalised
 from verify.isomorphism import Names
 from verify.open_cases import attempts_for, examined
 from verify.outcome import Equal, Open, Outcome
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
-from verify.random_testing import Difference, RuleTest, check_rule, draws
+from verify.random_testing import Difference, Instance, RuleTest, check_rule, draws
 from verify.readings import TRANSCENDENTAL, applies, forgotten, rewritten, without_laws
 from verify.rounding import ONLY_ROUNDING, case_objection, objection
 from verify.scope import MEMBERS, Judged, described, tree_of
@@ -138,6 +139,8 @@ class Attempt:
     names: Names = field(default_factory=Names)
     any_function: str = ""
     """An elementwise operator that stands for any function."""
+    special: set[int] = field(default_factory=set)
+    """The names of the generalisations that are not proved; their cases are judged one by one."""
     alike: dict[int, frozenset[str]] = field(default_factory=dict)
     """For the name of each proved case, the facts that it rests on. Cases with the same name state the same equation."""
 
@@ -154,7 +157,7 @@ def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
         with within(effort.seconds):
             test = check_rule(rule, effort.seed, effort.tests, effort.tries)
             blank = replace(blank, cases=test.cases, exact_cases=test.exact_cases)
-            proof = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, blank, effort)
+            proof = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, test.instances, blank, effort)
     except OutOfTime as reached:
         proof = replace(blank, failure="time", reason=f"time: {reached}")
     return replace(proof, seconds=time.thread_time() - start)
@@ -172,7 +175,7 @@ def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort
     return None
 
 
-def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Proof:
+def _judged_by_cases(rule: Rule | MergeRule, drawn: Sequence[Instance], blank: Proof, effort: Effort) -> Proof:
     attempt = _general(rule, effort)
     if attempt.broken is None and (difference := _examined(rule, attempt)) is not None:
         example = smallest(rule, difference, effort.seed)
@@ -195,14 +198,14 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
         reason = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
         weak = bool(attempt.gave_up or attempt.obligations) or attempt.too_many_paths  # other gaps are not a matter of effort
         if weak and not attempt.unconfirmed and (applications := _applications(rule, effort)):
-            if complaint := attempt.complaint or objection(rule, blank.facts, effort.seed):
+            if complaint := attempt.complaint or objection(rule, blank.facts, effort.seed, drawn):
                 return replace(blank, failure="rounding", reason=complaint)
             return replace(blank, verdict="proved for these sizes", scope=applications, reason=reason, covers={"tree": False})
         verdict: Verdict = "unknown" if attempt.obligations or attempt.gave_up else "tested only"
         return replace(blank, verdict=verdict, reason=reason, failure="outside" if verdict == "tested only" else "")
     if attempt.unconfirmed:
         return blank
-    complaint = attempt.complaint or objection(rule, blank.facts, effort.seed)
+    complaint = attempt.complaint or objection(rule, blank.facts, effort.seed, drawn)
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
     verdict = "proved for these sizes" if attempt.obligations else "proved"
@@ -307,14 +310,15 @@ def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, atte
             if _model(case) is None:  # possibly no instance takes this path
                 demand = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
                 attempt.obligations.append(Obligation(case.scope_note, demand, tuple(map(str, case.assumptions.conditions))))
-                attempt.judged.append((case.choices, "open"))
+                attempt.judged += ((choices, "open") for choices in case.all_choices)
                 attempt.open.append(case)
                 continue
             attempt.broken = case
             break
         attempt.ranks |= set((case.ranks or {}).values())
         before = len(attempt.alike)
-        attempt.judged.append((case.choices, _judge(case, attempt, rule.rounding)))
+        judgement = _judge(case, attempt, rule.rounding)
+        attempt.judged += ((choices, judgement) for choices in case.all_choices)
         attempt.growth.count(case.choices, new=len(attempt.alike) > before)
         most = 1 if attempt.any_function else effort.open_cases if attempt.proved else min(OPEN_IF_NONE_PROVED, effort.open_cases)
         if len(attempt.obligations) >= most or (attempt.any_function and attempt.left_out):
@@ -332,6 +336,17 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
     if attempt.any_function and not all(map(only_moves, (*case.left, *case.right))):
         attempt.left_out.append("what computes more than a function of elements")
         return attempt.left_out[-1]
+    if (general := generalised(case)) is not None:
+        name = attempt.names.of(general.assumptions.conditions, general.left, general.right)
+        if name not in attempt.alike and name not in attempt.special:
+            needed = _facts_of(general, rounding)
+            if needed is None:
+                attempt.special.add(name)
+            elif needed <= attempt.facts:  # otherwise the case is judged by itself, because it may need fewer facts
+                _check_class(case, attempt, rounding)
+                attempt.alike[name] = frozenset(facts) | needed
+        if name in attempt.alike:
+            return _is_proved(case, facts | attempt.alike[name], attempt)
     name = attempt.names.of(case.assumptions.conditions, case.left, case.right)
     if name in attempt.alike:
         return _is_proved(case, facts | attempt.alike[name], attempt)
@@ -349,18 +364,42 @@ def _judge(case: Case, attempt: Attempt, rounding: Rounding) -> bool | str:
             attempt.obligations.append(Obligation(case.scope_note, outcome.obligation, tuple(map(str, outcome.conditions))))
             attempt.open.append(case)
             return "open"
-        if outcome.facts - attempt.facts and isinstance(prove_equal(forgotten(left), forgotten(right), case.assumptions), Open):
+        if outcome.facts - attempt.facts and _needs_facts(left, right, case):
             facts |= outcome.facts
         if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
             facts.add(LAWS)
+    _check_class(case, attempt, rounding)
+    attempt.alike[name] = frozenset(facts)
+    return _is_proved(case, facts, attempt)
+
+
+def _needs_facts(left: Scope, right: Scope, case: Case) -> bool:
+    """Return whether the proof that two sides are equal needs the laws of their functions."""
+    return isinstance(prove_equal(forgotten(left), forgotten(right), case.assumptions), Open)
+
+
+def _check_class(case: Case, attempt: Attempt, rounding: Rounding) -> None:
+    """Record why a proved case is not in the rounding class that its rule states, unless that is known of an earlier case."""
     if not attempt.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
         sides = [(left, right) for left, right in zip(case.left, case.right, strict=True)]
         if attempt.any_function:
             sides = [(applying(left, attempt.any_function), applying(right, attempt.any_function)) for left, right in sides]
         complaints = (case_objection(rounding, left, right, sizes) for left, right in sides)
         attempt.complaint = next(filter(None, complaints), "")
-    attempt.alike[name] = frozenset(facts)
-    return _is_proved(case, facts, attempt)
+
+
+def _facts_of(general: Case, rounding: Rounding) -> frozenset[str] | None:
+    """Return the facts that the proof of a generalisation rests on; None if there is no proof."""
+    facts: frozenset[str] = frozenset()
+    for left, right in zip(general.left, general.right, strict=True):
+        outcome = _equal(left, right, general)
+        if isinstance(outcome, Open):
+            return None
+        if outcome.facts and _needs_facts(left, right, general):
+            facts |= outcome.facts
+        if rounding == "reassociates" and _by_laws(left, right, general):
+            facts |= {LAWS}
+    return facts
 
 
 def _is_proved(case: Case, facts: set[str], attempt: Attempt) -> bool:

@@ -111,7 +111,7 @@ class Difference:
 class RuleTest:
     """The result of a random test: cases compared, how many of them exactly, refusals by reason, counterexamples.
 
-    ``identical``: number of cases whose right side is their left side.
+    ``identical``: number of cases whose right side is their left side; ``instances``: those that were compared.
     """
 
     rule: str
@@ -121,6 +121,7 @@ class RuleTest:
     failures: tuple[str, ...]
     differences: tuple[Difference, ...] = ()
     identical: int = 0
+    instances: tuple[Instance, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -139,6 +140,10 @@ SELDOM = 8
 """Refused draws per accepted one beyond which constants that had one element in all matches get one element in every second draw."""
 
 
+REPEATED = 4
+"""A rule's function is applied twice in one of this many cases: its sides may depend on nothing but its arguments."""
+
+
 def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int = 3000) -> RuleTest:
     """Compare both sides of ``rule`` on ``cases`` random draws; stop after ``tries`` draws."""
     random = Random(f"{rule.name} {seed}")
@@ -146,6 +151,7 @@ def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int
     failures: list[str] = []
     differences: list[Difference] = []
     done = exact = identical = 0
+    compared: list[Instance] = []
     single: tuple[str, ...] = ()
     for _ in range(tries):
         if done == cases or failures:
@@ -154,7 +160,7 @@ def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int
         try:
             seldom = single and refused.total() > SELDOM * (done + 1)
             instance = draw(rule, random, single if seldom and random.random() < 0.5 else ())
-            again = instantiate(rule, instance.bindings)
+            again = instance if done % REPEATED else instantiate(rule, instance.bindings)
             if (again.left, again.right) != (instance.left, instance.right):
                 failures.append("  the rule gives other sides for the same match: its function depends on more than its arguments")
                 continue
@@ -179,6 +185,7 @@ def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int
             failures.append(f"  the rule itself failed on a well-typed left side: {type(crash).__name__}: {crash}")
             continue
         done += 1
+        compared.append(instance)
         ones = one_element_constants(rule, instance.bindings[0])
         single = ones if done == 1 else tuple(name for name in single if name in ones)
         exact += is_exact
@@ -186,7 +193,7 @@ def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int
         if difference:
             failures.append(f"  {difference}")
             differences.append(difference)
-    return RuleTest(rule.name, done, exact, dict(refused), tuple(failures), tuple(differences), identical)
+    return RuleTest(rule.name, done, exact, dict(refused), tuple(failures), tuple(differences), identical, tuple(compared))
 
 
 def draws(rule: Rule | MergeRule, seed: int, tries: int) -> Iterator[Instance]:

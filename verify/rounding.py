@@ -43,17 +43,17 @@ HIDING = frozenset({"Quantize", "Saturate", "Floor", "Ceil", "Round"})
 """Operators that round to integers or clip."""
 
 
-def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> str:
-    """Return why a rule may not state its rounding class; '' if it may."""
+def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0, drawn: Sequence[Instance] = ()) -> str:
+    """Return why a rule may not state its rounding class; '' if it may. ``drawn``: instances to try, if some are drawn already."""
     required: Rounding = "assumes finite" if facts - set(ONLY_ROUNDING) else "reassociates" if facts else "exact"
     if ORDER[rule.rounding] < ORDER[required]:
         laws = ", ".join(sorted(facts))
         return f"it says {rule.rounding!r}, but its proof uses {laws}: state rounding=\"{required}\""
-    if breach := broken(rule, seed, count=4, draws=3):
-        kept = (each for each in _weaker(rule.rounding) if not broken(replace(rule, rounding=each), seed, count=4, draws=3))
+    if breach := broken(rule, seed, count=4, draws=3, drawn=drawn):
+        kept = (each for each in _weaker(rule.rounding) if not broken(replace(rule, rounding=each), seed, count=4, draws=3, drawn=drawn))
         return f"it says {rule.rounding!r}, but {breach}{_advice(kept)}"
     if rule.rounding == "exact":
-        for number, instance in enumerate(islice(draws(rule, seed, 400 * INSTANCES), 4 * INSTANCES)):
+        for number, instance in enumerate(islice(drawn or draws(rule, seed, 400 * INSTANCES), 4 * INSTANCES)):
             if number >= INSTANCES and not instance.operators & HIDING:
                 break
             if keeps_rounding(instance, seed) is False:

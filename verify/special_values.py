@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -85,9 +85,9 @@ def held(rounding: Rounding, *, sums: bool) -> tuple[Kind, ...]:
     return ("zeros",)
 
 
-def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3) -> Broken | None:
-    """Return operands on which a rule does not keep its class; None if none are found."""
-    for number, instance in enumerate(instances(rule, seed, count)):
+def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3, drawn: Sequence[Instance] = ()) -> Broken | None:
+    """Return operands on which a rule does not keep its class; None if none are found. ``drawn``: see ``instances``."""
+    for number, instance in enumerate(instances(rule, seed, count, drawn=drawn)):
         wide = all_at_once(rule, instance)
         for kind in held(rule.rounding, sums=bool(instance.operators & SUMMING)):
             if wide is not None and (breach := broken_on(wide, rule.rounding, kind, every(wide, kind))) is not None:
@@ -100,18 +100,13 @@ def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3
     return None
 
 
-def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000) -> Iterator[Instance]:
-    """Yield random instances, each followed by variants with special constants of one number that the guard accepts."""
+def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000, drawn: Sequence[Instance] = ()) -> Iterator[Instance]:
+    """Yield random instances, each followed by variants with special constants of one number that the guard accepts.
+
+    ``drawn``: instances that were drawn for another test; others are drawn only if there are none.
+    """
     random = Random(f"{rule.name} special {seed}")
-    made = 0
-    for _ in range(tries):
-        if made == count:
-            return
-        try:
-            instance = draw(rule, random)
-        except (*CRASHES, Refused, Mismatch, EinsatError):
-            continue
-        made += 1
+    for instance in islice(drawn or _drawn(rule, random, tries), count):
         yield instance
         names = sorted(instance.bindings[0].numbers)
         if isinstance(rule, MergeRule) or not names:
@@ -122,6 +117,14 @@ def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000) 
                 yield instantiate(rule, (replace(instance.bindings[0], numbers=special),))
             except (*CRASHES, Refused, Mismatch, EinsatError):
                 continue
+
+
+def _drawn(rule: Rule | MergeRule, random: Random, tries: int) -> Iterator[Instance]:
+    for _ in range(tries):
+        try:
+            yield draw(rule, random)
+        except (*CRASHES, Refused, Mismatch, EinsatError):
+            continue
 
 
 def all_at_once(rule: Rule | MergeRule, instance: Instance) -> Instance | None:

@@ -32,7 +32,7 @@ def pointwise(sizes: Sequence[Symbol], body: Scalar) -> Scope:
 
 
 def plain(names: Names, left: Scope, right: Scope, *conditions: Compare) -> int:
-    return names.of(conditions, [left], [right])
+    return names.of(conditions, (left,), (right,))
 
 
 def reduced(sizes: Sequence[Symbol], over: Symbol, along: int, name: str = "k") -> Scope:

@@ -217,3 +217,11 @@ def test_rounding_to_integers_hides_no_last_bits() -> None:
 def test_moved_bytes_are_exact_whatever_is_drawn(each: Rule) -> None:
     """The sum of a rounded number and a zero point is a sum of integers, so it does not round the last bits again."""
     assert not any(objection(each, frozenset(), seed) for seed in range(3))
+
+
+def test_instances_drawn_before_are_tried_instead_of_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = tuple(islice(draws(scaled_before_it_is_rounded, 1, 400), 8))
+    monkeypatch.setattr("verify.special_values.draw", lambda *_: pytest.fail("a new instance is drawn"))
+    monkeypatch.setattr("verify.rounding.draws", lambda *_: pytest.fail("a new instance is drawn"))
+    assert objection(scaled_before_it_is_rounded, frozenset(), 1, drawn)
+    assert [each for each in instances(floored_twice, 1, 3, drawn=drawn) if each in drawn] == list(drawn[:3])

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 
-from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
-from egraph.rule_operators import clip, concat, conv, leaky_relu, max_pool, relu, reshape, slice_, transpose
-from egraph.rules import rule_named
+from egraph.rule import Attributes, Binding, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
+from egraph.rule_operators import clip, concat, conv, dequantize, leaky_relu, max_pool, relu, reshape, slice_, transpose
+from egraph.rules import RULES, rule_named
+from egraph.tensor import TensorType
 from egraph.tensor.expr.scope import Scope
 from verify import cases as case_stages
 from verify.bindings import Fixed
-from verify.cases import FLOAT32, Case, Survey, cases
+from verify.cases import FLOAT32, Case, Survey, cases, tells_bytes_apart
+from verify.certificates import shipped
 from verify.equality import Equal, prove_equal
+from verify.fragments import Workshop
 from verify.isomorphism import Names
-from verify.paths import Path
+from verify.paths import LeftOut, Path
+from verify.prove import Effort, prove
+from verify.scope import outside
 
 
 @rule
@@ -337,3 +343,46 @@ def test_a_refusal_counts_ahead_where_nothing_was_chosen_before_it(monkeypatch: 
     monkeypatch.setattr(case_stages, "_refused_ahead", noted)
     assert any(case.ranks and case.ranks["x"] == 2 for case in cases(asked_before_the_rank, ranks=(0, 1, 2)))
     assert any(reasons)
+
+
+@rule
+def relu_of_bytes(x: Tensor, s: Weight, z: Weight) -> Steps:
+    """relu(dequantize(x, s, 0)) = dequantize(x, s, 0): true of uint8 alone"""
+    yield relu(dequantize(x, s, z))
+    require(s.number is not None and s.number > 0, "the scale must be positive")
+    require_number(z, 0.0)
+    yield dequantize(x, s, z)
+
+
+def test_bytes_of_both_kinds_are_one_case_unless_a_rule_tells_them_apart() -> None:
+    of_bytes = [each for each in RULES if any(text.startswith("type of ") for text in str(shipped().by_name[each.name].covers).split("'"))]
+    apart = {str(each.name) for each in of_bytes if tells_bytes_apart(each)}
+    assert {"quantize_relu", "requantized_to_int8", "concat_before_quantize"} <= apart
+    assert len(of_bytes) > len(apart) + 10 and not any("of_dequantized" in name for name in apart)
+    first = next(each for each in cases(rule_named("matmul_of_two_dequantized")) if each.left)
+    assert [choices["type of x"] for choices in first.all_choices] == ["int8", "uint8"]
+    assert len(next(each for each in cases(rule_named("quantize_relu")) if each.left).all_choices) == 1
+
+
+def test_a_rule_about_bytes_covers_both_kinds_and_no_other_type() -> None:
+    certificate = shipped().by_name["matmul_of_two_dequantized"]
+    assert certificate.covers is not None
+    scalar = TensorType("float32", ())
+    for kinds in product(("int8", "uint8", "int32"), repeat=2):
+        types = {"s": scalar, "t": scalar}
+        for names, kind in (("xz", kinds[0]), ("wy", kinds[1])):
+            types |= {names[0]: TensorType(kind, (4, 4)), names[1]: TensorType(kind, ())}
+        reason = outside(certificate.covers["tree"], rule_named("matmul_of_two_dequantized"), (Binding(types, {}),))
+        assert bool(reason) == ("int32" in kinds), (kinds, reason)
+
+
+def test_what_holds_for_one_kind_of_bytes_is_not_proved_for_both() -> None:
+    assert not tells_bytes_apart(relu_of_bytes)
+    assert not prove(relu_of_bytes, Effort(tests=0)).is_proved
+
+
+def test_an_operator_that_saturates_is_not_reached_unseen() -> None:
+    path = Path()
+    workshop = Workshop(path, tells_bytes_apart=False)
+    with pytest.raises(LeftOut, match="Saturate"):
+        workshop.apply("Saturate", [workshop.leaf("x", "float32", ())], (("to", "uint8"),))
