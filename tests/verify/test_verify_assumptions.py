@@ -433,3 +433,9 @@ def test_groups_of_conditions_share_no_unknown() -> None:
     conditions = (lt(0, N), lt(K, H), lt(N, M), lt(0, S), lt(H, N))
     groups = _independent(conditions)
     assert sorted(map(set, groups), key=len) == [{conditions[3]}, {*conditions} - {conditions[3]}]
+
+
+def test_facts_that_are_given_count_in_contradictions() -> None:
+    given = Facts().extended([literal(lt(N, 3))])
+    assert Assumptions(facts=given).assume(lt(1, N)).consistent()
+    assert not Assumptions(facts=given).assume(lt(5, N)).consistent()

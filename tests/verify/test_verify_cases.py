@@ -376,6 +376,25 @@ def test_a_rule_about_bytes_covers_both_kinds_and_no_other_type() -> None:
         assert bool(reason) == ("int32" in kinds), (kinds, reason)
 
 
+def test_operands_of_bytes_have_types_of_their_own() -> None:
+    drawn = [each for case in cases(rule_named("matmul_of_two_dequantized"), ranks=(2,)) if case.left for each in case.all_choices]
+    assert {(each["type of x"], each["type of w"]) for each in drawn} == set(product(("int8", "uint8"), repeat=2))
+    proof = prove(rule_named("reshape_out_of_dequantize"), Effort(tests=0, ranks=(0, 1)))
+    assert proof.covers is not None and "'int8'" in str(proof.covers) and "'uint8'" in str(proof.covers)
+
+
+@rule
+def dequantized_of_a_read_type(x: Tensor, s: Weight, z: Weight) -> Steps:
+    """dequantize(x, s, z) where the types are compared"""
+    yield dequantize(x, s, z)
+    require(x.dtype == z.dtype, "the types must agree")
+    yield dequantize(x, s, z)
+
+
+def test_a_rule_that_reads_types_tells_bytes_apart() -> None:
+    assert tells_bytes_apart(dequantized_of_a_read_type)
+
+
 def test_what_holds_for_one_kind_of_bytes_is_not_proved_for_both() -> None:
     assert not tells_bytes_apart(relu_of_bytes)
     assert not prove(relu_of_bytes, Effort(tests=0)).is_proved
