@@ -21,7 +21,7 @@ from verify.cases import Case, cases
 from verify.equality import Equal, prove_equal
 from verify.generalised import _without_border, generalised
 from verify.isomorphism import Names
-from verify.prove import Effort, prove
+from verify.prove import LAWS, Effort, _facts_of, prove
 
 N, M = index(Symbol("n")), index(Symbol("m"))
 ROW, COLUMN = Iterator("i", 0, N), Iterator("j", 0, M)
@@ -144,8 +144,8 @@ def test_sides_that_reduce_and_constants_that_are_no_numbers_have_no_generalisat
 
 def test_the_only_position_of_an_axis_is_zero() -> None:
     single, vector = Iterator("single", 0, 1), Operand("v", (1, M))
-    sides = (Read(vector, (index(place), index(COLUMN))) for place in (single, 0))
-    assert judged(case(*sides, traversal=(single, COLUMN))) is True
+    left, right = (Read(vector, (index(place), index(COLUMN))) for place in (single, 0))
+    assert judged(case(left, right, traversal=(single, COLUMN))) is True
 
 
 def test_elements_keep_their_types() -> None:
@@ -241,3 +241,12 @@ def test_a_border_outside_of_its_conditions_keeps_the_value(border: Scalar) -> N
     assert changed != side and "otherwise=Number(value=Fraction(0, 1))" in repr(changed)
     operands = {"x": np.arange(20.0).reshape(4, 5) - 7, "b": np.asarray(0.75)}
     np.testing.assert_array_equal(evaluate(changed, operands), evaluate(side, operands))
+
+
+def test_laws_that_a_generalisation_rests_on_count_for_the_rounding_class() -> None:
+    """exp(x) * exp(x) = exp(x + x): one side may overflow when the other does not."""
+    element = x(ROW, COLUMN)
+    general = generalised(case(call("mul", call("exp", element), call("exp", element)), call("exp", call("add", element, element))))
+    assert general is not None
+    assert LAWS in (_facts_of(general, "reassociates") or ())
+    assert LAWS not in (_facts_of(general, "assumes finite") or ())
