@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 
 from egraph.errors import EinsatError
-from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rule import Attributes, Binding, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
 from egraph.rule_operators import maximum, quantize, reciprocal, reduce_mean, reduce_sum, relu, saturate, where
 from egraph.rules import RULES, rule_named
 from egraph.tensor.expr.compose import identity
 from egraph.tensor.expr.scope import Tensor as Operand
 from verify.prove import Effort, prove
-from verify.random_testing import check_rule, draws
+from verify.random_testing import Instance, check_rule, draws, instantiate
 from verify.rounding import keeps_rounding, objection
 from verify.special_values import all_at_once, broken, broken_case, every, first_difference, instances
 
@@ -225,3 +226,16 @@ def test_instances_drawn_before_are_tried_instead_of_new_ones(monkeypatch: pytes
     monkeypatch.setattr("verify.rounding.draws", lambda *_: pytest.fail("a new instance is drawn"))
     assert objection(scaled_before_it_is_rounded, frozenset(), 1, drawn)
     assert [each for each in instances(floored_twice, 1, 3, drawn=drawn) if each in drawn] == list(drawn[:3])
+
+
+def test_a_rule_that_gives_other_sides_for_the_same_match_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Instance] = []
+
+    def unstable(rule: Rule, bindings: Sequence[Binding]) -> Instance:
+        made.append(instantiate(rule, bindings))
+        return made[-1] if len(made) % 2 else replace(made[-1], right=made[-1].left)
+
+    assert not check_rule(floored_twice).failures
+    monkeypatch.setattr("verify.random_testing.instantiate", unstable)
+    (failure,) = check_rule(floored_twice).failures
+    assert "depends on more than its arguments" in failure
